@@ -96,8 +96,8 @@ def draw(plan: Plan, rank: int, ready: object, answers: SimpleQueue[tuple[float,
     from torch import distributed
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from declarative_train.runtime.engine import Engine
-    from declarative_train.runtime.step import model
+    from declarative_train.engine.engine import Engine
+    from declarative_train.engine.step import model
 
     torch.set_num_threads(1)
     if len(plan.layout.ranks) > 1:

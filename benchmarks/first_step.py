@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from declarative_train.__main__ import main
-from declarative_train.logs.event import Event, Progress
-from declarative_train.logs.sinks.jsonl import JsonlSink
+from declarative_train.run.event import Event, Progress
+from declarative_train.run.sinks.jsonl import JsonlSink
 
 NAME = "first_step"  # a file in the run's folder
 

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.__main__ import REPORT
 from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.describe import describe
+from declarative_train.data.build_spec import describe
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.recipe import load

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from declarative_train.data.describe import describe
+from declarative_train.data.build_spec import describe
 from declarative_train.data.spec import DataSpec
 from declarative_train.recipe import load
 

@@ -35,11 +35,11 @@ from benchmarks.__main__ import REPORT
 from declarative_train.components.datasets.parquet import ParquetTable
 from declarative_train.data import opened
 from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.describe import describe
+from declarative_train.data.build_spec import describe
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.engine.devices import keep_freed_memory
 from declarative_train.recipe import load
-from declarative_train.runtime.devices import keep_freed_memory
 
 BEGIN, END = "<!-- begin: tables -->", "<!-- end: tables -->"
 ROWS, COLUMNS, GROUP, BATCH = 2_000_000, 16, 50_000, 256

@@ -26,9 +26,9 @@ from declarative_train.components.fields.tensor import TensorField
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts.cache import Tokens
 from declarative_train.components.texts.packing import Packing
+from declarative_train.data.field_reader import Part, make_part
+from declarative_train.data.materialize import prepare
 from declarative_train.data.order import sample_index
-from declarative_train.data.parts import Part, make_part
-from declarative_train.data.prepare import prepare
 from declarative_train.data.rows import RowRange
 from declarative_train.data.sets import ReadSet
 from declarative_train.data.spec import WindowSpec

@@ -17,12 +17,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from declarative_train.api.diagnostics import Diagnostics
-    from declarative_train.api.errors import DtrainError
-    from declarative_train.api.plan_view import PlanView, load_plan
-    from declarative_train.api.recipe import Recipe, load, loads
-    from declarative_train.api.run import Run, open_run
-    from declarative_train.diagnostics.diagnostic import Diagnostic
+    from declarative_train.app.api.diagnostics import Diagnostics
+    from declarative_train.app.api.errors import DtrainError
+    from declarative_train.app.api.plan_view import PlanView, load_plan
+    from declarative_train.app.api.recipe import Recipe, load, loads
+    from declarative_train.app.api.run import Run, open_run
+    from declarative_train.core.diagnostics.diagnostic import Diagnostic
 
     __version__: str
 
@@ -56,7 +56,7 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from declarative_train.terms.machine import own_version
+        from declarative_train.core.machine import own_version
 
         found: Any = own_version()
     elif name in _PLACES:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (see cli/main.py). Without `argv` the process ends here."""
+    """Run one command; returns its exit code (see app/main.py). Without `argv` the process ends here."""
     if argv is None:
-        gc.disable()  # to the end of the process, see cli/main.py
-    from declarative_train.cli.main import main as run_command
+        gc.disable()  # to the end of the process, see app/main.py
+    from declarative_train.app.main import main as run_command
 
     code = run_command(argv)
     if argv is None and sys.getprofile() is None and sys.gettrace() is None:

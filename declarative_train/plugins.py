@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.logs.sink import Sink
+from declarative_train.run.sink import Sink
 
 if TYPE_CHECKING:
     import numpy as np

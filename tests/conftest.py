@@ -14,31 +14,31 @@ MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 2**30
 # ten seconds and more each: begun first, no worker is left alone with one of them at the end
 LONGEST = (
-    "runtime/test_launch.py",
+    "run/test_launch.py",
     "test_recipes.py",
     "test_parity.py",
-    "runtime/test_resume.py",
-    "runtime/test_parity_graphs.py",
+    "run/test_resume.py",
+    "engine/test_parity_graphs.py",
     "test_planner.py",
-    "runtime/test_torchrun.py",
-    "runtime/test_parity.py",
-    "runtime/test_resume_layouts.py",
+    "run/test_torchrun.py",
+    "engine/test_parity.py",
+    "run/test_resume_layouts.py",
     "test_rules.py",
     "inference/test_export.py",
     "test_fuzz.py",
-    "runtime/test_pretend_gpu.py",
-    "runtime/test_footprint.py",
-    "runtime/test_plugins.py",
-    "runtime/test_half_precision.py",
+    "engine/test_pretend_gpu.py",
+    "planner/test_footprint.py",
+    "engine/test_plugins.py",
+    "engine/test_half_precision.py",
     "components/test_layers_all.py",
     "test_cases.py",
-    "runtime/test_execute.py",
+    "run/test_execute.py",
     "test_gpu_suite.py",
-    "runtime/test_selective.py",
-    "runtime/test_background_saves.py",
+    "engine/test_selective.py",
+    "run/test_background_saves.py",
     "editor/test_language_server.py",
     "test_language.py",
-    "runtime/test_engine_single.py",
+    "engine/test_engine_single.py",
 )
 
 
@@ -70,7 +70,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def own_environment() -> None:
     """What recipes of other tests took from the environment is not masked in this one."""
-    from declarative_train.terms.secrets import taken
+    from declarative_train.core.secrets import taken
 
     taken.__init__()  # type: ignore[misc]
 

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.render import render
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.render import render
 from declarative_train.plan.codec import to_data
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.launch import run
+from declarative_train.run.launch import run
 from tests.linted import CASES
 from tests.mutations import mutated
 

@@ -7,11 +7,11 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from declarative_train.cli.catalogue import catalogue
-from declarative_train.cli.commands.list import tables
-from declarative_train.cli.main import COMMANDS
-from declarative_train.cli.views.components import component_page, hardware_table
-from declarative_train.cli.views.sections import NAMES, section_page
+from declarative_train.app.catalogue import catalogue
+from declarative_train.app.commands.list import tables
+from declarative_train.app.main import COMMANDS
+from declarative_train.app.views.components import component_page, hardware_table
+from declarative_train.app.views.sections import NAMES, section_page
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.recipe.model.blocks import shipped_file, shipped_names
 from declarative_train.recipe.schema import schema_text
@@ -68,7 +68,7 @@ def commands_page() -> str:
     lines = ["# Commands", "", "Every command of `dtrain` and its options. Made from the code by `make generate`."]
     for name, summary in sorted(COMMANDS.items()):
         parser = argparse.ArgumentParser(prog=f"dtrain {name}", add_help=False)
-        import_module(f"declarative_train.cli.commands.{name}").add_arguments(parser)
+        import_module(f"declarative_train.app.commands.{name}").add_arguments(parser)
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
         positional = [action for action in shown if not action.option_strings]
         usage = " ".join([f"dtrain {name}", *(argument(action) for action in positional)])

@@ -22,10 +22,10 @@ import numpy as np
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.logs.event import EpochDone, EvaluationDone, Event, Notice, StepDone
-from declarative_train.logs.sink import Sink
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.launch import run
+from declarative_train.run.event import EpochDone, EvaluationDone, Event, Notice, StepDone
+from declarative_train.run.launch import run
+from declarative_train.run.sink import Sink
 
 ROWS = 96
 X = ("x", "wide", "scaled", "flags")  # (B, k) floats

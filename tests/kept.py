@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from declarative_train.logs.event import Event
-from declarative_train.logs.sink import Sink
+from declarative_train.run.event import Event
+from declarative_train.run.sink import Sink
 
 
 @dataclass

@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
 
 CASES = Path(__file__).parent / "cases"
 

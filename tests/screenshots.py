@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from declarative_train.cli.commands.tensorboard import pinned
+from declarative_train.app.commands.tensorboard import pinned
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"

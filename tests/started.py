@@ -31,14 +31,14 @@ IMPORTED = (  # what a run has imported by its end
     "torch.distributed.launcher.api",
     "torch.distributed.pipelining",
     "torch.utils.tensorboard",
-    "declarative_train.cli.main",
-    "declarative_train.cli.commands.run",
-    "declarative_train.logs.sinks.console",
-    "declarative_train.logs.sinks.tensorboard",
-    "declarative_train.plan.compiler",
-    "declarative_train.runtime.parallelise.pipeline",
-    "declarative_train.runtime.parallelise.shard",
-    "declarative_train.runtime.rank",
+    "declarative_train.app.main",
+    "declarative_train.app.commands.run",
+    "declarative_train.run.sinks.console",
+    "declarative_train.run.sinks.tensorboard",
+    "declarative_train.planner.compiler",
+    "declarative_train.engine.axes.pipeline",
+    "declarative_train.engine.axes.shard",
+    "declarative_train.run.rank",
 )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.cli.catalogue import catalogue
-from declarative_train.diagnostics.fixes import unified_diff
+from declarative_train.app.catalogue import catalogue
+from declarative_train.core.diagnostics.fixes import unified_diff
 from tests.linted import CASES, codes, dtrain, found_in, write
 
 WRONG = """\
@@ -331,7 +331,7 @@ def test_static_lint_looks_at_no_data(folder: Path) -> None:
 
 
 def test_static_lint_imports_no_torch() -> None:
-    program = "import sys; from declarative_train.cli.main import main; main(['lint', 'wrong.yaml', '--static']); " \
+    program = "import sys; from declarative_train.app.main import main; main(['lint', 'wrong.yaml', '--static']); " \
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"  # fmt: skip
     assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=False).returncode == 0
 

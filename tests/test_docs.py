@@ -22,10 +22,10 @@ import pytest
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.cli.main import COMMANDS, main
+from declarative_train.app.main import COMMANDS, main
 from declarative_train.components.expressions.functions import FUNCTIONS
-from declarative_train.logs.event import EvaluationDone
-from declarative_train.logs.sinks.jsonl import read_events
+from declarative_train.run.event import EvaluationDone
+from declarative_train.run.sinks.jsonl import read_events
 from tests.linted import dtrain
 from tests.started import finish, start
 
@@ -148,7 +148,7 @@ def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
         assert words in ([], ["--version"], ["--help"])
         return
     assert words[0] in COMMANDS, line
-    module = import_module(f"declarative_train.cli.commands.{words[0]}")
+    module = import_module(f"declarative_train.app.commands.{words[0]}")
     parser = argparse.ArgumentParser(prog=f"dtrain {words[0]}", exit_on_error=False)
     module.add_arguments(parser)
     for more in ([], ["PATH"]):  # a sentence may leave out what the command works on

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from declarative_train import recipe
-from declarative_train.api.compiling import STATIC
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.fixes import apply_fixes, mend, placed
-from declarative_train.diagnostics.lines import Lines
-from declarative_train.diagnostics.suppress import suppress
+from declarative_train.app.api.compiling import STATIC
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.fixes import apply_fixes, mend, placed
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.core.diagnostics.suppress import suppress
 from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Node, Scalar, Sequence
 from declarative_train.source.reader import read_text

@@ -15,7 +15,7 @@ import yaml
 from benchmarks import gpu
 from benchmarks.gpu_models import Job, by_hand, jobs, recipe, write_data
 from declarative_train import recipe as recipe_room
-from declarative_train.plan.compiler import compile as compile_plan
+from declarative_train.planner.compiler import compile as compile_plan
 from tests.gpu.device import NO_GPU, has_device
 from tests.gpu.needs import OF_TESTS, PACKAGES, missing, what_to_do
 from tests.gpu.run_cell import ROOT, ran

@@ -21,18 +21,18 @@ import torch
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import open_sets
-from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
+from declarative_train.engine.engine import Engine
+from declarative_train.engine.step.objective import Objective
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text.describe import describe
-from declarative_train.runtime import rank
-from declarative_train.runtime.engine import Engine
-from declarative_train.runtime.launch import run as run_plan
-from declarative_train.runtime.step.objective import Objective
+from declarative_train.planner.text.describe import describe
+from declarative_train.run import rank
+from declarative_train.run.launch import run as run_plan
 from tests.started import run as run_recipe
 
 HEAD = """\
@@ -702,7 +702,7 @@ def watched(
     return found
 
 
-@pytest.mark.parametrize("way", shortly("single", "fsdp"))  # the others: runtime/test_precision.py
+@pytest.mark.parametrize("way", shortly("single", "fsdp"))  # the others: engine/test_precision.py
 def test_q32_bf16_computes_in_half_and_keeps_everything_in_fp32(
     way: str, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

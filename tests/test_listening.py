@@ -16,7 +16,7 @@ import pytest
 
 from tests import started
 from tests.editor.lsp_client import LspClient
-from tests.runtime.made_recipes import DIGITS, merged, write_data, write_recipe
+from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc/net")
 LISTENS = "0A"

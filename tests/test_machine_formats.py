@@ -16,12 +16,12 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from declarative_train.api.compiling import Linted
-from declarative_train.cli.commands import lint
-from declarative_train.cli.commands.lint import lint_all, looks_like_recipe
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, Severity, error
-from declarative_train.diagnostics.render import Format, render
-from declarative_train.terms.span import Span
+from declarative_train.app.api.compiling import Linted
+from declarative_train.app.commands import lint
+from declarative_train.app.commands.lint import lint_all, looks_like_recipe
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, Severity, error
+from declarative_train.core.diagnostics.render import Format, render
+from declarative_train.core.span import Span
 from tests.linted import CASES, dtrain
 from tests.sarif_schema import SCHEMA
 

@@ -91,7 +91,7 @@ def test_numbers_are_in_order_and_every_question_has_its_test() -> None:
 
 
 def test_every_file_that_the_pages_name_is_there() -> None:
-    """Of the package where it has no other folder: `runtime/engine.py` is declarative_train/runtime/engine.py. A line
+    """Of the package where it has no other folder: `engine/engine.py` is declarative_train/engine/engine.py. A line
     that links to another repository names files of that one."""
     wrong = []
     for path in [*DOCS.glob("*.md"), ROOT / "README.md"]:
@@ -111,14 +111,14 @@ def test_the_layer_table_is_that_of_the_test() -> None:
 
 
 ASKS_FOR_A_MODE = {  # beside recipe/sections/parallelism.py, where each word says its axes
-    "plan/auto/candidates.py": "makes every mode that `auto` compares",
-    "plan/estimate/shortened.py": "the same model on one device",
+    "planner/auto/candidates.py": "makes every mode that `auto` compares",
+    "planner/estimate/shortened.py": "the same model on one device",
     "plan/layout.py": "the word that is shown to the user",
     "recipe/checks/layout_rules.py": "a rule about single",
     "recipe/checks/parallelism_rules.py": "a rule about what shares a batch out on one GPU",
-    "recipe/mistakes/aliases.py": "what other tools call a mode",
-    "recipe/mistakes/other_places.py": "what other tools call a mode",
-    "runtime/footprint/live_bytes.py": "torch's own operations of fully_shard are called fsdp",
+    "recipe/hints/aliases.py": "what other tools call a mode",
+    "recipe/hints/relocated_keys.py": "what other tools call a mode",
+    "planner/footprint/live_bytes.py": "torch's own operations of fully_shard are called fsdp",
 }
 
 

@@ -9,11 +9,11 @@ import torch
 
 from declarative_train.components.component import Collective
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.engine.axes import replicate
+from declarative_train.engine.collectives import Ranks
+from declarative_train.engine.step import scale
+from declarative_train.engine.step.step_runner import Sums
 from declarative_train.recipe.sections.parallelism import WORDS
-from declarative_train.runtime.collectives import Ranks
-from declarative_train.runtime.parallelise import replicate
-from declarative_train.runtime.step import scale
-from declarative_train.runtime.step.step_runner import Sums
 from tests.parity import __main__ as table
 from tests.parity.cells import SCHEDULES, SMALL_DDP, Cell, cells, long_cells, short_cells, ways
 from tests.parity.measure import BOUND, Result, measure

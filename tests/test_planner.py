@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from declarative_train.plan.predicted import MemoryPlan
-from declarative_train.runtime.footprint.footprint import Footprint
-from declarative_train.runtime.footprint.forecast import Forecast
-from declarative_train.runtime.footprint.live_bytes import CLASSES
+from declarative_train.planner.footprint.footprint import Footprint
+from declarative_train.planner.footprint.forecast import Forecast
+from declarative_train.planner.footprint.live_bytes import CLASSES
+from tests.engine.live_bytes import live_bytes
 from tests.planner import __main__ as planner
 from tests.planner.allocator import MIB, Allocator
 from tests.planner.cells import QUICK, WAYS, Cell, cells
@@ -20,7 +21,6 @@ from tests.planner.measure import Result, compared, measure, measure_plan, off_b
 from tests.planner.record import Record
 from tests.planner.shipped import RECIPES, TOO_LARGE, Shipped, shipped
 from tests.record import Lines
-from tests.runtime.live_bytes import live_bytes
 
 ALL = list(cells())
 

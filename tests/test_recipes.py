@@ -23,11 +23,11 @@ import torch
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.cli.commands.init import first_recipe
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
+from declarative_train.engine.devices import choose_device
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text.describe import describe
-from declarative_train.runtime.devices import choose_device
+from declarative_train.planner.text.describe import describe
+from declarative_train.tools.first_recipe.command import first_recipe
 from tests.started import finish, run, start
 
 ROOT = Path(__file__).parent.parent
@@ -492,7 +492,7 @@ def test_compare_modes_in_one_process(one_process: Events) -> None:
     ],
 )
 def test_compare_modes_has_the_same_losses_in_every_mode(switch: Path, one_process: Events, tmp_path: Path) -> None:
-    """In half precision every way is held in tests/runtime/test_half_precision.py."""
+    """In half precision every way is held in tests/engine/test_half_precision.py."""
     events = dtrain_run(tmp_path, "compare_modes", "--with", str(switch))
     assert of(events, "RunStarted")[0]["mode"] == switch.stem
     assert largest_difference(losses(events), losses(one_process)) <= 1e-5

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 import declarative_train
-from declarative_train.cli.catalogue import catalogue
-from declarative_train.diagnostics.rules import Rule, find_tables
+from declarative_train.app.catalogue import catalogue
+from declarative_train.core import machine
+from declarative_train.core.diagnostics.rules import Rule, find_tables
 from declarative_train.plan.run_folder import CHECKPOINTS, FORMAT, MANIFEST, PLAN, sealed
 from declarative_train.recipe import load
-from declarative_train.terms import machine
 from tests.linted import CASES, Found, codes, found_in, write
 
 RULES = catalogue()

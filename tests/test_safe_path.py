@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.cli.main import main
-from declarative_train.experiments.seats import Seat
-from declarative_train.experiments.sweep import _start
+from declarative_train.app.main import main
+from declarative_train.tools.sweep.device_slots import Seat
+from declarative_train.tools.sweep.sweep import _start
 from tests.house import working_tree
 
 SAFE = ("-P", "-I")

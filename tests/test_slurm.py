@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import pytest
 
-from declarative_train.logs.event import CheckpointSaved, Event, RunEnded, RunStarted, StepDone
-from declarative_train.logs.sinks.jsonl import read_events
-from tests.runtime.made_recipes import DIGITS, merged, write_data, write_recipe
+from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunStarted, StepDone
+from declarative_train.run.sinks.jsonl import read_events
+from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 
 Of = TypeVar("Of", bound=Event)
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]

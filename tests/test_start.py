@@ -31,12 +31,12 @@ training: {epochs: 5, global_batch_size: 20, optimizer: {type: adam, lr: 1e-3}}
 """
 NOT_NEEDED = (
     "declarative_train.components.hardware",
-    "declarative_train.diagnostics.fixes",
-    "declarative_train.diagnostics.machine",
-    "declarative_train.diagnostics.machine",
-    "declarative_train.diagnostics.suppress",
+    "declarative_train.core.diagnostics.fixes",
+    "declarative_train.core.diagnostics.formats",
+    "declarative_train.core.diagnostics.formats",
+    "declarative_train.core.diagnostics.suppress",
     "declarative_train.plan.plan",
-    "declarative_train.recipe.mistakes.pydantic_errors",
+    "declarative_train.recipe.hints.pydantic_errors",
     "difflib",
     "fsspec",
     "jinja2",

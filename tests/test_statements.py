@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from declarative_train.__main__ import main
-from declarative_train.cli.views.sections import NAMES, section_page
+from declarative_train.app.views.sections import NAMES, section_page
+from declarative_train.core.machine import install, own_command
 from declarative_train.recipe.sections.top import SECTIONS
-from declarative_train.terms.machine import install, own_command
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,37 +31,37 @@ README.md
     they depend on the layout, and lint reports them (R108, R105)
         test_rules.py::test_the_bad_example_fires_inside_its_text
     it takes the one that it expects to be the fastest of those that fit
-        plan/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
+        planner/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
     `--static` without torch
         test_layers.py::test_static_lint_never_imports_torch
     every layer, block, loss, optimizer, source and section
-        cli/test_commands.py::test_list_has_every_kind_and_its_types
+        app/test_commands.py::test_list_has_every_kind_and_its_types
     75 stopped early by Ctrl-C, SIGTERM
-        runtime/test_launch.py::test_a_signal_saves_and_the_run_goes_on_later
+        run/test_launch.py::test_a_signal_saves_and_the_run_goes_on_later
     run failed, or was stopped at once by a second Ctrl-C
-        runtime/test_launch.py::test_the_second_ctrl_c_means_now
+        run/test_launch.py::test_the_second_ctrl_c_means_now
     1 the recipe has errors; 2 wrong use of the command
-        cli/test_commands.py::test_run_of_a_wrong_recipe_is_code_1
-        cli/test_commands.py::test_wrong_use_is_code_2
+        app/test_commands.py::test_run_of_a_wrong_recipe_is_code_1
+        app/test_commands.py::test_wrong_use_is_code_2
     a run names it, or leaves it out by `data.on_bad_row: skip`
         data/test_skipping.py::test_without_skip_a_broken_picture_ends_the_run_with_its_place
         data/test_skipping.py::test_a_broken_picture_is_stood_in_for_alike_on_every_layout
     exit code 1 if they differ
-        cli/test_commands.py::test_plan_compares_what_was_asked_with_the_other_as_it_is
+        app/test_commands.py::test_plan_compares_what_was_asked_with_the_other_as_it_is
     predicts the step time on 1 to 8 GPUs
-        cli/test_values_and_scale.py::test_scale_is_a_table_between_two_ends
+        app/test_values_and_scale.py::test_scale_is_a_table_between_two_ends
     srun and mpirun work as well
-        runtime/test_torchrun.py::test_ranks_of_a_step_of_slurm
+        run/test_torchrun.py::test_ranks_of_a_step_of_slurm
     Windows in WSL
         test_statements.py::test_windows_is_told_where_to_run
 docs/index.md
     every way of running it computes the same gradients, up to rounding
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
     predictions of memory, traffic and step time, also for GPUs that are not there
-        cli/test_commands.py::test_plan_for_other_devices
+        app/test_commands.py::test_plan_for_other_devices
         test_planner.py::test_the_plan_is_what_happens
     also on another layout, with the samples that would have come next
-        runtime/test_resume_layouts.py::test_another_layout_goes_on
+        run/test_resume_layouts.py::test_another_layout_goes_on
     with the nearest valid name or a hint where there is one, before a process starts
         test_cases.py::test_a_mistake_is_told_as_accepted
     and their products give the same gradients
@@ -72,17 +72,17 @@ docs/comparison.md
     many at once, before a process starts
         test_cases.py::test_a_mistake_is_told_as_accepted
     and a choice of the mode with reasons
-        plan/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
+        planner/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
     classification, segmentation and a fixed number of boxes per picture
         test_recipes.py::test_the_gallery_learns_what_its_stories_say
     in every mode with a plain loop, per parameter, in float64, by the tests
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
     to the bit where the layout is the same
-        runtime/test_resume.py::test_to_the_bit_on_the_same_layout
+        run/test_resume.py::test_to_the_bit_on_the_same_layout
     No tensor, context or expert parallelism here
         recipe/test_other_words.py::test_words_of_other_tools_lead_to_what_is_here
     published quantized models are not taken
-        runtime/test_published.py::test_a_config_that_the_block_is_not_is_refused
+        engine/test_published.py::test_a_config_that_the_block_is_not_is_refused
 docs/performance.md
     nothing has been measured on a GPU yet
         test_statements.py::test_pages_say_that_nothing_ran_on_a_gpu_until_a_table_of_one_is_there
@@ -97,13 +97,13 @@ docs/architecture.md
     so that every mode, stage and shard starts from the same numbers
         graph/test_build.py::test_a_stage_starts_as_the_whole_model_does
     layer is constructed whole from (seed, path)
-        runtime/test_plugins.py::test_every_mode_trains_the_same_model
+        engine/test_plugins.py::test_every_mode_trains_the_same_model
     the manifest, written last, *is* the checkpoint
-        runtime/test_checkpoint.py::test_all_is_on_the_disk_before_a_checkpoint_exists
+        run/test_checkpoint.py::test_all_is_on_the_disk_before_a_checkpoint_exists
     to the bit on the same layout
-        runtime/test_resume.py::test_to_the_bit_on_the_same_layout
+        run/test_resume.py::test_to_the_bit_on_the_same_layout
     so modes agree, resume costs nothing, and another layout goes on
-        runtime/test_resume_layouts.py::test_another_layout_goes_on
+        run/test_resume_layouts.py::test_another_layout_goes_on
 docs/language-reference.md
     Every key of its sections is in [sections.md]
         test_generated.py::test_generated_files_are_up_to_date
@@ -113,21 +113,21 @@ docs/plugins.md
     each class is tried on a few made samples
         graph/test_examine.py::test_mixes_samples
     weights that it reads from a file, a pretrained model, included
-        runtime/test_plugins.py::test_the_code_is_constructed_once_and_its_relations_hold
+        engine/test_plugins.py::test_the_code_is_constructed_once_and_its_relations_hold
     `2d` and `3d` inside become dtrain's own
-        runtime/test_plugins.py::test_batch_normalisation_of_torch_becomes_ours
+        engine/test_plugins.py::test_batch_normalisation_of_torch_becomes_ours
     In a pipeline it is a node like any other
-        runtime/test_plugins.py::test_a_pipeline_may_be_cut_around_a_plugin
+        engine/test_plugins.py::test_a_pipeline_may_be_cut_around_a_plugin
     only calling it again in another stage (`reuse`) is refused
-        runtime/test_plugins.py::test_what_a_pipeline_cannot_do_with_a_plugin_has_words
+        engine/test_plugins.py::test_what_a_pipeline_cannot_do_with_a_plugin_has_words
     a `__getitem__` that draws is found out and refused
         components/test_plugin_sources.py::test_what_does_not_fit_is_told_with_row_and_column
     Forked loaders share it
         components/test_plugin_sources.py::test_another_process_reads_the_same
     with any number of loaders, and in a run that goes on
-        runtime/test_plugin_data.py::test_a_run_that_goes_on_is_the_one_that_never_stopped
+        engine/test_plugin_data.py::test_a_run_that_goes_on_is_the_one_that_never_stopped
     the same bits on every layout
-        runtime/test_plugin_data.py::test_modes_agree
+        engine/test_plugin_data.py::test_modes_agree
 """
 
 
@@ -202,7 +202,7 @@ def test_every_row_that_a_user_chooses_the_project_by_is_held() -> None:
 def test_nothing_stronger_is_said_than_what_is_held() -> None:
     texts = {name: ROOT / name for name in FRONT}
     texts |= {str(path.relative_to(ROOT)): path for path in RECIPES}
-    texts |= {f"cli/{path.name}": path for path in (ROOT / "declarative_train" / "cli").rglob("*.py")}
+    texts |= {f"app/{path.name}": path for path in (ROOT / "declarative_train" / "cli").rglob("*.py")}
     found = [(name, words) for name, path in texts.items() for words in TOO_STRONG if words in path.read_text().lower()]
     assert found == [], "say what is true, or hold it with a test and take the words off this list"
 

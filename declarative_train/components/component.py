@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict
 
 from declarative_train.components.products import Product, Use
-from declarative_train.terms.duration import Duration
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.duration import Duration
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

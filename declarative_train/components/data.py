@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from declarative_train.components.component import Component, Misfit
-from declarative_train.terms.tensor_spec import DType, TensorSpec
+from declarative_train.core.tensor_spec import DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from declarative_train.components.keyed import Drawn
+    from declarative_train.components.counter_rng import Drawn
 
 
 class SourceError(Exception):

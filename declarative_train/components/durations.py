@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic_core import PydanticCustomError, core_schema
 
-from declarative_train.terms.duration import Duration, parse_duration
+from declarative_train.core.duration import Duration, parse_duration
 
 PROGRESS = ("steps", "epochs", "samples", "tokens", "%")  # what a plan can turn into optimizer steps
 CLOCK = ("minutes", "hours")
@@ -36,7 +36,7 @@ class _Reader:
         return {"type": "string", "pattern": rf"^\s*{_NUMBER}\s*({words})\s*$", "examples": list(self.examples)}
 
     def read(self, value: object) -> Duration | str:
-        """`recipe/mistakes/pydantic_errors.py` has diagnostics for `bare_duration` and `bad_duration`."""
+        """`recipe/hints/pydantic_errors.py` has diagnostics for `bare_duration` and `bad_duration`."""
         if isinstance(value, Duration):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,6 +1,6 @@
 """The pipeline schedules: torch's class, how stages lie on the ranks, what each asks for, and what it costs.
 
-All give exact gradients, alone and times replicas or shards, driven as `runtime/parallelise/pipeline.py` does.
+All give exact gradients, alone and times replicas or shards, driven as `engine/axes/pipeline.py` does.
 
 Huang et al., GPipe, 2019; Narayanan et al., Efficient large-scale training on GPU clusters, 2021 (1f1b, interleaved);
 Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The closed forms are read off the

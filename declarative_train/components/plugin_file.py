@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from declarative_train.components.plugin_types import DefaultKind, default_of, type_of
-from declarative_train.terms.names import RESERVED, is_name
+from declarative_train.core.names import RESERVED, is_name
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from declarative_train.components.component import Init, Layer
 from declarative_train.components.plugin_file import import_plugin
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """A user's Python file -> places that `logging.sinks` can name, read without running it.
 
-A sink is a public class that derives from `declarative_train.logs.sink.Sink`, called by its name in lower case without
+A sink is a public class that derives from `declarative_train.run.sink.Sink`, called by its name in lower case without
 `Sink` (`SlackSink` is `slack`) or by a class attribute `type = "name"`. The first argument of its `__init__` is the
 run's folder; the others are its settings, by their annotation or the type of their default.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from declarative_train.components.plugin_file import PluginFile, PluginProblem, arguments_of, read_fields, type_name
 
-_BASES = ("declarative_train.logs", "declarative_train.plugins.Sink")
+_BASES = ("declarative_train.run", "declarative_train.plugins.Sink")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from declarative_train.components.plugin_file import (
 )
 from declarative_train.components.plugin_layer import FROM_EDGE, PluginLayer
 from declarative_train.components.plugin_types import default_of
-from declarative_train.terms.names import RESERVED, is_name
+from declarative_train.core.names import RESERVED, is_name
 
 MIXES = "mixes_samples"
 """The attribute by which a class says that the result of a sample depends on the others of its batch."""

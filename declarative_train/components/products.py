@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Product(NamedTuple):

@@ -40,7 +40,7 @@ class Registry(Mapping[str, type[C]], Generic[C]):
         """What `Component.as_data` wrote, as an object again. Raises ComponentError."""
         name = str(data.get("type"))
         if name not in self and isinstance(path := data.get("plugin"), str):
-            from declarative_train.components.plugged import plugged  # which few plans need
+            from declarative_train.components.plugin_components import plugged  # which few plans need
 
             try:
                 kind = plugged(self.kind, path, name)

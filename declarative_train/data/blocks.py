@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from declarative_train.components.data import Table
+from declarative_train.data.block_shuffle import LEAST_BYTES, POOL_BYTES, chosen
+from declarative_train.data.materialize import HOLD_BYTES, Prepared
 from declarative_train.data.mixing import MixedOrder, shares
-from declarative_train.data.prepare import HOLD_BYTES, Prepared
-from declarative_train.data.rolling import LEAST_BYTES, POOL_BYTES, chosen
 from declarative_train.data.rows import RowChain, RowList, RowRange, Rows, RowShare
 from declarative_train.data.spec import DataError, DataSpec, MemberSpec, RollSpec
 from declarative_train.data.windows import Windows

@@ -23,11 +23,11 @@ from typing import cast
 
 import numpy as np
 
-from declarative_train.components.datasets.files import shown
-from declarative_train.components.keyed import key_of
+from declarative_train.components.counter_rng import key_of
+from declarative_train.data.block_shuffle import RolledOrder
 from declarative_train.data.order import permuted
-from declarative_train.data.rolling import RolledOrder
 from declarative_train.data.spec import DataSpec, MemberSpec
+from declarative_train.files.open_files import shown
 
 _MOST_PARTS = 1 << 31  # of weights that have no small common measure; products of two of them fit 64 bits
 
@@ -115,7 +115,7 @@ def _ways(
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
     """(N,) each: the source, its pass, and the place in that pass: of one that rolls in the layout of the pass
-    (data/rolling.py), else in its order."""
+    (data/block_shuffle.py), else in its order."""
 
     sources: np.ndarray
     passes: np.ndarray

@@ -15,23 +15,23 @@ import numpy as np
 
 from declarative_train.components.data import Dataset, Field, SourceError, Split, Table
 from declarative_train.components.datasets import DATASETS
-from declarative_train.components.datasets.files import local_path, read_bytes, size_bytes, skipping
 from declarative_train.components.datasets.image_folder import pictures_in, remote_pictures
-from declarative_train.components.datasets.remote_folder import told_of
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
+from declarative_train.core.amounts import counted
 from declarative_train.data.blocks import most_held_beside
-from declarative_train.data.parts import columns_of, make_part
+from declarative_train.data.field_reader import columns_of, make_part
+from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, Prepared, prepare
 from declarative_train.data.pictures import Chain, TransformError
-from declarative_train.data.prepare import HOLD_BYTES, BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_rows
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
-from declarative_train.terms.amounts import counted
+from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skipping
+from declarative_train.files.remote_folder import told_of
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`
 # The sets of one spec. Forked ranks find here what their parent prepared, beside the Job and not in it: in a Job that

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from declarative_train.components.keyed import key_of, mixed
+from declarative_train.components.counter_rng import key_of, mixed
 
 _SORTED = 1 << 16
 _ROUNDS = 4

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from declarative_train.components.component import Misfit
+from declarative_train.components.counter_rng import key_of, uniform
 from declarative_train.components.data import Transform
-from declarative_train.components.keyed import key_of, uniform
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.components.transforms.pairs import PairTransform
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.batch import Batch
 from declarative_train.data.spec import DataSpec
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch

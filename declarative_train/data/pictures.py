@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from declarative_train.components.component import Misfit
+from declarative_train.components.counter_rng import Drawn, key_of
 from declarative_train.components.data import BadValueError, Column, Field, Size, Transform
 from declarative_train.components.fields.boxes import Boxes, BoxesField
-from declarative_train.components.keyed import Drawn, key_of
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.components.transforms.sizes import same_size, scaling
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from declarative_train.components.fields.image import PictureField

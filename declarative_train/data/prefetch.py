@@ -19,9 +19,9 @@ from multiprocessing.process import BaseProcess as Process
 from typing import Generic, TypeVar
 from weakref import WeakSet
 
-from declarative_train.components.datasets.current_file import Doing, Slots, doing_of, turn_to
 from declarative_train.data.spec import DataError
-from declarative_train.data.waiting import CLOSE_S, LOOK_S, Wait, said
+from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait, said
+from declarative_train.files.file_activity import Doing, Slots, doing_of, turn_to
 
 T = TypeVar("T")
 DEPTH = 2  # results that lie ready, per loader

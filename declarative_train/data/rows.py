@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from declarative_train.components.keyed import key_of
+from declarative_train.components.counter_rng import key_of
 from declarative_train.data.order import permuted
 
 

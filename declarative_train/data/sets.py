@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from declarative_train.components.data import SourceError
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.batch import Batch
+from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, Prepared
 from declarative_train.data.opened import prepared_sets
-from declarative_train.data.prepare import HOLD_BYTES, BadSampleError, Prepared
 from declarative_train.data.spec import DataError, DataSpec
-from declarative_train.terms.tensor_spec import TensorSpec
 
 
 class SampleSet(ABC):

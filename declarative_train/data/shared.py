@@ -24,7 +24,7 @@ from declarative_train.data.spec import DataError, DataSpec
 if TYPE_CHECKING:
     import numpy as np
 
-    from declarative_train.data.prepare import Prepared
+    from declarative_train.data.materialize import Prepared
 
 _ALIGNED = 64  # bytes
 _AT_ONCE = 1 << 30  # bytes of a write

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class RollSpec:
-    """How the training set is shuffled where it is read in blocks (data/rolling.py): in so many streams, each mixed
+    """How the training set is shuffled where it is read in blocks (data/block_shuffle.py): in so many streams, each mixed
     within windows of so many blocks."""
 
     streams: int

@@ -13,17 +13,17 @@ import numpy as np
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Field, Table
-from declarative_train.components.datasets.files import local_path, objects, size_bytes
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import layout
 from declarative_train.components.texts.cache import Encoded, Tokens, Work, made
 from declarative_train.components.texts.packing import Packing, joined, pack
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
-from declarative_train.data.parts import Part, base_of, column_names
+from declarative_train.core.amounts import counted
+from declarative_train.data.field_reader import Part, base_of, column_names
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import is_scanned, needs_values
 from declarative_train.data.spec import WindowSpec
-from declarative_train.terms.amounts import counted
+from declarative_train.files.open_files import local_path, objects, size_bytes
 
 _PROBED = 16  # texts that a cache's name is made of, too
 

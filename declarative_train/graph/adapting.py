@@ -12,7 +12,7 @@ from declarative_train.recipe.model.published_names import PublishedNames
 from declarative_train.recipe.model.selectors import ParameterRule, settings_of
 
 if TYPE_CHECKING:
-    from declarative_train.diagnostics.diagnostic import Diagnostic
+    from declarative_train.core.diagnostics.diagnostic import Diagnostic
 
 Report = Callable[["Diagnostic"], None]
 

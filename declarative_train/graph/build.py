@@ -25,13 +25,13 @@ from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import emit
 from declarative_train.components.layers.modules.attention import share_tables
 from declarative_train.components.plugin_layer import PluginLayer
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.chunked import HeadNode
 from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.initialise import started
-from declarative_train.graph.members import attribute, graph_module
+from declarative_train.graph.module_names import attribute, graph_module
 from declarative_train.graph.read import ordered_ports, read_layer
-from declarative_train.terms.tensor_spec import TensorSpec
 
 _Value = fx.Node
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ def build(
     added: Sequence[str] = (),
 ) -> fx.GraphModule:
     """The module of a graph. `device` may be `meta`: nothing is allocated then; `to_empty`, `tie` and
-    `initialise` follow, as `runtime/step/model.py` does it.
+    `initialise` follow, as `engine/step/model.py` does it.
 
     `seed` is the run's: the layers of plugins are constructed here, with their start values; where the module is built
     on meta, `initialise` writes them later. None: values do not matter, and none are kept for later.

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from declarative_train.components.component import Judged, Loss, Metric, Misfit
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.span import Span
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.checks.objective import (
     count_from_model,
     nothing_to_learn,
@@ -17,13 +19,11 @@ from declarative_train.graph.checks.objective import (
 )
 from declarative_train.graph.checks.shapes import mask_without_items, negative_mask, non_finite_values
 from declarative_train.graph.chunked import NoHeadError, head_of
+from declarative_train.graph.evaluate_fields import Observer, Seen, first_row
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.infer import Origin
-from declarative_train.graph.observe import Observer, Seen, first_row
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.objective import LossTerm, MetricTerm
-from declarative_train.terms.span import Span
-from declarative_train.terms.tensor_spec import TensorSpec
 
 Specs = Mapping[str, TensorSpec | None]
 

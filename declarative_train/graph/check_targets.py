@@ -9,8 +9,8 @@ from declarative_train.components.expressions.functions import VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import parse_cut
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import DataSpec, FieldSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.check_objective import measures_of
 from declarative_train.graph.checks.objective import metric_without_unit, target_among_inputs
 from declarative_train.recipe.model.tree import Scope, inputs_before, term_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from declarative_train.components.adapters.adapted import KEY as ADAPTERS
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Edge, Graph, Node
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,10 +23,10 @@ from declarative_train.components.expressions.lower import infer
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.components.products import Product, Use, Weight
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.probe import SMALL_ACTIVATIONS
 from declarative_train.graph.read import read_layer
-from declarative_train.terms.tensor_spec import TensorSpec
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -2,7 +2,7 @@
 
 They are the same on every layout, on every stage of a pipeline and after a resume, since nothing is drawn in turn. An
 evaluation draws the same ones each time, so that its values can be compared from one to the next. The mixing is that
-of `components/keyed.py`, in torch's whole numbers, which have a sign and come round.
+of `components/counter_rng.py`, in torch's whole numbers, which have a sign and come round.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from declarative_train.components.keyed import key_of, mixed
+from declarative_train.components.counter_rng import key_of, mixed
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,9 @@ from declarative_train.components.expressions.dtypes import sized
 from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.components.plugin_layer import PluginLayer
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.span import Span
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.adapting import Adapting
 from declarative_train.graph.checks.shapes import CODE as LAYER_REFUSED
 from declarative_train.graph.checks.shapes import (
@@ -32,15 +34,13 @@ from declarative_train.graph.checks.shapes import (
     reuse_does_not_fit,
     shapes_unknown,
 )
-from declarative_train.graph.examine import Habits
+from declarative_train.graph.evaluate_fields import Observer, Seen, narrowed
 from declarative_train.graph.graph import Edge, Graph, Node
-from declarative_train.graph.observe import Observer, Seen, narrowed
+from declarative_train.graph.inspect_plugin import Habits
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
 from declarative_train.recipe.model.published_names import PublishedNames
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope
-from declarative_train.terms.span import Span
-from declarative_train.terms.tensor_spec import TensorSpec
 
 Specs = Mapping[str, TensorSpec]
 

@@ -14,17 +14,17 @@ import torch
 from torch import nn
 
 from declarative_train.components.component import Init, Layer
+from declarative_train.components.counter_rng import key_of
 from declarative_train.components.inits import INITS
 from declarative_train.components.inits.draws import Draws
-from declarative_train.components.keyed import key_of
 from declarative_train.components.layers.libraries.layer import AsTheLibraryDoes
 from declarative_train.components.layers.libraries.modules.node import LibraryNode
 from declarative_train.components.layers.libraries.modules.start import forget
 from declarative_train.components.layers.modules.packed import as_written, packed_in
 from declarative_train.components.plugin_layer import AsTheCodeDoes, PluginLayer
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.read import read_layer
-from declarative_train.terms.tensor_spec import TensorSpec
 
 Layers = Mapping[str, tuple[Layer, Mapping[str, TensorSpec]]]
 """Every layer of a model by its path, with the specs that it is built for."""

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from declarative_train.data.sample import Sample
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.data.probe_samples import Sample
 from declarative_train.graph.check_objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.checks.objective import no_parameters
 from declarative_train.graph.chunked import head_of
+from declarative_train.graph.evaluate_fields import Observer, Seen
 from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, Origin
-from declarative_train.graph.observe import Observer, Seen
-from declarative_train.graph.parts import split_batch_graph
+from declarative_train.graph.partition import split_batch_graph
 from declarative_train.recipe.model.published_names import PublishedNames
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.terms.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ from declarative_train.components.expressions.functions import OPERATORS
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.expressions.ranges import of_operation
-from declarative_train.components.layers.fit import OfFunction
 from declarative_train.components.layers.libraries.layer import LibraryLayer
 from declarative_train.components.layers.libraries.modules.node import units_in, without_memory
 from declarative_train.components.layers.modules.packed import weights_in
+from declarative_train.components.layers.shape_checks import OfFunction
 from declarative_train.components.plugin_layer import PluginLayer, seeded
-from declarative_train.graph.examine import Habits, examine
+from declarative_train.core.tensor_spec import DType, TensorSpec
+from declarative_train.graph.inspect_plugin import Habits, examine
 from declarative_train.graph.read import ordered_ports
-from declarative_train.terms.tensor_spec import DType, TensorSpec
 
 BATCH_SIZES = (3, 5)
 SMALL_PARAMETERS = 1 << 20

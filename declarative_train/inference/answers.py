@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from declarative_train.inference.trained import Trained, UsageError
-from declarative_train.plan.meaning import Meaning, meanings
+from declarative_train.plan.output_semantics import Meaning, meanings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,15 +17,18 @@ import torch
 
 from declarative_train.components.data import SourceError
 from declarative_train.components.layers.sample_groups import HoldsSamples
+from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches
+from declarative_train.data.materialize import BadSampleError, Prepared, prepare
 from declarative_train.data.opened import arranged, prepared_sets
-from declarative_train.data.prepare import BadSampleError, Prepared, prepare
 from declarative_train.data.rows import RowRange
 from declarative_train.data.sets import of_prepared
 from declarative_train.data.spec import DataError, SetSpec
 from declarative_train.data.windows import row_order
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.engine.collectives import Alone, Ranks
+from declarative_train.engine.devices import exact_device
+from declarative_train.engine.step.step_runner import RankContext, StepRunner
 from declarative_train.inference.fields import Fields
 from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.input import Chunk, InputError
@@ -36,13 +39,10 @@ from declarative_train.inference.reports import Gatherer, Origin, gatherers
 from declarative_train.inference.samples import PIECE_BATCHES
 from declarative_train.inference.trained import Trained, UsageError, check_source
 from declarative_train.inference.windows import part_of, table_of
-from declarative_train.plan.meaning import meanings
-from declarative_train.plan.pruned import whole_graph
-from declarative_train.runtime.collectives import Alone, Ranks
-from declarative_train.runtime.devices import exact_device
-from declarative_train.runtime.evaluate import Evaluator
-from declarative_train.runtime.rank import default_dtype
-from declarative_train.runtime.step.step_runner import RankContext, StepRunner
+from declarative_train.plan.output_semantics import meanings
+from declarative_train.plan.subgraph import whole_graph
+from declarative_train.run.evaluate import Evaluator
+from declarative_train.run.rank import default_dtype
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import MetricPlan, TermPlan

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from declarative_train.components.expressions.grammar import parse
+from declarative_train.engine.devices import has_mps, num_gpus
+from declarative_train.engine.step.precision import compute_dtype, parameters_in
+from declarative_train.engine.step.randomness import Randomness, draws
 from declarative_train.inference.trained import Trained, UsageError
-from declarative_train.runtime.devices import has_mps, num_gpus
-from declarative_train.runtime.step.precision import compute_dtype, parameters_in
-from declarative_train.runtime.step.randomness import Randomness, draws
 
 if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec

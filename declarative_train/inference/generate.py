@@ -27,13 +27,13 @@ from declarative_train.components.layers.modules.sequences import LearnedPositio
 from declarative_train.components.texts import layout
 from declarative_train.components.texts.chat import ChatError
 from declarative_train.components.texts.tokenizer import TokenizerError
+from declarative_train.engine.step.randomness import mix
+from declarative_train.engine.step.sampling import Sampling, chosen
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.read import read_layer
 from declarative_train.inference.forward import Forward, device_for
 from declarative_train.inference.trained import Trained, UsageError
-from declarative_train.plan.words import Words, Written, is_of_text, policy, published_context, written
-from declarative_train.runtime.step.randomness import mix
-from declarative_train.runtime.step.sampling import Sampling, chosen
+from declarative_train.plan.text_io import Words, Written, is_of_text, policy, published_context, written
 
 _ONE_BY_ONE = frozenset({"dropout", "embedding", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip

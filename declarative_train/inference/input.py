@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.core.diagnostics.suggest import did_you_mean
 
 _SHOWN = 6
 

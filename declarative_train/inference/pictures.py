@@ -14,9 +14,9 @@ import numpy as np
 
 from declarative_train.inference.evaluate import Evaluation
 from declarative_train.inference.report import Report
-from declarative_train.logs.sinks.drawing import INK, LINE, MOST_DRAWN, canvas, confusion_matrix, png
-from declarative_train.logs.sinks.tensorboard import new_event_file
-from declarative_train.logs.sinks.tfrecord import record
+from declarative_train.run.sinks.drawing import INK, LINE, MOST_DRAWN, canvas, confusion_matrix, png
+from declarative_train.run.sinks.tensorboard import new_event_file
+from declarative_train.run.sinks.tfrecord import record
 
 if TYPE_CHECKING:
     from PIL.Image import Image

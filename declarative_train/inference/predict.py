@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from declarative_train.engine.devices import safe_threads, threads_per_rank
+from declarative_train.engine.failures import RunFailure
 from declarative_train.inference.answers import Asked, asked, columns, to_arrow
 from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
 from declarative_train.inference.input import Input, Piece, Pieces
@@ -23,8 +25,6 @@ from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, op
 from declarative_train.inference.samples import Batch, RowSamples, Samples
 from declarative_train.inference.trained import Trained
 from declarative_train.inference.windows import WindowSamples, table_of, table_of_frame
-from declarative_train.runtime.devices import safe_threads, threads_per_rank
-from declarative_train.runtime.failures import RunFailure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +91,7 @@ class Prediction:
             yield from answer(piece)
 
     def _by_ranks(self, samples: Samples) -> Iterator[pa.Table]:
-        from declarative_train.runtime.processes import start_method
+        from declarative_train.run.processes import start_method
 
         method = start_method(device_for(self._trained, self._device).type)
         context = multiprocessing.get_context(method)

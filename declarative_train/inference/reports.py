@@ -16,7 +16,7 @@ import torch
 
 from declarative_train.inference.answers import in_unit, probabilities
 from declarative_train.inference.report import OfClass, Report, Worst
-from declarative_train.plan.meaning import Meaning
+from declarative_train.plan.output_semantics import Meaning
 
 Origin = Callable[[], "tuple[str, dict[str, object]]"]
 """Where a sample stands, and what its row holds."""

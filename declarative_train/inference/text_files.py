@@ -17,10 +17,10 @@ import numpy as np
 
 from declarative_train.components.data import SourceError
 from declarative_train.components.datasets import DATASETS
-from declarative_train.components.datasets.files import open_file, packing, shown
+from declarative_train.core.json_text import parse_json
+from declarative_train.files.open_files import open_file, packing, shown
 from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, check_columns, counting
 from declarative_train.inference.trained import UsageError
-from declarative_train.terms.json_text import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,20 +17,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.components.datasets.files import local_path, shown
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.plugged import PLUGIN
+from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.texts.tokenizer import of_copy
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.core.diagnostics.suggest import did_you_mean
+from declarative_train.engine.checkpoints.find import NoCheckpoint, find_checkpoint
+from declarative_train.engine.checkpoints.store import Entry, damage, read_entry
+from declarative_train.engine.failures import CheckpointFailure
+from declarative_train.files.open_files import local_path, shown
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.codec import PlanError, from_json, unset_for_model
-from declarative_train.plan.meaning import classes_of, unit_of
-from declarative_train.plan.pruned import UnknownOutputError, nodes_of, pruned
+from declarative_train.plan.output_semantics import classes_of, unit_of
 from declarative_train.plan.run_folder import CHECKPOINTS, PLAN, owner_of
-from declarative_train.runtime.failures import CheckpointFailure
-from declarative_train.runtime.run_state import RunState
-from declarative_train.runtime.storage.checkpoint_store import Entry, damage, read_entry
-from declarative_train.runtime.storage.find_checkpoint import NoCheckpoint, find_checkpoint
+from declarative_train.plan.subgraph import UnknownOutputError, nodes_of, pruned
+from declarative_train.run.run_state import RunState
 
 if TYPE_CHECKING:
     import torch
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from declarative_train.components.data import Unit
     from declarative_train.data.spec import FieldSpec
+    from declarative_train.engine.step.load_weights import Source
     from declarative_train.plan.plan import Plan
-    from declarative_train.runtime.step.load_weights import Source
 
 Weights = Literal["trained", "ema"]
 
@@ -157,7 +157,7 @@ class Trained:
     @cached_property
     def _source(self) -> Source:
         """Every tensor by its name; of a base in fewer bits what is left of it."""
-        from declarative_train.runtime.step.load_weights import open_averages, open_source
+        from declarative_train.engine.step.load_weights import open_averages, open_source
 
         return open_source(self.path) if self.weights == "trained" else open_averages(self.path)
 
@@ -165,8 +165,8 @@ class Trained:
         """The same model without adapters, and with all weights in float32: what adapters change is in the weights
         beside them."""
         from declarative_train.components.adapters.adapted import is_added
+        from declarative_train.engine.step.tensor_files import Tensors
         from declarative_train.graph.merge import adapters_of, merged_reading
-        from declarative_train.runtime.step.tensor_files import Tensors
 
         if not adapters_of(self.plan.graph):
             return self
@@ -193,10 +193,10 @@ class Trained:
         import torch
 
         from declarative_train.components.layers.modules.packed import hold, packed_in
+        from declarative_train.engine.step.load_weights import write_packed
+        from declarative_train.engine.step.model import materialise, storages_of
         from declarative_train.graph.build import build, tie
         from declarative_train.graph.initialise import initialise
-        from declarative_train.runtime.step.load_weights import write_packed
-        from declarative_train.runtime.step.model import materialise, storages_of
 
         plan, shapes = self.plan, self._source.shapes
         storages = storages_of(plan) if as_held else {}

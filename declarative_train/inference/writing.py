@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from csv import writer as csv_writer
 from typing import TYPE_CHECKING, Any, Protocol
 
-from declarative_train.components.datasets.files import local_path, shown
+from declarative_train.core.printable import in_lines
+from declarative_train.files.open_files import local_path, shown
 from declarative_train.inference.answers import flattened
 from declarative_train.inference.trained import UsageError
-from declarative_train.terms.printable import in_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from declarative_train.plan.codec import PlanError, from_json, to_json
-    from declarative_train.plan.compiler import compile  # noqa: A004
+    from declarative_train.plan.file_fingerprints import staleness
     from declarative_train.plan.plan import Plan
-    from declarative_train.plan.stale import staleness
-    from declarative_train.plan.text.describe import describe, summary
+    from declarative_train.planner.compiler import compile  # noqa: A004
+    from declarative_train.planner.text.describe import describe, summary
 
 __all__ = ["Plan", "PlanError", "compile", "describe", "from_json", "staleness", "summary", "to_json"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.adapters.lora import MAGNITUDE, A, B
 from declarative_train.components.adapters.peft_folder import PREFIX, PeftFolder, peft_folder
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan

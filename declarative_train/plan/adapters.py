@@ -25,10 +25,10 @@ from declarative_train.recipe.sections.parameters import ParameterSettings
 
 if TYPE_CHECKING:
     from declarative_train.components.component import Adapter
-    from declarative_train.diagnostics.diagnostic import Diagnostic
+    from declarative_train.core.diagnostics.diagnostic import Diagnostic
+    from declarative_train.core.span import Span
     from declarative_train.plan.plan import ParameterPlan
     from declarative_train.recipe.recipe import Recipe
-    from declarative_train.terms.span import Span
 
 Settings = Mapping[str, ParameterSettings]
 Maps = Mapping[str, tuple[int, int]]

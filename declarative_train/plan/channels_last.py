@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.checks.shapes import no_images
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from declarative_train.plan.layout import LayoutPlan

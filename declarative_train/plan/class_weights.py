@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.opened import training_values
 from declarative_train.data.spec import DataSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.build import build
 from declarative_train.graph.check_objective import Term
 from declarative_train.graph.field_draws import FieldDraws

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import torch
 
-from declarative_train.data.sample import Sample
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.span import Span
+from declarative_train.data.probe_samples import Sample
+from declarative_train.graph.dry_run import EXTREMES, ROWS, Rehearsal, rehearse, stops_gradients
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.rehearse import EXTREMES, ROWS, Rehearsal, rehearse, stops_gradients
 from declarative_train.plan.checks.shapes import idle_parameters, no_derivative, no_gradient, not_finite, step_fails
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Scope
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.terms.span import Span
 
 
 def check_first_step(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from declarative_train.graph.cost import Work, work_of
 from declarative_train.graph.graph import Graph
-from declarative_train.graph.parts import open_blocks
+from declarative_train.graph.partition import open_blocks
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.predicted import FlopsPlan
 from declarative_train.plan.recomputation import Recomputation

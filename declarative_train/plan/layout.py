@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from declarative_train.terms.mesh import DATA_AXES, Axis, Mesh, size_of
+from declarative_train.core.mesh import DATA_AXES, Axis, Mesh, size_of
 
 
 @dataclass(frozen=True, slots=True)

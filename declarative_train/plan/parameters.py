@@ -8,7 +8,8 @@ from math import prod
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.component import Component, Optimizer
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.initialise import own_rule
 from declarative_train.graph.lower import Lowered
@@ -29,7 +30,6 @@ from declarative_train.recipe.batch import num_shards
 from declarative_train.recipe.model.selectors import ParameterRule, check_rules
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parameters import ParameterSettings
-from declarative_train.terms.span import Span
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -1,4 +1,4 @@
-"""What the code of plugins does that would be found out late, or never: see `graph/examine.py`."""
+"""What the code of plugins does that would be found out late, or never: see `graph/inspect_plugin.py`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from declarative_train.components.component import Component
 from declarative_train.components.losses.plugin import PluginLoss
-from declarative_train.components.plugged import Plugged
+from declarative_train.components.plugin_components import Plugged
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import BatchSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.graph.examine import MIXES
 from declarative_train.graph.infer import NodeFact
+from declarative_train.graph.inspect_plugin import MIXES
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.plugins import (
     plugin_changes_input,

@@ -32,7 +32,7 @@ class FlopsPlan:
 class MemoryPlan:
     """Bytes on one kind of device at the moment of a step at which it holds the most: what the optimizer's step begins
     with and keeps, what fsdp gathers, what waits for the backward or is worked on, what the loss makes, the batch.
-    `is_traced`: counted in the engine's own step on tensors without memory (`runtime/footprint`); else derived from
+    `is_traced`: counted in the engine's own step on tensors without memory (`run/footprint`); else derived from
     such a count of the same model on one device. `held`: the training set, where it lies on the device."""
 
     name: str

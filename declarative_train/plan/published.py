@@ -25,12 +25,12 @@ from declarative_train.components.published import (
     kind_of,
     read_config,
 )
+from declarative_train.core.amounts import counted
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.model.published_names import published_blocks
 from declarative_train.recipe.model.selectors import compile_selector
 from declarative_train.recipe.model.tree import Scope
-from declarative_train.terms.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,4 +1,4 @@
-"""What of a forward is computed once more in its backward: `runtime/step/model.py` sees to it."""
+"""What of a forward is computed once more in its backward: `engine/step/model.py` sees to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.terms.amounts import counted
+from declarative_train.core.amounts import counted
 
 if TYPE_CHECKING:
     from declarative_train.graph.graph import Node

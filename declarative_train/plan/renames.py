@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple, TypeVar
 
-from declarative_train.components.datasets.files import shown
 from declarative_train.components.published import Part
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.files.open_files import shown
 from declarative_train.plan.checks.parameters import rename_matches_nothing
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.recipe import Recipe, Weights

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from declarative_train.components.component import Layer
-from declarative_train.components.datasets.files import local_path, shown
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.samples import field_of_another_run
-from declarative_train.data.inherited import Inherited
+from declarative_train.data.run_statistics import Inherited
 from declarative_train.data.spec import FieldSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.files.open_files import local_path, shown
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.checks.samples import weights_without_statistics
 from declarative_train.plan.run_folder import PLAN, taken_in_folder, taken_remotely

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from declarative_train.components.datasets.files import local_path
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.run_files import RUN
-from declarative_train.terms.secrets import with_values
+from declarative_train.core.amounts import counted
+from declarative_train.core.run_files import RUN
+from declarative_train.core.secrets import with_values
+from declarative_train.files.open_files import local_path
 
 MANIFEST = "manifest.json"  # of a checkpoint
 FORMAT = 3

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from declarative_train.components.layers.sample_groups import group_size
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.data.pairs import mixing_types
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.samples import (
     draws_of_layout,
@@ -23,7 +24,6 @@ from declarative_train.plan.checks.samples import (
 from declarative_train.plan.checks.shapes import lone_sample
 from declarative_train.recipe.batch import has_axis
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.terms.span import Span
 
 
 @dataclass(frozen=True, slots=True)

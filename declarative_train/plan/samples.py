@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from declarative_train.components.texts import chat
 from declarative_train.components.texts.tokenizer import TokenizerError
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.samples import cannot_write
 from declarative_train.plan.plan import SamplesPlan
-from declarative_train.plan.words import Words, Written, is_of_text, written
-from declarative_train.terms.amounts import counted
+from declarative_train.plan.text_io import Words, Written, is_of_text, written
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from declarative_train.core.secrets import masked
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.terms.secrets import masked
 
 Settings = Mapping[str, object]
 

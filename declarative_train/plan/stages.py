@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.mesh import size_of
+from declarative_train.core.span import Span
 from declarative_train.graph.cost import num_parameters
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.lower import Lowered
-from declarative_train.graph.parts import Stage, open_blocks, stage_graphs
+from declarative_train.graph.partition import Stage, open_blocks, stage_graphs
 from declarative_train.plan.checks.stages import (
     cut_not_a_node,
     cut_out_of_order,
@@ -27,8 +29,6 @@ from declarative_train.plan.schedule_grid import schedule_grid
 from declarative_train.plan.stage_balance import balanced_cuts
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import PipelineAxis
-from declarative_train.terms.mesh import size_of
-from declarative_train.terms.span import Span
 
 Stages = tuple[tuple[str, ...], ...]
 P = TypeVar("P")

@@ -7,8 +7,9 @@ from math import ceil
 from typing import Any
 
 from declarative_train.components.component import LrSchedule
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.duration import Duration
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.samples import (
     average_longer_than_run,
     batch_larger_than_data,
@@ -18,7 +19,6 @@ from declarative_train.plan.checks.samples import (
 )
 from declarative_train.recipe.batch import accumulation, data_parallel_size, has_axis, num_microbatches
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.terms.duration import Duration
 
 
 @dataclass(slots=True)

@@ -13,11 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.datasets.files import local_path
 from declarative_train.components.published import TRANSFORMERS, PublishedError, families, read_config
-from declarative_train.components.safetensors_header import Header, read_header
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.suggest import nearest
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.suggest import nearest
+from declarative_train.core.json_text import parse_json
+from declarative_train.core.machine import extra_for
+from declarative_train.files.open_files import local_path
+from declarative_train.files.safetensors_header import Header, read_header
 from declarative_train.graph.build import build
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.adapter_folders import plan_adapters
@@ -54,8 +56,6 @@ from declarative_train.plan.renames import (
 )
 from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
-from declarative_train.terms.json_text import parse_json
-from declarative_train.terms.machine import extra_for
 
 if TYPE_CHECKING:
     import torch

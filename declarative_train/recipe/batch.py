@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from declarative_train.core.mesh import Axis, size_of
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.parallelism import Auto, Parallelism
 from declarative_train.recipe.sections.training import Training
-from declarative_train.terms.mesh import Axis, size_of
 
 
 def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple, TypeVar
 
-from declarative_train.recipe.leaves import Leaf, leaves
+from declarative_train.recipe.flat_values import Leaf, leaves
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.recipe import Spans

@@ -17,8 +17,12 @@ from collections.abc import Mapping as MappingABC
 
 from pydantic import BaseModel
 
-from declarative_train.components.plugged import PLUGIN
-from declarative_train.recipe.leaves import HEAD
+from declarative_train.components.plugin_components import PLUGIN
+from declarative_train.core.duration import Duration
+from declarative_train.core.names import NODE_WORDS
+from declarative_train.core.secrets import masked
+from declarative_train.core.span import Span
+from declarative_train.recipe.flat_values import HEAD
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 from declarative_train.recipe.recipe import Recipe
@@ -26,10 +30,6 @@ from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_open, scalars
-from declarative_train.terms.duration import Duration
-from declarative_train.terms.names import NODE_WORDS
-from declarative_train.terms.secrets import masked
-from declarative_train.terms.span import Span
 
 Values = dict[str, object]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.keys import wrong_value
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.merge_rules import MERGE_RULES
@@ -17,7 +18,6 @@ from declarative_train.source import load as read_document
 from declarative_train.source.document import Document
 from declarative_train.source.node import Mapping as Tree
 from declarative_train.source.node import Scalar
-from declarative_train.terms.span import Span
 
 
 class Loaded(NamedTuple):

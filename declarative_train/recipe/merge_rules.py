@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
-from declarative_train.recipe.mistakes.other_programs import foreign
+from declarative_train.core.span import Span
+from declarative_train.recipe.hints.other_programs import foreign
 from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS
 from declarative_train.source.merge import ANY, MergeRules
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
-from declarative_train.terms.span import Span
 
 
 class Alternatives(NamedTuple):

@@ -11,12 +11,14 @@ from collections.abc import Mapping as MappingABC
 from importlib import import_module
 from typing import NamedTuple
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.names import is_name
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks import RULES, text_rules
 from declarative_train.recipe.checks.blocks import bad_name
 from declarative_train.recipe.checks.text_rules import displaced_loss
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.mistakes.misspelt_sections import with_meant_sections
+from declarative_train.recipe.hints.misspelt_sections import with_meant_sections
 from declarative_train.recipe.model.moved_wires import moved_wires
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.requires import explain_by_version
@@ -24,8 +26,6 @@ from declarative_train.recipe.sectioning import Sectioning
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, find
 from declarative_train.source.template import Templates, render_vars
-from declarative_train.terms.names import is_name
-from declarative_train.terms.span import Span
 
 OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `index` are only known there
 

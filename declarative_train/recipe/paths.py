@@ -6,9 +6,9 @@ import os
 from typing import NamedTuple
 
 from declarative_train.components.texts.tokenizer import BYTES, WITH_TOKENIZER, is_inline
+from declarative_train.core.span import Span
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
-from declarative_train.terms.span import Span
 
 _OF_SOURCES = ("path", "root", "folder")  # the last two are words of plugins
 

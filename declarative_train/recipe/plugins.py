@@ -14,11 +14,12 @@ from pydantic import create_model
 
 from declarative_train.components.component import Component, Layer
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.plugged import read_plugged
+from declarative_train.components.plugin_components import read_plugged
 from declarative_train.components.plugin_file import PluginProblem, import_plugin
 from declarative_train.components.plugin_sinks import FoundSink, read_sinks
 from declarative_train.components.plugins import read_plugin
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import reserved_name, shadowed_type
 from declarative_train.recipe.checks.plugins import (
     missing_plugin,
@@ -32,7 +33,6 @@ from declarative_train.recipe.model.references import REUSE
 from declarative_train.recipe.sections.logging import PluginSink, Sinks
 from declarative_train.recipe.validate import table_of_word
 from declarative_train.source.document import SourceFile
-from declarative_train.terms.span import Span
 
 
 @dataclass(slots=True)

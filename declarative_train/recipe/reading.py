@@ -14,14 +14,14 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from declarative_train.components.component import Component, written_keys
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix
-from declarative_train.diagnostics.suggest import nearest
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix
+from declarative_train.core.diagnostics.suggest import nearest
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.mistakes.aliases import letters, type_here
+from declarative_train.recipe.hints.aliases import letters, type_here
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import KINDS, Child, children_of, table, validate
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, to_value
-from declarative_train.terms.span import Span
 
 S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Component)
@@ -119,7 +119,7 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
     others = [word for word, other in known.items() if name in written_keys(other) and other is not model]
     if others:
         return f"it is a key of {', '.join(f'`{word}`' for word in others[:4])}"
-    from declarative_train.recipe.mistakes.key_places import (
+    from declarative_train.recipe.hints.key_places import (
         home_of,  # slow, and for mistakes only
     )
 

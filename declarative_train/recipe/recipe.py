@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
-from declarative_train.recipe.leaves import HEAD, Leaf, leaves
+from declarative_train.core.span import Span
+from declarative_train.recipe.flat_values import HEAD, Leaf, leaves
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import Scope
 from declarative_train.recipe.sections.checkpoint import Checkpoint
@@ -19,7 +20,6 @@ from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.recipe.sections.training import Training
 from declarative_train.source.document import Document
 from declarative_train.source.node import Mapping, Path, Sequence, find
-from declarative_train.terms.span import Span
 
 
 class Weights(NamedTuple):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from operator import eq, ge, gt, le, lt, ne
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.checks.keys import newer_dtrain, wrong_value
 from declarative_train.source.node import Mapping, Scalar
 
@@ -16,7 +16,7 @@ def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Dia
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics
-    from declarative_train.terms.machine import UNINSTALLED, own_version  # which few recipes need
+    from declarative_train.core.machine import UNINSTALLED, own_version  # which few recipes need
 
     installed = own_version()
     try:

@@ -17,6 +17,7 @@ from declarative_train.components.component import Component, written_keys
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.metrics import METRICS
+from declarative_train.core.names import NODE_WORDS
 from declarative_train.recipe.model.blocks import shipped_names
 from declarative_train.recipe.model.references import REUSE
 from declarative_train.recipe.schema_graph import REUSE_SCHEMA, documented, graph_definitions, shipped_schema, unwrapped
@@ -24,7 +25,6 @@ from declarative_train.recipe.sections.parallelism import DEFAULT, WORDS, Axes, 
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import Top
 from declarative_train.recipe.validate import KINDS, Child, children_of, table
-from declarative_train.terms.names import NODE_WORDS
 
 Schema = dict[str, Any]
 

@@ -13,16 +13,17 @@ from declarative_train.components.component import Layer
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.published import TRANSFORMERS, PublishedError, published_folder
-from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related
+from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Related
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import missing_key, unknown_type, wrong_type, wrong_value
 from declarative_train.recipe.checks.parameters import bad_selector, newest_run, unknown_weights_node
 from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.hints.aliases import letters
+from declarative_train.recipe.hints.key_places import home_in_axes, home_of
+from declarative_train.recipe.hints.misspelt_sections import is_misspelt
+from declarative_train.recipe.hints.relocated_keys import MODES
 from declarative_train.recipe.merge_rules import axes_of_word, with_default_types
-from declarative_train.recipe.mistakes.aliases import letters
-from declarative_train.recipe.mistakes.key_places import home_in_axes, home_of
-from declarative_train.recipe.mistakes.misspelt_sections import is_misspelt
-from declarative_train.recipe.mistakes.other_places import MODES
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.fragments import check_nodes
 from declarative_train.recipe.model.selectors import ParameterRule, compile_selector, parse_rules
@@ -40,7 +41,6 @@ from declarative_train.recipe.validate import Added, adding, validate
 from declarative_train.source.document import Document, SourceFile
 from declarative_train.source.node import Mapping, Node, Scalar, find, found_words
 from declarative_train.source.template import Templates
-from declarative_train.terms.span import Span
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from declarative_train.core.span import Span
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
 from declarative_train.source.setting import placed_at
-from declarative_train.terms.span import Span
 
 
 class Choice(NamedTuple):

@@ -26,10 +26,10 @@ from declarative_train.components.component import (
     Optimizer,
 )
 from declarative_train.components.data import Dataset, Field, Split, Transform
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.recipe.sections.section import Section
 from declarative_train.source.node import Mapping, Scalar, to_value
-from declarative_train.terms.span import Span
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -66,7 +66,7 @@ def validate(
     errors += [{"type": "extra_forbidden", "loc": (key,), "msg": "", "input": values[key]} for key in sorted(internal)]
     if not errors:
         return made, []
-    from declarative_train.recipe.mistakes.pydantic_errors import (  # which a recipe that is right does not need
+    from declarative_train.recipe.hints.pydantic_errors import (  # which a recipe that is right does not need
         Reading,
         explain,
     )

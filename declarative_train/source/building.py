@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.lines import Lines
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.core.span import Span
 from declarative_train.source import lexing
 from declarative_train.source.checks.templates import template_in_key
 from declarative_train.source.checks.yaml_layout import duplicate_key, missing_space, unquoted_template
@@ -35,7 +36,6 @@ from declarative_train.source.checks.yaml_values import (
 from declarative_train.source.lexing import num_open, whole
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_plain, kind_of
 from declarative_train.source.scalars import has_leading_zero, pieces, resolve
-from declarative_train.terms.span import Span
 
 MAX_DEPTH = 64
 MAX_NODES = 200_000

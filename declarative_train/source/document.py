@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
+from declarative_train.core.span import Span
 from declarative_train.source.node import Mapping, Node, Path, find
-from declarative_train.terms.span import Span
 
 
 class SourceFile(NamedTuple):

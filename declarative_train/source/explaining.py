@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping as MappingABC
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.suggest import did_you_mean
+from declarative_train.core.span import Span
 from declarative_train.source.checks.templates import (
     template_failed,
     template_forbidden,
@@ -22,7 +23,6 @@ from declarative_train.source.checks.templates import (
 )
 from declarative_train.source.node import Scalar
 from declarative_train.source.template_names import Environment
-from declarative_train.terms.span import Span
 
 _NOT_CLOSED = "`{opener}` is never closed"
 _GOT = re.compile(r"got '(.+?)'$|unexpected '(.+?)'|[Uu]nknown tag '(.+?)'|named '(.+?)'|unexpected char '(.+?)'")

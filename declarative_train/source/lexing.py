@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence as SequenceABC
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.lines import Lines
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.core.span import Span
 from declarative_train.source.checks.yaml_values import cut_expression, cut_tuple
 from declarative_train.source.node import Node, Scalar, Sequence
 from declarative_train.source.scalars import resolve
-from declarative_train.terms.span import Span
 
 _ENTRY = re.compile(
     r"""(?P<lead>[ \t]*(?:-[ ]+)*)

@@ -11,7 +11,8 @@ from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence as SequenceABC
 from typing import NamedTuple
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.source.checks.merging import (
     base_outside_tree,
     circular_extends,
@@ -26,7 +27,6 @@ from declarative_train.source.merge import Merger, MergeRules, fragment_of, orde
 from declarative_train.source.node import Mapping, Scalar, Sequence
 from declarative_train.source.reader import read_file, read_text, recipes_beside, tree_of, why
 from declarative_train.source.setting import PREFIX, as_option, read_setting
-from declarative_train.terms.span import Span
 
 MAX_FILES = 100
 

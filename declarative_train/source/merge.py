@@ -13,11 +13,11 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceABC
 from typing import NamedTuple
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.source.checks.merging import null_removes_nothing, set_inside_list
 from declarative_train.source.document import Dropped
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence, scalars
-from declarative_train.terms.span import Span
 
 ANY = "*"  # a part of a path in MergeRules.exclusive that stands for every name
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from operator import is_
 from typing import Final, NamedTuple
 
-from declarative_train.terms.span import Span
+from declarative_train.core.span import Span
 
 ScalarValue = str | int | float | bool | None
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.lines import Lines, num_marks
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.lines import Lines, num_marks
+from declarative_train.core.span import Span
 from declarative_train.source import lexing
 from declarative_train.source.building import Builder, Stop
 from declarative_train.source.checks.yaml_layout import missing_space
@@ -26,7 +27,6 @@ from declarative_train.source.checks.yaml_values import (
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Mapping, Node, Scalar
 from declarative_train.source.other_files import HEAD, other_kind
-from declarative_train.terms.span import Span
 
 MAX_BYTES = 5_000_000
 

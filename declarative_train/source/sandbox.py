@@ -20,7 +20,7 @@ from jinja2.exceptions import TemplateSyntaxError
 from jinja2.runtime import StrictUndefined, Undefined
 from jinja2.sandbox import SandboxedEnvironment
 
-from declarative_train.terms.weight import excess
+from declarative_train.core.value_size import excess
 
 MAX_TEXT = 10_000  # characters of a template
 MAX_BRACKETS = 60  # inside each other

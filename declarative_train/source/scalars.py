@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from declarative_train.diagnostics.lines import Lines
+from declarative_train.core.diagnostics.lines import Lines
 from declarative_train.source.node import Piece, ScalarValue
 
 _WORDS: dict[str, ScalarValue] = {

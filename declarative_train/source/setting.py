@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import cast
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.lines import Lines
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.lines import Lines
 from declarative_train.source.checks.merging import extends_by_option, wrong_set
 from declarative_train.source.checks.yaml_values import empty_option
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, to_value

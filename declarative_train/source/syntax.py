@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import yaml
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.lines import Lines
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.core.span import Span
 from declarative_train.source import lexing
 from declarative_train.source.checks.wrong_indentation import below_a_value, fits_no_line, item_among_keys
 from declarative_train.source.checks.yaml_layout import (
@@ -33,7 +34,6 @@ from declarative_train.source.checks.yaml_layout import (
     yaml_syntax,
 )
 from declarative_train.source.checks.yaml_values import empty_key, empty_value, no_space, several_documents
-from declarative_train.terms.span import Span
 
 _FALSE_SPACE = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping as MappingABC
 from operator import is_
 from typing import TYPE_CHECKING
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.secrets import in_texts, take_made, taken
+from declarative_train.core.span import Span
 from declarative_train.source.checks.templates import circular_vars
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template, scalars
 from declarative_train.source.plain_template import NOT_PLAIN, plain_value
 from declarative_train.source.template_names import FAILED, Circle, FailedBefore, Names, Values, to_lists
-from declarative_train.terms.secrets import in_texts, take_made, taken
-from declarative_train.terms.span import Span
 
 if TYPE_CHECKING:
     from declarative_train.source.sandbox import Compiled, Sandbox

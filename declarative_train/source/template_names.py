@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NoReturn
 
+from declarative_train.core.secrets import take_variable, taken
 from declarative_train.source.node import Node, Scalar, Sequence
-from declarative_train.terms.secrets import take_variable, taken
 
 FAILED = object()  # the value of a var that could not be rendered
 

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import SourceError, Table
-from declarative_train.components.datasets import DATASETS, converted
-from declarative_train.components.datasets.converted import ConvertedTable
-from declarative_train.components.datasets.files import skipping
+from declarative_train.components.datasets import DATASETS, arrow_conversion
+from declarative_train.components.datasets.arrow_conversion import ConvertedTable
+from declarative_train.files.open_files import skipping
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All files are large, and their blocks small."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(converted, "LARGE_BYTES", 10)
+    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", 10)
     for kind in ("csv", "jsonl"):
         monkeypatch.setattr(f"declarative_train.components.datasets.{kind}.BLOCK_BYTES", 2000)
 
@@ -35,7 +35,7 @@ def opened(kind: str, path: Path | list[Path], **keys: object) -> Table:
 
 def whole(kind: str, path: Path | list[Path], monkeypatch: pytest.MonkeyPatch, **keys: object) -> Table:
     with monkeypatch.context() as patch:
-        patch.setattr(converted, "LARGE_BYTES", 1 << 30)
+        patch.setattr(arrow_conversion, "LARGE_BYTES", 1 << 30)
         return opened(kind, path, **keys)
 
 
@@ -102,11 +102,11 @@ def test_a_packed_file_counts_by_what_it_holds(kind: str, tmp_path: Path, monkey
     path.write_bytes(gzip.compress(text))
     needed = len(text) + 20_001 * 2 * 8 if kind == "csv" else len(text)  # the header is a line, too
     assert path.stat().st_size * 4 < needed // 20
-    monkeypatch.setattr(converted, "LARGE_BYTES", needed - 1)
+    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", needed - 1)
     table = opened(kind, path)
     assert isinstance(table, ConvertedTable)
     assert table.num_rows == 20_000
-    monkeypatch.setattr(converted, "LARGE_BYTES", needed)
+    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", needed)
     assert not isinstance(opened(kind, path), ConvertedTable)
 
 
@@ -228,7 +228,7 @@ def test_files_of_other_columns_are_told(tmp_path: Path) -> None:
 OPENS = """
 import sys, time
 from declarative_train.components.datasets import DATASETS, converted, csv
-converted.LARGE_BYTES, csv.BLOCK_BYTES = 10, 2000
+arrow_conversion.LARGE_BYTES, csv.BLOCK_BYTES = 10, 2000
 if len(sys.argv) > 2:  # stops in the middle
     whole = csv.CsvDataset._batches
     def slow(*args):
@@ -269,7 +269,7 @@ def test_one_process_converts_and_the_others_wait_also_behind_one_that_is_killed
 def test_one_that_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.csv"
     write_csv(path, lines(400))
-    monkeypatch.setattr(converted, "_STUCK_S", 0.3)
+    monkeypatch.setattr(arrow_conversion, "_STUCK_S", 0.3)
     with subprocess.Popen([sys.executable, "-c", OPENS, str(path), "stops"], stdout=subprocess.PIPE) as stopped:
         assert stopped.stdout is not None
         stopped.stdout.readline()
@@ -282,13 +282,13 @@ def test_one_that_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_that_changes_while_it_is_converted_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.csv"
     write_csv(path, lines(400))
-    before = converted._shown
+    before = arrow_conversion._shown
 
     def changes(files: list[str]) -> str:
         os.utime(path, (1, 1))
         return before(files)
 
-    monkeypatch.setattr(converted, "_shown", changes)
+    monkeypatch.setattr(arrow_conversion, "_shown", changes)
     with pytest.raises(SourceError, match=r"a\.csv was changed while it was being read"):
         opened("csv", path)
     assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()]
@@ -339,7 +339,7 @@ def test_what_cannot_be_read_is_converted_no_third_time(
     def fails(*_: object) -> None:
         raise SourceError("unreadable", "no")
 
-    monkeypatch.setattr(converted, "ConvertedTable", fails)
+    monkeypatch.setattr(arrow_conversion, "ConvertedTable", fails)
     write_csv(tmp_path / "a.csv", lines(30))
     with pytest.raises(SourceError, match=r"a\.csv was converted to .*, which cannot be read: no"):
         opened("csv", tmp_path / "a.csv")

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import SourceError
-from declarative_train.components.datasets import converted
+from declarative_train.components.datasets import arrow_conversion
 from declarative_train.components.datasets.csv import CsvDataset
-from declarative_train.components.datasets.files import expand, is_remote, open_file, read_bytes, shown, size_bytes
 from declarative_train.components.datasets.jsonl import JsonlDataset
+from declarative_train.files.open_files import expand, is_remote, open_file, read_bytes, shown, size_bytes
 
 
 def write(path: Path, text: str) -> str:
@@ -161,7 +161,7 @@ def test_a_signal_that_a_run_handles_does_not_fail_a_read(tmp_path: Path, monkey
     path = write(tmp_path / "long.csv", "x\n" + "1\n" * 4_000_000)
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
-    monkeypatch.setattr(converted, "open_file", Signalling)
+    monkeypatch.setattr(arrow_conversion, "open_file", Signalling)
     try:
         table = CsvDataset(path=path).open()
     finally:

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import SourceError, Table
-from declarative_train.components.datasets import remote
 from declarative_train.components.datasets.csv import CsvDataset
-from declarative_train.components.datasets.files import read_bytes
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.tar import TarDataset
+from declarative_train.core.secrets import take_variable
 from declarative_train.data.opened import record
-from declarative_train.terms.secrets import take_variable
+from declarative_train.files import remote
+from declarative_train.files.open_files import read_bytes
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("aiohttp")
@@ -254,7 +254,7 @@ def test_a_file_that_is_another_is_read_anew(server: Server, monkeypatch: pytest
 
 
 def test_a_file_that_changes_while_it_is_read_ends_the_reading(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    from declarative_train.components.datasets import remote_files
+    from declarative_train.files import remote_files
 
     table = opened("parquet", f"{server.address}/a.parquet")
     table.read(["x"], slice(0, 10))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import SourceError, Table
-from declarative_train.components.datasets import DATASETS, converted
-from declarative_train.components.datasets.converted import ConvertedTable
+from declarative_train.components.datasets import DATASETS, arrow_conversion
+from declarative_train.components.datasets.arrow_conversion import ConvertedTable
 
 
 def made(path: Path, *statements: str, rows: Sequence[tuple[object, ...]] = (), into: str = "t") -> Path:
@@ -67,7 +67,7 @@ def test_the_type_of_a_column_is_that_of_its_values(path: Path) -> None:
 
 def test_a_large_one_is_converted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(converted, "LARGE_BYTES", 10)
+    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", 10)
     monkeypatch.setattr("declarative_train.components.datasets.sqlite.BLOCK_BYTES", 1000)
     table = opened(path)
     assert isinstance(table, ConvertedTable)
@@ -81,7 +81,7 @@ def test_what_stands_in_the_log_of_a_writer_is_read(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(converted, "LARGE_BYTES", 10)
+    monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", 10)
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA journal_mode = WAL")
         assert opened(path).num_rows == 100

@@ -7,7 +7,7 @@ import pytest
 from declarative_train.components.expressions.dtypes import promoted, result_spec
 from declarative_train.components.expressions.functions import FUNCTIONS, OPERATORS
 from declarative_train.components.expressions.grammar import Expression, ExpressionError, parse
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 def names(text: str) -> list[str]:

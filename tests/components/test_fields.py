@@ -14,7 +14,7 @@ from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.category import CategoryField
 from declarative_train.components.fields.columns import matching
 from declarative_train.components.fields.tensor import TensorField
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 def columns_of(arrays: dict[str, np.ndarray]) -> list[Column]:

@@ -28,7 +28,7 @@ from declarative_train.components.inits.rules import (
     XavierUniform,
 )
 from declarative_train.components.layers import LAYERS
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 each_init = pytest.mark.parametrize("name", list(INITS))
 

@@ -21,8 +21,8 @@ from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.inits.draws import Draws
 from declarative_train.components.layers import LAYERS
-from declarative_train.runtime.step.precision import CastParameters
-from declarative_train.terms.tensor_spec import DType, TensorSpec
+from declarative_train.core.tensor_spec import DType, TensorSpec
+from declarative_train.engine.step.precision import CastParameters
 
 SEQUENCE, IMAGE, VECTOR = TensorSpec((6, 8)), TensorSpec((4, 8, 6)), TensorSpec((12,))
 VOLUME, SIGNAL = TensorSpec((4, 4, 5, 6)), TensorSpec((4, 9))
@@ -161,7 +161,7 @@ ANY_SHAPE = {
     "global_avg_pool": IMAGE,
     "global_max_pool": IMAGE,
 }
-LIBRARIES = {"timm", "transformers"}  # tests/runtime/test_library_nodes.py
+LIBRARIES = {"timm", "transformers"}  # tests/engine/test_library_nodes.py
 OWN = [name for name in LAYERS if name not in LIBRARIES]
 for _name in OWN:
     CASES.setdefault(_name, [({}, {"x": ANY_SHAPE.get(_name, SEQUENCE)})])

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.modules import attention, documents
-from declarative_train.runtime.step.selective import VARLEN
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.engine.step.selective import VARLEN
 
 T, D = 24, 32
 SEGMENTS = torch.tensor(

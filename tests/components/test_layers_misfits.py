@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from declarative_train.components.layers import LAYERS
-from declarative_train.terms.tensor_spec import TensorSpec as T
+from declarative_train.core.tensor_spec import TensorSpec as T
 
 VECTOR, SEQUENCE, SIGNAL, IMAGE, VOLUME = T((12,)), T((6, 8)), T((4, 9)), T((4, 8, 6)), T((4, 4, 5, 6))
 TOKENS, CLASSES, BYTES = T((6,), "int64", 11), T((), "int64", 5), T((6,), "uint8")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from declarative_train.components.component import Loss, Misfit
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.losses import LOSSES
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 F32, I64 = "float32", "int64"
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.components.component import LossModule
 from declarative_train.components.losses import LOSSES
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 ROWS, CLASSES = 11, 5
 PIECES = (4, 1, 6)  # rows; each is padded with two repeats of its last row

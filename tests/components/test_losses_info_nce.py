@@ -16,9 +16,9 @@ from declarative_train.components.layers.sample_groups import (
     rank_spans,
 )
 from declarative_train.components.losses import LOSSES
-from declarative_train.runtime.collectives import make_group
-from declarative_train.terms.tensor_spec import TensorSpec
-from tests.runtime.on_ranks import forked
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.engine.collectives import make_group
+from tests.engine.on_ranks import forked
 
 D = 6
 

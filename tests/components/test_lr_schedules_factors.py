@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 from declarative_train.components.component import LrSchedule
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.lr_schedules import LR_SCHEDULES
-from declarative_train.terms.duration import Duration, parse_duration
+from declarative_train.core.duration import Duration, parse_duration
 
 STEPS = 40
 

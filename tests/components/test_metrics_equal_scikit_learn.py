@@ -14,7 +14,7 @@ from sklearn.preprocessing import label_binarize
 
 from declarative_train.components.component import Judged
 from declarative_train.components.metrics import METRICS
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 from tests.components.test_metrics_equal_torchmetrics import (
     CLASSES,
     CPU,

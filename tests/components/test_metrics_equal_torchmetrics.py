@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from declarative_train.components.component import Collective, Judged, Metric, MetricModule, Misfit
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.metrics import METRICS
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 ROWS, CLASSES = 23, 5
 CPU = torch.device("cpu")

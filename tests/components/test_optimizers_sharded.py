@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from declarative_train.components.optimizers import OPTIMIZERS
-from tests.runtime.on_ranks import forked
+from tests.engine.on_ranks import forked
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {"momentum": 0.9},

@@ -14,8 +14,8 @@ from declarative_train.components.lr_schedules.plugin import PluginLrSchedule
 from declarative_train.components.metrics.plugin import PluginMetric
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.components.optimizers.plugin import PluginOptimizer
-from declarative_train.components.plugged import Found, read_plugged
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.components.plugin_components import Found, read_plugged
+from declarative_train.core.tensor_spec import TensorSpec
 
 SCORES, CLASS = TensorSpec((3,)), TensorSpec((), "int64", 3)
 HEAD = "import torch\nfrom torch.optim import SGD, Optimizer\nfrom declarative_train.plugins import *\n"

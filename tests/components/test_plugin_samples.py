@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
+from declarative_train.components.counter_rng import Drawn, key_of
 from declarative_train.components.data import BadValueError, Column, Field, Transform
-from declarative_train.components.keyed import Drawn, key_of
-from declarative_train.components.plugged import plugged, read_plugged
+from declarative_train.components.plugin_components import plugged, read_plugged
 from declarative_train.components.plugin_layer import random_states
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 from tests.components.test_plugged import found_in
 
 HEAD = """\

@@ -13,7 +13,7 @@ import pytest
 
 from declarative_train.components.data import Column, SourceError, Table
 from declarative_train.components.datasets.plugin import PluginDataset
-from declarative_train.components.plugged import plugged, read_plugged
+from declarative_train.components.plugin_components import plugged, read_plugged
 from tests.components.test_plugged import found_in
 
 HEAD = """\

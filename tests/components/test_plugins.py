@@ -13,7 +13,7 @@ from declarative_train.components.component import Port
 from declarative_train.components.plugin_file import PluginProblem
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.components.plugins import plugin_layers, read_plugin
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 GATED = '''
 """A plugin."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative_train.components.datasets import range_cache
-from declarative_train.components.datasets.kept import is_locked
-from declarative_train.components.datasets.range_cache import GRAIN, RangeFile, Ranges
+from declarative_train.files import range_cache
+from declarative_train.files.cache import is_locked
+from declarative_train.files.range_cache import GRAIN, RangeFile, Ranges
 
 SIZE = 150 * GRAIN + 123  # three segments
 CONTENT = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8).tobytes()

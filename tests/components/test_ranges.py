@@ -9,8 +9,8 @@ from declarative_train.components.expressions.dtypes import result_spec
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer
 from declarative_train.components.layers import LAYERS
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.probe import probe_layer
-from declarative_train.terms.tensor_spec import TensorSpec
 from tests.hunt import NUMBERS, VECTORS
 
 EDGES = {

@@ -16,9 +16,9 @@ from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.components.expressions.lower import infer
 from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.components.layers import LAYERS
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.probe import BatchMovedError, RefusedError, probe_expression, probe_layer
 from declarative_train.graph.read import ordered_ports
-from declarative_train.terms.tensor_spec import TensorSpec
 
 T = TypeVar("T")
 TWINS = sorted(LAYERS.keys() & FUNCTIONS.keys())

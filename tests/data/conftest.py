@@ -13,12 +13,12 @@ from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.splits import SPLITS
 from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
+from declarative_train.core.tensor_spec import DType
 from declarative_train.data import opened
-from declarative_train.data.describe import describe
+from declarative_train.data.build_spec import describe
 from declarative_train.data.spec import DataSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.terms.span import Span
-from declarative_train.terms.tensor_spec import DType
 
 
 @dataclass(frozen=True)

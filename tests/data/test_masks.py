@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import BadValueError, Column
 from declarative_train.components.fields.mask import MaskField
-from declarative_train.components.keyed import Drawn
 from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.logs.event import EvaluationDone
-from tests.runtime.runs import go
+from declarative_train.run.event import EvaluationDone
+from tests.engine.runs import go
 
 Image = pytest.importorskip("PIL.Image")
 Describe = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
@@ -258,7 +258,7 @@ def test_a_segmentation_is_linted_planned_and_learnt(table: Path) -> None:
 def test_a_loss_that_counts_ignored_pixels_is_refused(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import yaml
 
-    from declarative_train.cli.main import main
+    from declarative_train.app.main import main
 
     wrong = recipe()
     del wrong["objective"]["loss"]["ignore_index"]

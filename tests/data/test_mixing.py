@@ -15,12 +15,12 @@ import pytest
 import torch
 from PIL import Image
 
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.batches import Batch, TrainingBatches
 from declarative_train.data.mixing import Schedule, seen, shares
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic
 
 Spec = Callable[..., DataSpec]
 Look = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
@@ -178,7 +178,7 @@ def test_a_late_step_is_found_as_soon_as_an_early_one(mixed: Spec) -> None:
 
 def test_ranks_of_a_rolled_mixture_share_the_files(spec: Spec, tmp_path: Path) -> None:
     """Each reads its streams, and those of its neighbours where they meet; not all of the files."""
-    from declarative_train.components.datasets.in_blocks import BlockTable
+    from declarative_train.components.datasets.block_table import BlockTable
 
     for name, size in (("a", 4000), ("b", 2000)):
         ids = np.arange(size).astype("f4")

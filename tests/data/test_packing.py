@@ -19,8 +19,8 @@ from declarative_train.components.texts.packing import Packing, Way, pack
 from declarative_train.components.texts.tokenizer import tokenizer
 from declarative_train.data import opened
 from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.materialize import prepare
 from declarative_train.data.opened import prepared_sets
-from declarative_train.data.prepare import prepare
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.texts import PackedRows

@@ -14,8 +14,8 @@ import pytest
 from declarative_train.components.data import Column
 from declarative_train.components.fields.image import ImageField
 from declarative_train.data.skipping import LOG, listed
-from declarative_train.logs.event import EvaluationDone
-from tests.runtime.runs import go
+from declarative_train.run.event import EvaluationDone
+from tests.engine.runs import go
 
 Image = pytest.importorskip("PIL.Image")
 ORIENTATION = 0x0112

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import BadValueError, Column, SourceError
 from declarative_train.components.datasets import tar
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.tar import TarDataset
 from declarative_train.components.fields.image import ImageField, pillow_image
-from declarative_train.components.keyed import Drawn
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.opened import record

@@ -22,7 +22,7 @@ from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.prefetch import ahead, by_workers
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.runtime.signals import STOP_SIGNALS, leave
+from declarative_train.run.signals import STOP_SIGNALS, leave
 
 
 def square(number: int) -> int:

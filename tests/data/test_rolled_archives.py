@@ -18,11 +18,11 @@ import torch
 from declarative_train.components.datasets import safetensors, tar, text
 from declarative_train.components.datasets.tar import TarDataset, TarTable
 from declarative_train.components.datasets.text import ByteTable
-from declarative_train.data import prepare
+from declarative_train.data import materialize
 from declarative_train.data.batches import Batch, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.data.stretches import Arena
+from declarative_train.data.window_memory import Arena
 
 pytest.importorskip("PIL")
 Spec = Callable[..., DataSpec]
@@ -168,7 +168,7 @@ def test_text_rolls_by_stretches(
 ) -> None:
     """`narrow`: in memory as the bytes that they are, as what is large."""
     monkeypatch.setattr(text, "_STRETCH", 512)
-    monkeypatch.setattr(prepare, "NARROW_BYTES", 0 if narrow else 16 << 20)
+    monkeypatch.setattr(materialize, "NARROW_BYTES", 0 if narrow else 16 << 20)
     made = Arena.__init__
     held: set[np.dtype[np.generic]] = set()
 

@@ -21,14 +21,14 @@ import torch
 from declarative_train.components.datasets.parquet import ParquetTable
 from declarative_train.data import batches as made_batches
 from declarative_train.data import opened, splitting
-from declarative_train.data.ahead import Ahead
 from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
-from declarative_train.data.held_windows import HeldWindow
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.rows import RowShare
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.data.stretches import Arena, Runs
+from declarative_train.data.window_cache import HeldWindow
+from declarative_train.data.window_memory import Arena, Runs
+from declarative_train.data.window_prefetch import Ahead
 
 Spec = Callable[..., DataSpec]
 SIZES = (700, 1, 333, 1000, 450)  # rows of the files

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
 from declarative_train.components.data import Column
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import conversion

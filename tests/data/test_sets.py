@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data import opened
 from declarative_train.data.opened import SAMPLE_BYTES, WHOLE_BYTES, records, training_values
 from declarative_train.data.sets import HeldSet, open_sets
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec
-from declarative_train.terms.tensor_spec import TensorSpec
 
 Spec = Callable[..., DataSpec]
 
@@ -304,7 +304,7 @@ def test_records_of_files(tmp_path: Path) -> None:
 
 
 def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from declarative_train.components.datasets import files
+    from declarative_train.files import open_files
 
     paths = [tmp_path / str(number) for number in range(5)]
     for path in paths:
@@ -313,7 +313,7 @@ def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monke
     read = []
 
     def counting(path: str, start: int = 0, end: int | None = None) -> bytes:
-        found = files.read_bytes(path, start, end)
+        found = open_files.read_bytes(path, start, end)
         read.append(len(found))
         return found
 

@@ -16,11 +16,11 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from declarative_train.data import opened, shared
+from declarative_train.data.materialize import Prepared
 from declarative_train.data.opened import prepared_sets
-from declarative_train.data.prepare import Prepared
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import DataError, DataSpec
-from declarative_train.runtime.torchrun import share_sets
+from declarative_train.run.torchrun import share_sets
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.cli.commands.lint import looks_like_recipe
-from declarative_train.cli.language_server.analysis import analyse
-from declarative_train.cli.language_server.completion import complete
-from declarative_train.cli.language_server.hover import hover
-from declarative_train.diagnostics.lines import Lines
+from declarative_train.app.commands.lint import looks_like_recipe
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.tools.language_server.analysis import analyse
+from declarative_train.tools.language_server.completion import complete
+from declarative_train.tools.language_server.hover import hover
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ["compare_modes.yaml", "digits_vae.yaml", "gpt_nano_fsdp2.yaml"]

@@ -397,7 +397,7 @@ def test_it_ends_when_the_editor_is_gone(folder: Path) -> None:
 
 def test_without_pygls_it_says_how_to_get_it() -> None:
     code = (
-        "import sys\nsys.modules['pygls'] = None\nfrom declarative_train.cli.main import main\nsys.exit(main(['lsp']))"
+        "import sys\nsys.modules['pygls'] = None\nfrom declarative_train.app.main import main\nsys.exit(main(['lsp']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

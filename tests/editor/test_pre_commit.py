@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from declarative_train.cli.main import COMMANDS
+from declarative_train.app.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,26 +18,26 @@ from typing import Any
 import torch
 
 from declarative_train import recipe as recipe_room
-from declarative_train.api.tracer import LateTracer
+from declarative_train.app.api.tracer import LateTracer
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.modules.sequences import Gru, Lstm, Rnn
 from declarative_train.components.optimizers import OPTIMIZERS
+from declarative_train.data.batch_slices import locate
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
-from declarative_train.data.slots import locate
-from declarative_train.plan.compiler import compile as compile_plan
-from declarative_train.runtime import rank as rank_module
-from declarative_train.runtime.engine import Engine
-from declarative_train.runtime.launch import run
-from declarative_train.runtime.rank import default_dtype, slots_of
-from declarative_train.runtime.step.randomness import same_bits
+from declarative_train.engine.engine import Engine
+from declarative_train.engine.step.randomness import same_bits
+from declarative_train.planner.compiler import compile as compile_plan
+from declarative_train.run import rank as rank_module
+from declarative_train.run.launch import run
+from declarative_train.run.rank import default_dtype, slots_of
+from tests.engine.made_recipes import WAYS, compiled, merged, write_recipe
+from tests.engine.parity import Recording, largest_difference, record_plan
+from tests.engine.runs import go, last_tensors
 from tests.gpu.device import kind
 from tests.gpu.recipes import MODELS, write_all
 from tests.gpu.run_cell import MARK
 from tests.gpu.shared_device import shared_device
-from tests.runtime.made_recipes import WAYS, compiled, merged, write_recipe
-from tests.runtime.parity import Recording, largest_difference, record_plan
-from tests.runtime.runs import go, last_tensors
 
 DEVICE = "cpu" if kind() == "cpu" else "cuda:0"
 LAYOUT = {"layout": {"device": kind()}}
@@ -68,7 +68,7 @@ def precision(name: str) -> dict[str, Any]:
 
 
 def environment(folder: Path) -> dict[str, Any]:
-    from declarative_train.cli.main import main
+    from declarative_train.app.main import main
     from declarative_train.components.hardware import hardware_of_device
 
     code = main(["doctor"])
@@ -371,7 +371,7 @@ def unhurt_by_a_lost_first_step(folder: Path, training: dict[str, Any]) -> dict[
     """A first step whose gradient is infinite is left out: the weights stay finite, and move afterwards."""
     from unittest import mock
 
-    from declarative_train.runtime.step.update import Update
+    from declarative_train.engine.step.update import Update
 
     update = Update.__call__
     spoilt = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.runtime.made_recipes import DEEP, merged
+from tests.engine.made_recipes import DEEP, merged
 
 VOCABULARY = 64
 NUM_TOKENS = 32

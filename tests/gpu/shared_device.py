@@ -11,7 +11,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.pipelining import schedules
 
-from declarative_train.runtime.parallelise import shard
+from declarative_train.engine.axes import shard
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.engine.made_recipes import WAYS
 from tests.gpu.device import NO_GPU, has_device, kind
 from tests.gpu.run_cell import ran
-from tests.runtime.made_recipes import WAYS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_device(), reason=NO_GPU)]
 

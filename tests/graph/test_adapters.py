@@ -19,10 +19,10 @@ from declarative_train.graph.build import build
 from declarative_train.graph.cost import work_of
 from declarative_train.graph.initialise import initialise
 from declarative_train.graph.merge import adapters_of, without_adapters
-from declarative_train.plan.compiler import compile as compile_plan
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text.describe import describe
-from tests.runtime.made_recipes import compiled, write_recipe
+from declarative_train.planner.compiler import compile as compile_plan
+from declarative_train.planner.text.describe import describe
+from tests.engine.made_recipes import compiled, write_recipe
 
 CLOSE = 1e-6
 TOKENS: dict[str, Any] = {

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import fx, nn
 
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.build import build, direct, tie
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.initialise import initialise
-from declarative_train.graph.parts import open_blocks, stage_graphs
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.graph.partition import open_blocks, stage_graphs
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.layers import LAYERS
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.build import build
 from declarative_train.graph.cost import Work, work_of
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.probe import probe_expression, probe_layer
-from declarative_train.terms.tensor_spec import TensorSpec
 from tests.components.test_layers_all import CASES, Case
 
 ROWS = 2

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from declarative_train.components.plugins import read_plugin
-from declarative_train.graph.examine import Habits
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.inspect_plugin import Habits
 from declarative_train.graph.probe import probe_layer
-from declarative_train.terms.tensor_spec import TensorSpec
 
 Probe = Callable[..., Habits]
 ROW, TABLE, LARGE = TensorSpec((6,)), TensorSpec((6, 6)), TensorSpec((3, 700, 700))  # the last is tried on meta

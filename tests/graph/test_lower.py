@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.build import build
 from declarative_train.graph.graph import Graph, Node, above
 from declarative_train.graph.lower import Lowered, lower
-from declarative_train.graph.parts import open_blocks, split_batch_graph
+from declarative_train.graph.partition import open_blocks, split_batch_graph
 from declarative_train.recipe import load
-from declarative_train.terms.tensor_spec import TensorSpec
 
 FIELDS = {
     "pixels": TensorSpec((64,)),

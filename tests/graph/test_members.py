@@ -10,10 +10,10 @@ import torch
 from torch import fx, nn
 from torch.distributed.fsdp import FSDPModule
 
+from declarative_train.core.names import is_name
 from declarative_train.graph.build import build, direct
 from declarative_train.graph.graph import Graph, Node
-from declarative_train.graph.members import OF_SHARDS, Named, for_tools, is_of_torch
-from declarative_train.terms.names import is_name
+from declarative_train.graph.module_names import OF_SHARDS, Named, for_tools, is_of_torch
 from tests.graph.test_build import block, linear, started, vector
 
 TORCHS = sorted(name for name in dir(fx.GraphModule(nn.Module(), fx.Graph())) if is_name(name))

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional
 
 from declarative_train.components.layers import LAYERS
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.probe import probe_layer
-from declarative_train.terms.tensor_spec import TensorSpec
 
 
 @pytest.mark.parametrize(("length", "device"), [(100, "cpu"), (200_000, "meta")])

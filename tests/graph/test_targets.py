@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from declarative_train import plan as plan_room
-from declarative_train.logs.event import EvaluationDone
-from declarative_train.plan.text.describe import describe
+from declarative_train.planner.text.describe import describe
 from declarative_train.recipe import load
-from declarative_train.runtime.job import default_sinks
-from declarative_train.runtime.launch import run
-from tests.runtime.runs import newest
+from declarative_train.run.event import EvaluationDone
+from declarative_train.run.job import default_sinks
+from declarative_train.run.launch import run
+from tests.engine.runs import newest
 
 BASE = """
 name: leaks

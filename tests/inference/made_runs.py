@@ -9,8 +9,8 @@ from pathlib import Path
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.runtime.job import default_sinks
-from declarative_train.runtime.launch import run
+from declarative_train.run.job import default_sinks
+from declarative_train.run.launch import run
 
 NAMES = ("barolo", "grignolino", "barbera")
 SITES = ("hill", "plain", "river")

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 import declarative_train as dt
 from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import Trained, UsageError, open_trained
+from tests.engine.made_recipes import compiled
+from tests.engine.runs import go
 from tests.graph.test_adapters import folder, recipe  # noqa: F401 (a fixture)
-from tests.runtime.made_recipes import compiled
-from tests.runtime.runs import go
 
 ADAPTED = {
     "layers": {"adapter": {"type": "lora", "rank": 4, "alpha": 6, "dropout": 0.1}, "lr_scale": 5},
@@ -38,7 +38,7 @@ def trained(folder: Path) -> Trained:  # noqa: F811
 
 
 def _written(folder: Path) -> Path:  # noqa: F811
-    from tests.runtime.made_recipes import write_recipe
+    from tests.engine.made_recipes import write_recipe
 
     return write_recipe(folder, recipe({"*": {"init": {"type": "normal", "std": 0.1}}}), "base.yaml")
 

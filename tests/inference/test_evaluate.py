@@ -15,20 +15,20 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
 from declarative_train.data.opened import prepared_sets
+from declarative_train.engine.collectives import Alone
+from declarative_train.engine.devices import exact_device
+from declarative_train.engine.failures import RunFailure
+from declarative_train.engine.step import step_runner
 from declarative_train.inference import evaluate as evaluate_module
 from declarative_train.inference.evaluate import Evaluation, _python, evaluate
 from declarative_train.inference.input import InputError
 from declarative_train.inference.predict import Prediction
 from declarative_train.inference.trained import UsageError, open_trained
-from declarative_train.logs.event import EvaluationDone
-from declarative_train.logs.sinks.jsonl import read_events
-from declarative_train.runtime.collectives import Alone
-from declarative_train.runtime.devices import exact_device
-from declarative_train.runtime.evaluate import Evaluator
-from declarative_train.runtime.failures import RunFailure
-from declarative_train.runtime.step import step_runner
+from declarative_train.run.evaluate import Evaluator
+from declarative_train.run.event import EvaluationDone
+from declarative_train.run.sinks.jsonl import read_events
 from tests.inference.made_runs import (
     HOUSE_COLUMNS,
     NAMES,

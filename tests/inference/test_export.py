@@ -18,9 +18,9 @@ import torch
 from declarative_train.__main__ import main
 from declarative_train.data.opened import prepared_sets
 from declarative_train.inference.export import NAMES, PUBLISHED, formats
+from declarative_train.inference.export.export_errors import ExportFailure
 from declarative_train.inference.export.folder import Exported, export
 from declarative_train.inference.export.program import make_program
-from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained, UsageError, open_trained
 from tests.inference.exported_runs import RECIPES, write_data
 from tests.inference.made_runs import trained as train

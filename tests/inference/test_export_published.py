@@ -13,7 +13,7 @@ from declarative_train.__main__ import main
 from declarative_train.inference.export import published
 from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import UsageError
-from tests.runtime import published_models as made
+from tests.engine import published_models as made
 
 
 @pytest.mark.timeout(60)

@@ -10,7 +10,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.inference.export.folder import export
-from tests.runtime import published_clip as made
+from tests.engine import published_clip as made
 
 
 @pytest.mark.timeout(60)

@@ -10,7 +10,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.inference.export.folder import export
-from tests.runtime import published_vision as made
+from tests.engine import published_vision as made
 
 
 def read_by(library: str, name: str, folder: Path) -> Any:

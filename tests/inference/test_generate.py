@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
 from declarative_train.inference.generate import Sampling, TextModel, chosen, generate
 from declarative_train.inference.trained import Trained, UsageError, open_trained
-from declarative_train.plan.words import policy
+from declarative_train.plan.text_io import policy
 from tests.inference.made_runs import trained
 
 TEXT = "the cow runs, " * 90

@@ -13,7 +13,7 @@ from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
 from declarative_train.inference.answers import Asked, asked, columns
 from declarative_train.inference.trained import Trained, UsageError
-from declarative_train.plan.meaning import meanings
+from declarative_train.plan.output_semantics import meanings
 from tests.inference.made_runs import write_csv
 
 COLUMNS = ("a", "b", "c", "kind", "sold", "half", "count", "true_or_not")

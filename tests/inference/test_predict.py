@@ -20,7 +20,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
 from declarative_train.inference.input import InputError, Piece
 from declarative_train.inference.predict import Answer, Prediction
 from declarative_train.inference.reading import open_input
@@ -194,7 +194,7 @@ def test_a_rank_that_is_started_anew_opens_the_files_itself(
 ) -> None:
     path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, wine_rows(count=300, seed=8))
     alone = predicted(capsys, wine, path, "--batch-size", 16)
-    monkeypatch.setattr("declarative_train.runtime.processes.start_method", lambda kind: "spawn")
+    monkeypatch.setattr("declarative_train.run.processes.start_method", lambda kind: "spawn")
     assert predicted(capsys, wine, path, "--batch-size", 16, "--ranks", 2) == alone
 
 

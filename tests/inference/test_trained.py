@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.inference.trained import UsageError, open_trained
-from declarative_train.logs.event import EvaluationDone
-from declarative_train.logs.sinks.jsonl import read_events
-from declarative_train.runtime.failures import CheckpointFailure
+from declarative_train.run.event import EvaluationDone
+from declarative_train.run.sinks.jsonl import read_events
 
 
 def checkpoint_of(run: Path) -> Path:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.predict import Prediction
 from declarative_train.inference.trained import open_trained

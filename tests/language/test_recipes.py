@@ -11,7 +11,7 @@ import pytest
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.plan import Plan
 from tests import started
 from tests.language.made import make

@@ -25,9 +25,9 @@ from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.initialise import initialise
 from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.plan import Plan
-from declarative_train.runtime.rank import default_dtype, slots_of
+from declarative_train.run.rank import default_dtype, slots_of
+from tests.engine.parity import FLOOR, ddp_buckets, record_plan
 from tests.parity.cells import NUM_SAMPLES, NUM_STEPS, NUM_TOKENS, VOCABULARY, Cell
-from tests.runtime.parity import FLOOR, ddp_buckets, record_plan
 
 BOUND = 1e-10
 NUM_TEXTS = 62  # packed into more rows than a step takes, and fewer than two

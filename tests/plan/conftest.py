@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from declarative_train import plan as plan_room
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe import load
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from declarative_train.plan.compiler import compile as compile_plan
-from declarative_train.plan.estimate.model import ModelFacts
-from declarative_train.plan.estimate.tracing import Traced
 from declarative_train.plan.plan import Plan
+from declarative_train.planner.compiler import compile as compile_plan
+from declarative_train.planner.estimate.model import ModelFacts
+from declarative_train.planner.estimate.tracing import Traced
 from declarative_train.recipe import load
-from tests.runtime.made_recipes import DEEP, merged, write_data, write_recipe
+from tests.engine.made_recipes import DEEP, merged, write_data, write_recipe
 
 
 class NoTraces:

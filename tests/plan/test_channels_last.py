@@ -6,7 +6,7 @@ import pytest
 
 from declarative_train.plan.channels_last import Images, Turned
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text.describe import describe
+from declarative_train.planner.text.describe import describe
 
 IMAGES = """
 data: {{source: {{features: 64}}, fields: {{x: {{shape: [1, 8, 8]}}}}}}

@@ -9,9 +9,9 @@ import pytest
 from declarative_train import plan as plan_room
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.csv import CsvDataset
+from declarative_train.core.mesh import MeshAxis
 from declarative_train.plan.plan import EarlyStopPlan
 from declarative_train.recipe import load
-from declarative_train.terms.mesh import MeshAxis
 from tests.linted import codes, found_in
 
 

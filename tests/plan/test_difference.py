@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from declarative_train.plan.difference import changes
-from tests.runtime.made_recipes import DEEP, compiled, merged, write_data
+from tests.engine.made_recipes import DEEP, compiled, merged, write_data
 
 
 @pytest.fixture

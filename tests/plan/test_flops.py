@@ -10,10 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from declarative_train import plan as plan_room
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.build import build, tie
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe import load
-from declarative_train.terms.tensor_spec import TensorSpec
 
 RECIPES = Path(__file__).parent.parent.parent / "recipes"
 ROWS = 2

@@ -11,18 +11,18 @@ from typing import NamedTuple
 import pytest
 
 from declarative_train import plan as plan_room
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.logs.event import EvaluationDone
-from declarative_train.logs.sinks.jsonl import read_events
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.engine.checkpoints.store import read_entry
+from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.run_fields import fields_of
-from declarative_train.plan.text.describe import describe
+from declarative_train.planner.text.describe import describe
 from declarative_train.recipe import load
-from declarative_train.runtime.failures import CheckpointFailure
-from declarative_train.runtime.job import default_sinks
-from declarative_train.runtime.launch import run
-from declarative_train.runtime.storage.checkpoint_store import read_entry
-from declarative_train.runtime.storage.run_dir import changes_since
+from declarative_train.run.event import EvaluationDone
+from declarative_train.run.job import default_sinks
+from declarative_train.run.launch import run
+from declarative_train.run.sinks.jsonl import read_events
+from declarative_train.run.storage.run_dir import changes_since
 
 NAMES = ("barolo", "grignolino", "barbera")
 WINE = """

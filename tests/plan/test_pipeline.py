@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.graph.parts import open_blocks, stage_graphs
+from declarative_train.graph.partition import open_blocks, stage_graphs
 from declarative_train.plan.schedule_grid import bubble, schedule_grid
 from declarative_train.plan.stage_balance import _partition
-from declarative_train.plan.text.describe import describe
+from declarative_train.planner.text.describe import describe
 
 NET = """
 model:

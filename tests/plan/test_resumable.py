@@ -17,7 +17,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.resumable import RULES, judge, rule_of
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.top import Top
-from tests.runtime.made_recipes import DEEP, compiled, merged, write_data
+from tests.engine.made_recipes import DEEP, compiled, merged, write_data
 
 
 def keys_of(section: type[Section], path: str = "") -> Iterator[str]:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from declarative_train.core import machine
 from declarative_train.plan.run_folder import FORMAT, sealed
-from declarative_train.terms import machine
 
 HIDDEN = {"weight": torch.zeros(32, 20), "bias": torch.zeros(32)}
 

@@ -32,7 +32,7 @@ without memory (torch's fake tensors, and a process group that answers nothing),
 included. Of more than {long} equal blocks in a row, 3 and then 4 are tried, of many microbatches three smaller numbers,
 and the rest follows; where a block more is not one piece more of each pass (dp, pipelines without bubbles), all are
 tried. This page holds it against the live bytes of real ranks (gloo, CPU), counted in their second step by the same
-rule (`runtime/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All figures are
+rule (`planner/footprint/live_bytes.py`): each storage from the operation that makes it until it goes. All figures are
 of runs, made by `make planner`, which goes on where it was stopped; {quick} of the cells run in `make test`,
 all and the shipped recipes in `make test-long`.
 
@@ -64,12 +64,12 @@ AUTO = """## What `auto` tries
 
 There are too many candidates to trace them all. Their memory is estimated: shards of parameters, gradients and
 optimizer state by the layout, the microbatches that wait in a pipeline by the closed form of its schedule (equal to
-the grid of torch's own one: `tests/plan/test_schedule_estimates.py`), what each of them keeps on the scale of one
+the grid of torch's own one: `tests/planner/test_schedule_estimates.py`), what each of them keeps on the scale of one
 trace of the sharded model, and the room for all that a stage receives. Then what would be taken if everything fitted
 that no figure rules out is traced, until it fits. Ruled out is what the update alone has no room for, what a trace
 found too large, and what is estimated at more than 1.25 times the room; at more than 1.1 times, where a pipeline of
 the same kind with other microbatches was traced, which tells how far off the estimate is. What is found is then what
-tracing all would find (`tests/plan/test_auto_search.py`: a llama and an LSTM on 2 GPUs and a llama on 4, in rooms of
+tracing all would find (`tests/planner/test_auto_search.py`: a llama and an LSTM on 2 GPUs and a llama on 4, in rooms of
 every size; there and for a ViT and a ResNet on 2 GPUs the estimates were 0.75 to 1.19 of the trace).
 
 It can still miss: where an estimate is further off than these bounds, and where about 20 s of the processor, reckoned
@@ -83,7 +83,7 @@ trace.
 
 SAVED = """## What recomputation and chunks save
 
-See the rows `llama, single, fp32`; `tests/runtime/test_selective.py` and `tests/runtime/test_chunked_loss.py` hold
+See the rows `llama, single, fp32`; `tests/engine/test_selective.py` and `tests/engine/test_chunked_loss.py` hold
 them. `selective` keeps attention and every second product, in the order of a block's forward, and computes the rest
 once more: the plan reckons with half of a block's products. A loss with `chunks` never holds all scores: with 384
 tokens over 997 classes in 7 parts the step's peak is lower by more than 1.5 times the scores in float32. What it holds
@@ -135,9 +135,9 @@ def tell(result: Result) -> None:
 
 
 def page(results: Sequence[Result], recipes: Sequence[Result], commits: Sequence[str], size: str) -> str:
-    from declarative_train.runtime.footprint.forecast import LONG
+    from declarative_train.planner.footprint.forecast import LONG
+    from tests.engine.live_bytes import NUM_COUNTED
     from tests.planner.cells import QUICK
-    from tests.runtime.live_bytes import NUM_COUNTED
 
     where = (
         f"{date.today()}, torch {torch.__version__}, Python {platform.python_version()}, CPU, at {', '.join(commits)}."

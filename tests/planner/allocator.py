@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from declarative_train.runtime.footprint.live_bytes import GATHERED, LiveBytes, Storage
+from declarative_train.planner.footprint.live_bytes import GATHERED, LiveBytes, Storage
 
 MIB = 1 << 20
 LEAST = 512  # bytes: every block is a multiple of it

@@ -17,10 +17,10 @@ import torch
 
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import MemoryPlan
-from declarative_train.runtime.footprint import forecast
-from declarative_train.runtime.footprint.footprint import footprint_of
-from declarative_train.runtime.footprint.forecast import Forecast
-from declarative_train.runtime.footprint.pretend import pretended_step
+from declarative_train.planner.footprint import forecast
+from declarative_train.planner.footprint.fake_rank import pretended_step
+from declarative_train.planner.footprint.footprint import footprint_of
+from declarative_train.planner.footprint.forecast import Forecast
 from tests.planner.allocator import reserved
 from tests.planner.measure import compiled
 

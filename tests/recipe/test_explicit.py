@@ -11,10 +11,10 @@ import pytest
 
 from declarative_train import plan as plan_room
 from declarative_train import recipe as recipe_room
-from declarative_train.cli.main import main
+from declarative_train.app.main import main
 from declarative_train.plan.codec import to_data
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.text.describe import describe
+from declarative_train.planner.text.describe import describe
 from declarative_train.source.node import Mapping, to_value
 from declarative_train.source.reader import read_text
 from declarative_train.source.writing import flow, lines

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.recipe.load import Loaded, load
 from declarative_train.recipe.model.selectors import settings_of
 from declarative_train.recipe.recipe import Recipe

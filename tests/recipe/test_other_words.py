@@ -15,8 +15,8 @@ from declarative_train.components.lr_schedules import LR_SCHEDULES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.components.transforms import TRANSFORMS
-from declarative_train.recipe.mistakes.aliases import NOT_BUILT, NOTES, letters
-from declarative_train.recipe.mistakes.other_places import ANYWHERE, IN_SECTIONS
+from declarative_train.recipe.hints.aliases import NOT_BUILT, NOTES, letters
+from declarative_train.recipe.hints.relocated_keys import ANYWHERE, IN_SECTIONS
 
 WORDS = {  # of other tools, by the section in which they are looked for
     "training": """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.recipe.load import Loaded, load
 
 Laid = Callable[..., Loaded]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.recipe.load import Loaded, load
 
 Laid = Callable[..., Loaded]

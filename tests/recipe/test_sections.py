@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.duration import Duration
 from declarative_train.recipe.load import Loaded, load
 from declarative_train.recipe.sections.parallelism import Axes, DataAxes, PipelineAxis
-from declarative_train.terms.duration import Duration
 
 Laid = Callable[..., Loaded]
 One = Callable[..., Diagnostic]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.source import load
 from declarative_train.source.checks.yaml_values import empty_file
 from declarative_train.source.document import Document

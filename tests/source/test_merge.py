@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.merge import Merger, MergeRules, orders_that_changed
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, find, to_value
 from declarative_train.source.reader import read_text

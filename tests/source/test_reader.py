@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Severity
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.source import building, reader
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, is_template, to_value
 from declarative_train.source.reader import read_text

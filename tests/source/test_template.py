@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.source.node import Mapping, Scalar, Sequence, to_value
 from declarative_train.source.reader import read_text
 from declarative_train.source.template import Templates, render_vars

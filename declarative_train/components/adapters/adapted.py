@@ -17,7 +17,7 @@ from declarative_train.components.products import Product, Use, Weight
 if TYPE_CHECKING:
     from torch import nn
 
-    from declarative_train.terms.tensor_spec import TensorSpec
+    from declarative_train.core.tensor_spec import TensorSpec
 
 KEY = "adapters"
 ADDED = ".lora_"

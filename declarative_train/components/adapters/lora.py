@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from declarative_train.components.component import Adapter, Init
-from declarative_train.components.layers.starts import linear_weight, start
+from declarative_train.components.layers.default_inits import linear_weight, start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

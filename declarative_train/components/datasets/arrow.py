@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.data import LISTS, MESSAGES, Column, SourceError, Table
-from declarative_train.components.datasets.files import objects, shown
+from declarative_train.files.open_files import objects, shown
 
 if TYPE_CHECKING:
     import numpy as np

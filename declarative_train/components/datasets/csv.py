@@ -14,21 +14,21 @@ from pydantic import AfterValidator, Field
 
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
-from declarative_train.components.datasets.converted import (
+from declarative_train.components.datasets.arrow_conversion import (
     BLOCK_BYTES,
     Budget,
     converted,
     in_memory_or_on_disk,
     unpacked,
 )
-from declarative_train.components.datasets.files import (
+from declarative_train.core.names import distinct
+from declarative_train.files.open_files import (
     FilesDataset,
     check_beginning,
     packing,
     shown,
     skips_bad_rows,
 )
-from declarative_train.terms.names import distinct
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Column, SourceError, Table
-from declarative_train.components.datasets.files import objects, read_bytes, shown
+from declarative_train.files.open_files import objects, read_bytes, shown
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.arrow import check_same_columns
-from declarative_train.components.datasets.converted import (
+from declarative_train.components.datasets.arrow_conversion import (
     BLOCK_BYTES,
     Budget,
     converted,
     in_memory_or_on_disk,
     unpacked,
 )
-from declarative_train.components.datasets.files import (
+from declarative_train.files.open_files import (
     FilesDataset,
     check_beginning,
     packing,

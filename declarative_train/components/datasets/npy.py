@@ -17,7 +17,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from declarative_train.components.data import Column, SourceError, Table
-from declarative_train.components.datasets.files import (
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.files.open_files import (
     FilesDataset,
     OpenFiles,
     by_piece,
@@ -27,8 +29,6 @@ from declarative_train.components.datasets.files import (
     open_file,
     shown,
 )
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from declarative_train.components.data import SourceError, Table
-from declarative_train.components.datasets.files import FilesDataset, check_beginning, local_path, open_file, shown
-from declarative_train.components.datasets.in_blocks import BlockTable, Format, reason
+from declarative_train.components.datasets.block_table import BlockTable, Format, reason
+from declarative_train.files.open_files import FilesDataset, check_beginning, local_path, open_file, shown
 
 _KEPT_FOOTERS = 256  # 1 MB each where a file has many row groups and columns
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from declarative_train.components.data import Dataset, Table
 from declarative_train.components.datasets.plugin_columns import ColumnKeys, Declared
-from declarative_train.components.plugged import Plugged
+from declarative_train.components.plugin_components import Plugged
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ import numpy as np
 
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.plugin_values import as_array, keys_of, same
-from declarative_train.components.plugged import line_in_plugin, seeded_object
+from declarative_train.components.plugin_components import line_in_plugin, seeded_object
 from declarative_train.components.plugin_layer import random_states, seeded
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from declarative_train.components.datasets.files import objects
 from declarative_train.components.datasets.plugin_columns import ColumnKeys
+from declarative_train.files.open_files import objects
 
 _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64"} | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}

@@ -11,7 +11,9 @@ from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from declarative_train.components.data import Column, SourceError, Table
-from declarative_train.components.datasets.files import (
+from declarative_train.core.amounts import counted
+from declarative_train.files.cache import place_of, stamp
+from declarative_train.files.open_files import (
     FilesDataset,
     OpenFiles,
     by_piece,
@@ -22,9 +24,7 @@ from declarative_train.components.datasets.files import (
     shown,
     size_bytes,
 )
-from declarative_train.components.datasets.kept import place_of, stamp
-from declarative_train.components.safetensors_header import Place, read_places
-from declarative_train.terms.amounts import counted
+from declarative_train.files.safetensors_header import Place, read_places
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,9 @@ from pydantic import Field
 
 from declarative_train.components.data import SourceError, Table
 from declarative_train.components.datasets.arrow import check_same_columns
-from declarative_train.components.datasets.converted import BLOCK_BYTES, converted, is_large
-from declarative_train.components.datasets.files import (
+from declarative_train.components.datasets.arrow_conversion import BLOCK_BYTES, converted, is_large
+from declarative_train.files.cache import stamp
+from declarative_train.files.open_files import (
     FilesDataset,
     Paths,
     check_beginning,
@@ -20,7 +21,6 @@ from declarative_train.components.datasets.files import (
     shown,
     size_bytes,
 )
-from declarative_train.components.datasets.kept import stamp
 
 if TYPE_CHECKING:
     import sqlite3

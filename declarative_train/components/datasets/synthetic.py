@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from declarative_train.components.counter_rng import below, key_of, normal, uniform
 from declarative_train.components.data import Column, Dataset, Table
-from declarative_train.components.keyed import below, key_of, normal, uniform
 
 if TYPE_CHECKING:
     import numpy as np

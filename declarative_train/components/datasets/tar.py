@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from declarative_train.components.data import Column, SourceError, Table
-from declarative_train.components.datasets.files import (
+from declarative_train.files.cache import Stamp, load, place_of, save, stamp
+from declarative_train.files.open_files import (
     FilesDataset,
     OpenFiles,
     Paths,
@@ -28,7 +29,6 @@ from declarative_train.components.datasets.files import (
     read_bytes,
     shown,
 )
-from declarative_train.components.datasets.kept import Stamp, load, place_of, save, stamp
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.files import (
+from declarative_train.files.open_files import (
     FilesDataset,
     OpenFiles,
     by_piece,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from declarative_train.components.expressions import other_words
+from declarative_train.components.expressions import aliases
 from declarative_train.components.expressions.functions import FUNCTIONS, OF_NUMBERS, Function, Parameter
 from declarative_train.components.expressions.tree import (
     BATCH,
@@ -18,7 +18,7 @@ from declarative_train.components.expressions.tree import (
     Value,
     Vector,
 )
-from declarative_train.terms.amounts import counted
+from declarative_train.core.amounts import counted
 
 Argument = Term | Value
 Place = tuple[int, int]  # offset, length
@@ -117,7 +117,7 @@ class _Call:
                 raise self.wrong(f"`{parameter.name}` of `{self.name}` is a tensor, not a list", _place(item))
             if isinstance(item, Constant) and (parameter.kind != "value" or isinstance(item.value, bool)):
                 message = f"`{parameter.name}` of `{self.name}` is a tensor, not a constant"
-                raise self.wrong(message, _place(item), help=other_words.instead_of_constant(self.name, item.value))
+                raise self.wrong(message, _place(item), help=aliases.instead_of_constant(self.name, item.value))
             found.append(item)
         return found
 
@@ -170,7 +170,7 @@ class _Call:
         dim = self._int(given, called)
         if dim == 0:
             hint = "the first dimension of a sample is 1, the last is -1"
-            bound = other_words.BOUNDS.get(self.name)
+            bound = aliases.BOUNDS.get(self.name)
             if bound is not None:
                 hint = f"to compare with a number write `clamp(x, {bound}=0)`; {hint}"
             message = "dimension 0 is the batch: it cannot be reduced, moved or joined"
@@ -236,7 +236,7 @@ def _unknown(name: str, at: Place) -> ExpressionError:
     from difflib import get_close_matches  # which only mistakes need
 
     owner, _, last = name.rpartition(".")
-    note, instead = other_words.NOTES.get(last), other_words.FUNCTIONS_HERE.get(last)
+    note, instead = aliases.NOTES.get(last), aliases.FUNCTIONS_HERE.get(last)
     close = get_close_matches(name, FUNCTIONS, n=1, cutoff=0.6) if note is None else []
     instead = instead or (close[0] if close else None)
     if note is not None:
@@ -245,9 +245,9 @@ def _unknown(name: str, at: Place) -> ExpressionError:
         offered, instead = f"write `{last}(...)`", last
     elif last in FUNCTIONS:
         offered, instead = f"write `{last}({owner}, ...)`: tensors have no methods here", None
-    elif last in other_words.FUNCTIONS_HERE:
+    elif last in aliases.FUNCTIONS_HERE:
         offered = f"here it is called `{instead}`"
-    elif (layer := other_words.layer_called(last)) is not None:
+    elif (layer := aliases.layer_called(last)) is not None:
         offered, instead = f"it is a layer: a node of its own, `{{type: {layer}, input: ...}}`", None
     else:
         offered = f"did you mean `{instead}`?" if instead else f"known: {', '.join(FUNCTIONS)}"

@@ -17,7 +17,7 @@ from declarative_train.components.expressions.tree import (
     Term,
     Vector,
 )
-from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec, interval_in_words
+from declarative_train.core.tensor_spec import FLOATING, DType, TensorSpec, interval_in_words
 
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}

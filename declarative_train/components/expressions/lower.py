@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
-from declarative_train.components.expressions.misfit import ADDS_A_DIMENSION, misfit
 from declarative_train.components.expressions.samples import vector
+from declarative_train.components.expressions.shape_errors import ADDS_A_DIMENSION, misfit
 from declarative_train.components.expressions.tree import Constant, ExpressionError, Operation, Reference, Term, Vector
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from itertools import product
 from typing import NamedTuple
 
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX
-from declarative_train.terms.tensor_spec import FLOATING, Interval
+from declarative_train.core.tensor_spec import FLOATING, Interval
 
 INF = math.inf
 ANY: Interval = (-INF, INF)

@@ -11,9 +11,9 @@ from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import LISTS, BadValueError, Column, Field, Motion, Tally
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.json_text import parse_json
-from declarative_train.terms.tensor_spec import DType, TensorSpec
+from declarative_train.core.amounts import counted
+from declarative_train.core.json_text import parse_json
+from declarative_train.core.tensor_spec import DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

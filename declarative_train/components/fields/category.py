@@ -21,8 +21,8 @@ from declarative_train.components.fields.columns import (
     same_shape,
     stacked,
 )
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,8 @@ from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Field
-from declarative_train.terms.names import distinct
-from declarative_train.terms.tensor_spec import Interval
+from declarative_train.core.names import distinct
+from declarative_train.core.tensor_spec import Interval
 
 if TYPE_CHECKING:
     import numpy as np

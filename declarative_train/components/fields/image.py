@@ -15,8 +15,8 @@ from pydantic import Field as Key
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Field, Size, Tally
 from declarative_train.components.transforms.sizes import Method, Sides, resized, sides
-from declarative_train.terms.machine import install
-from declarative_train.terms.tensor_spec import DType, TensorSpec
+from declarative_train.core.machine import install
+from declarative_train.core.tensor_spec import DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Size
 from declarative_train.components.fields.image import PictureField, upright
 from declarative_train.components.transforms.sizes import Method
-from declarative_train.terms.tensor_spec import DType, TensorSpec
+from declarative_train.core.tensor_spec import DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

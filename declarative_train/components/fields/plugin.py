@@ -13,9 +13,9 @@ from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Tally
 from declarative_train.components.datasets.plugin_columns import ColumnKeys
 from declarative_train.components.fields.columns import Columns, FieldOfColumns
-from declarative_train.components.plugged import Plugged, line_in_plugin, seeded_object
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
+from declarative_train.components.plugin_components import Plugged, line_in_plugin, seeded_object
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import FLOATING, DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

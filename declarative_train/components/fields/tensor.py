@@ -34,8 +34,8 @@ from declarative_train.components.fields.columns import (
     sized,
     stacked,
 )
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import FLOATING, DType, TensorSpec
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import FLOATING, DType, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

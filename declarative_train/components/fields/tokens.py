@@ -13,8 +13,8 @@ from declarative_train.components.data import MESSAGES, BadValueError, Column, F
 from declarative_train.components.texts import chat, layout
 from declarative_train.components.texts.cache import Encoded
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline, tokenizer
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,7 +1,7 @@
 """Random start values by their place: element i of a parameter is a pure function of (seed, name, i).
 
 So who holds rows of a parameter draws these rows and no others, in any order and on any number of threads, and finds
-the values that the whole would have. The numbers come from `components/keyed.py` and are normal by Box and Muller
+the values that the whole would have. The numbers come from `components/counter_rng.py` and are normal by Box and Muller
 (1958). They are float32 wherever they go, with 24 random bits each, as torch's are.
 
 What is computed from them is computed in blocks that begin at the same element for everybody, with whole vectors: a
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from declarative_train.components.keyed import key_of, mixed
+from declarative_train.components.counter_rng import key_of, mixed
 
 if TYPE_CHECKING:
     import numpy as np

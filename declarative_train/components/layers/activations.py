@@ -9,7 +9,8 @@ from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.expressions.functions import default
-from declarative_train.components.layers.fit import (
+from declarative_train.components.layers.default_inits import start
+from declarative_train.components.layers.shape_checks import (
     Inputs,
     OfFields,
     OfFunction,
@@ -19,7 +20,6 @@ from declarative_train.components.layers.fit import (
     needs_float,
     needs_parameter_dtype,
 )
-from declarative_train.components.layers.starts import start
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from declarative_train.components.component import Init, Layer, Misfit, Port
-from declarative_train.components.layers.fit import (
+from declarative_train.components.layers.default_inits import linear_weight, start
+from declarative_train.components.layers.shape_checks import (
     Inputs,
     divisors,
     dtype_of,
@@ -17,10 +18,9 @@ from declarative_train.components.layers.fit import (
     needs_parameter_dtype,
     needs_positions,
 )
-from declarative_train.components.layers.starts import linear_weight, start
 from declarative_train.components.products import Product, Use
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from torch import nn

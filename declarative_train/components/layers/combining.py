@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit, Port
 from declarative_train.components.expressions.functions import default
-from declarative_train.components.layers.fit import (
+from declarative_train.components.layers.shape_checks import (
     Inputs,
     OfFields,
     OfFunction,

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Misfit
-from declarative_train.components.layers.fit import Inputs, dtype_of, needs_parameter_dtype, needs_shape
+from declarative_train.components.layers.default_inits import linear_bias, linear_weight
+from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, kernel_misfit, per_dim, sizes_misfit
-from declarative_train.components.layers.starts import linear_bias, linear_weight
 from declarative_train.components.products import Product, Use
-from declarative_train.terms.amounts import counted
+from declarative_train.core.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn

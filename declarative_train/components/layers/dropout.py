@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.layers.fit import Inputs, OfFields, needs_float, needs_shape
+from declarative_train.components.layers.shape_checks import Inputs, OfFields, needs_float, needs_shape
 from declarative_train.components.layers.sizes import SHAPES
 
 

@@ -8,10 +8,16 @@ from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.expressions.functions import default
-from declarative_train.components.layers.fit import Inputs, OfFunction, needs_dimensions, needs_integer, needs_shape
-from declarative_train.components.layers.starts import start
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec, interval_in_words
+from declarative_train.components.layers.default_inits import start
+from declarative_train.components.layers.shape_checks import (
+    Inputs,
+    OfFunction,
+    needs_dimensions,
+    needs_integer,
+    needs_shape,
+)
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
-from declarative_train.components.layers.fit import (
+from declarative_train.components.layers.default_inits import linear_bias, linear_weight
+from declarative_train.components.layers.shape_checks import (
     Inputs,
     OfFields,
     dtype_of,
@@ -18,9 +19,8 @@ from declarative_train.components.layers.fit import (
     needs_shape,
 )
 from declarative_train.components.layers.sizes import Sizes, per_dim, sizes_misfit
-from declarative_train.components.layers.starts import linear_bias, linear_weight
 from declarative_train.components.products import Product, Use
-from declarative_train.terms.amounts import counted
+from declarative_train.core.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn

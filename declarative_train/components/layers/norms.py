@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit
-from declarative_train.components.layers.fit import (
+from declarative_train.components.layers.default_inits import scale_and_shift, start
+from declarative_train.components.layers.sample_groups import Over, group_size
+from declarative_train.components.layers.shape_checks import (
     Inputs,
     divisors,
     dtype_of,
@@ -16,9 +18,7 @@ from declarative_train.components.layers.fit import (
     needs_parameter_dtype,
     needs_trailing,
 )
-from declarative_train.components.layers.sample_groups import Over, group_size
-from declarative_train.components.layers.starts import scale_and_shift, start
-from declarative_train.terms.amounts import counted
+from declarative_train.core.amounts import counted
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.inits import INITS
-from declarative_train.components.layers.fit import Inputs
-from declarative_train.components.layers.starts import start
+from declarative_train.components.layers.default_inits import start
+from declarative_train.components.layers.shape_checks import Inputs
 
 if TYPE_CHECKING:
     from torch import nn

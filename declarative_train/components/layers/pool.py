@@ -6,7 +6,13 @@ from abc import ABC
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.layers.fit import Inputs, OfFields, needs_dimensions, needs_float, needs_shape
+from declarative_train.components.layers.shape_checks import (
+    Inputs,
+    OfFields,
+    needs_dimensions,
+    needs_float,
+    needs_shape,
+)
 from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, kernel_misfit, per_dim, sizes_misfit
 
 if TYPE_CHECKING:

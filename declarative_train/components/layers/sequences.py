@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Init, Layer, Misfit, Port
-from declarative_train.components.layers.fit import (
+from declarative_train.components.layers.default_inits import start
+from declarative_train.components.layers.shape_checks import (
     Inputs,
     OfFields,
     dtype_of,
@@ -16,9 +17,8 @@ from declarative_train.components.layers.fit import (
     needs_parameter_dtype,
     needs_positions,
 )
-from declarative_train.components.layers.starts import start
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec, interval_in_words
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.expressions.functions import default
-from declarative_train.components.layers.fit import Inputs, OfFields, OfFunction, resolve_dim
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.components.layers.shape_checks import Inputs, OfFields, OfFunction, resolve_dim
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Identity(OfFields):

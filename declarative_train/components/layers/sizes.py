@@ -6,8 +6,8 @@ from abc import ABC
 from collections.abc import Mapping
 
 from declarative_train.components.component import Layer, Misfit
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
 
 Sizes = int | tuple[int, ...]
 

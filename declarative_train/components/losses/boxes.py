@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from declarative_train.components.component import Loss, LossModule, Misfit
-from declarative_train.components.losses.fit import needs_float, needs_mask_shape, needs_same_shape, needs_target
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.components.losses.shape_checks import (
+    needs_float,
+    needs_mask_shape,
+    needs_same_shape,
+    needs_target,
+)
+from declarative_train.core.tensor_spec import TensorSpec
 
 Format = Literal["xyxy", "xywh", "cxcywh"]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.losses.fit import class_axis
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.components.losses.shape_checks import class_axis
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

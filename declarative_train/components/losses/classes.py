@@ -17,7 +17,7 @@ from declarative_train.components.losses.class_weights import (
     needs_class_weights,
     tally_classes,
 )
-from declarative_train.components.losses.fit import (
+from declarative_train.components.losses.shape_checks import (
     class_axis,
     classes,
     elementwise,
@@ -27,8 +27,8 @@ from declarative_train.components.losses.fit import (
     needs_target,
     needs_values,
 )
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Loss, LossModule, Misfit
-from declarative_train.components.losses.fit import (
+from declarative_train.components.losses.shape_checks import (
     elementwise,
     needs_float,
     needs_mask_shape,
@@ -17,7 +17,7 @@ from declarative_train.components.losses.fit import (
     needs_number,
     needs_values,
 )
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Elementwise(Loss, ABC):

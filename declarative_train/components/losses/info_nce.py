@@ -8,8 +8,8 @@ from pydantic import Field
 
 from declarative_train.components.component import Loss, LossModule, Misfit
 from declarative_train.components.layers.sample_groups import Over, group_size
-from declarative_train.components.losses.fit import needs_float, needs_same_shape, needs_target
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.components.losses.shape_checks import needs_float, needs_same_shape, needs_target
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 class InfoNce(Loss):

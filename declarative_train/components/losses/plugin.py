@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from declarative_train.components.component import Loss, LossModule, Misfit
-from declarative_train.components.losses.fit import needs_float, needs_mask_shape, needs_no_target, needs_target
-from declarative_train.components.plugged import Plugged, failed
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.components.losses.shape_checks import (
+    needs_float,
+    needs_mask_shape,
+    needs_no_target,
+    needs_target,
+)
+from declarative_train.components.plugin_components import Plugged, failed
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginLoss(Plugged, Loss):

@@ -6,7 +6,7 @@ from math import isfinite
 
 from declarative_train.components.component import LrSchedule
 from declarative_train.components.lr_schedules.factors import warmup_factor
-from declarative_train.components.plugged import Plugged
+from declarative_train.components.plugin_components import Plugged
 
 
 class PluginLrSchedule(Plugged, LrSchedule):

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from declarative_train.components.component import LrSchedule, Misfit
 from declarative_train.components.durations import DurationText, in_steps, num_steps_of
 from declarative_train.components.lr_schedules.factors import warmup_factor
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.duration import Duration, parse_duration
+from declarative_train.core.amounts import counted
+from declarative_train.core.duration import Duration, parse_duration
 
 
 class Exponential(LrSchedule):

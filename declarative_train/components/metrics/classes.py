@@ -6,8 +6,14 @@ from abc import ABC
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
-from declarative_train.components.losses.fit import class_axis, classes, elementwise, needs_mask_shape, needs_target
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.components.losses.shape_checks import (
+    class_axis,
+    classes,
+    elementwise,
+    needs_mask_shape,
+    needs_target,
+)
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch

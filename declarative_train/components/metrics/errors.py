@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
-from declarative_train.components.losses.fit import elementwise
+from declarative_train.components.losses.shape_checks import elementwise
 
 if TYPE_CHECKING:
     import torch

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
-from declarative_train.components.losses.fit import class_axis, needs_float, needs_mask_shape, needs_number
+from declarative_train.components.losses.shape_checks import class_axis, needs_float, needs_mask_shape, needs_number
 from declarative_train.components.metrics.classes import Task, fits_task, items_of, task_of
-from declarative_train.terms.amounts import counted
+from declarative_train.core.amounts import counted
 
 if TYPE_CHECKING:
     import torch

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
-from declarative_train.components.losses.fit import needs_mask_shape, needs_no_target, needs_target
-from declarative_train.components.plugged import Plugged, failed
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.components.losses.shape_checks import needs_mask_shape, needs_no_target, needs_target
+from declarative_train.components.plugin_components import Plugged, failed
+from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch

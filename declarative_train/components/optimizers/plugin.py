@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import PrivateAttr
 
 from declarative_train.components.component import Misfit, Optimizer
-from declarative_train.components.plugged import Plugged, failed
+from declarative_train.components.plugin_components import Plugged, failed
 
 if TYPE_CHECKING:
     import torch

@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.data import SourceError
-from declarative_train.components.datasets.files import local_path, read_bytes, shown
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.json_text import parse_json
+from declarative_train.core.amounts import counted
+from declarative_train.core.json_text import parse_json
+from declarative_train.files.open_files import local_path, read_bytes, shown
 
 if TYPE_CHECKING:
     from declarative_train.components.texts.rendering import Rendering

@@ -25,7 +25,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from declarative_train.terms.weight import excess
+from declarative_train.core.value_size import excess
 
 MAX_TEMPLATE = 200_000  # characters
 MAX_BRACKETS = 100  # inside each other

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from declarative_train.components.texts.tokenizer import TokenizerError
-from declarative_train.terms.machine import install
+from declarative_train.core.machine import install
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 BYTES = 256

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from declarative_train.components.component import Misfit
+from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Size, Transform
-from declarative_train.components.keyed import Drawn
 
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 Part = Annotated[float, Field(gt=0, le=1)]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from declarative_train.components.counter_rng import Drawn, key_of, uniform
 from declarative_train.components.data import Transform
-from declarative_train.components.keyed import Drawn, key_of, uniform
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from pydantic import PrivateAttr
 
 from declarative_train.components.component import Misfit
+from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Size, Transform
-from declarative_train.components.keyed import Drawn
-from declarative_train.components.plugged import Plugged, line_in_plugin, seeded_object
+from declarative_train.components.plugin_components import Plugged, line_in_plugin, seeded_object
 
 _TRIED = 33  # height and width of a made picture where each has its own; odd, so that halves show
 _KEY = 7

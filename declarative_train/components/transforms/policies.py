@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Motion, Transform
-from declarative_train.components.keyed import Drawn
 from declarative_train.components.transforms.colours import enhanced
 from declarative_train.components.transforms.turns import turning
 

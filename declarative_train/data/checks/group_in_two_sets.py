@@ -20,10 +20,10 @@ import numpy as np
 
 from declarative_train.components.data import Split, Table
 from declarative_train.components.splits.shares import codes
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, warning
+from declarative_train.core.span import Span
 from declarative_train.data.rows import Rows
 from declarative_train.data.splitting import TRAINING
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, warning
-from declarative_train.terms.span import Span
 
 
 def check(

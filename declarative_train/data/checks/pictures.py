@@ -5,8 +5,8 @@ Each function is one message; its docstring is the manual page of its code.
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.core.span import Span
 
 
 def broken_picture(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:

@@ -6,8 +6,8 @@ Each function is one message; its docstring is the manual page of its code.
 from __future__ import annotations
 
 from declarative_train.components.data import SourceError
-from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
+from declarative_train.core.span import Span
 
 
 def plugin_source_fails(span: Span, problem: SourceError) -> Diagnostic:

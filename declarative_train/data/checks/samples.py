@@ -11,8 +11,8 @@ import numpy as np
 
 from declarative_train.components.data import Table
 from declarative_train.components.splits.shares import codes
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.span import Span
 
 
 def empty_set(span: Span, name: str, message: str, help: str | None) -> Diagnostic:

@@ -5,8 +5,8 @@ Each function is one message; its docstring is the manual page of its code.
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.span import Span
 
 
 def column_does_not_fit(span: Span, field: str, message: str, help: str | None) -> Diagnostic:

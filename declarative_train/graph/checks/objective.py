@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.components.component import Misfit
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
+from declarative_train.core.span import Span
 
 
 def target_among_inputs(

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 
 from declarative_train.components.component import Misfit
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.span import Span
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
+from declarative_train.core.span import Span
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 def inputs_do_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()) -> Diagnostic:

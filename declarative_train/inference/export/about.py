@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from declarative_train.components.data import Preparation
-from declarative_train.components.datasets.files import shown
 from declarative_train.components.fields import FIELDS
-from declarative_train.components.plugged import PLUGIN
+from declarative_train.components.plugin_components import PLUGIN
+from declarative_train.core.secrets import masked
 from declarative_train.data.pictures import Chain
+from declarative_train.files.open_files import shown
 from declarative_train.inference.export.program import Answer, Entry, Program
 from declarative_train.inference.trained import Trained
-from declarative_train.plan.meaning import Meaning
-from declarative_train.terms.secrets import masked
+from declarative_train.plan.output_semantics import Meaning
 
 FORMAT = 1
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.diagnostics.suggest import did_you_mean
+from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.graph.build import build
 from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
 from declarative_train.inference.export.about import about

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from declarative_train.core.machine import install
 from declarative_train.inference.export import peft
+from declarative_train.inference.export.export_errors import ExportFailure, told_of_node
 from declarative_train.inference.export.older_torch import states_in_shape
 from declarative_train.inference.export.program import Program
-from declarative_train.inference.export.trouble import ExportFailure, told_of_node
-from declarative_train.terms.machine import install
 
 Rows = Mapping[str, torch.Tensor]
 _EXAMPLE_ROWS = 5  # unlike any usual size of a dimension

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from declarative_train.components.published import TIMM, TORCHVISION, TRANSFORMERS
+from declarative_train.core.secrets import masked
 from declarative_train.inference.trained import Trained
 from declarative_train.plan.plan import PublishedPlan
-from declarative_train.terms.secrets import masked
 
 _AUTO = {
     "ForCausalLM": "AutoModelForCausalLM",

@@ -19,11 +19,11 @@ from torch import fx, nn
 
 from declarative_train.components.data import Preparation
 from declarative_train.components.fields import FIELDS
-from declarative_train.graph.members import for_tools
+from declarative_train.graph.module_names import for_tools
 from declarative_train.inference.answers import asked
-from declarative_train.inference.export.trouble import told_of_node
+from declarative_train.inference.export.export_errors import told_of_node
 from declarative_train.inference.trained import Trained
-from declarative_train.plan.meaning import Meaning, meanings
+from declarative_train.plan.output_semantics import Meaning, meanings
 
 if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec

@@ -31,12 +31,12 @@ from declarative_train.components.published import (
 )
 from declarative_train.components.texts.chat import template_text
 from declarative_train.components.texts.tokenizer import BYTES, TEMPLATE, TokenizerError, published_files, tokenizer
+from declarative_train.inference.export.export_errors import ExportFailure
 from declarative_train.inference.export.model_card import card
 from declarative_train.inference.export.program import Base
-from declarative_train.inference.export.trouble import ExportFailure
 from declarative_train.inference.trained import Trained
 from declarative_train.plan.codec import to_masked_json
-from declarative_train.plan.meaning import meanings
+from declarative_train.plan.output_semantics import meanings
 from declarative_train.plan.plan import PublishedPlan, TensorMapPlan
 from declarative_train.plan.published import names_without_head, parts_in, tensor_map
 from declarative_train.plan.run_folder import PLAN

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.core.span import Span
 
 _SHOWN = 4
 

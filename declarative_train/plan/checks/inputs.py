@@ -5,8 +5,8 @@ Each function is one message; its docstring is the manual page of its code. The 
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, unverified, warning
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, unverified, warning
+from declarative_train.core.span import Span
 
 
 def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.datasets.files import shown
-from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
-from declarative_train.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.span import Span
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt
+from declarative_train.core.span import Span
+from declarative_train.files.open_files import shown
 
 
 def init_does_not_fit(span: Span, parameter: str, misfit: Misfit) -> Diagnostic:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified, warning
+from declarative_train.core.span import Span
 from declarative_train.data.spec import BatchSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified, warning
-from declarative_train.graph.examine import Habits
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.span import Span
+from declarative_train.graph.inspect_plugin import Habits
 
 
 def plugin_not_run(span: Span, type: str) -> Diagnostic:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.components.component import Misfit
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified, warning
+from declarative_train.core.duration import Duration
+from declarative_train.core.span import Span
 from declarative_train.data.spec import BatchSpec
-from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified, warning
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.duration import Duration
-from declarative_train.terms.span import Span
 
 
 def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:

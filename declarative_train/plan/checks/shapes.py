@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, Severity, error, warning
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.span import Span
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, Severity, error, warning
+from declarative_train.core.span import Span
 
 
 def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:

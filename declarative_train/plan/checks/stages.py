@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.diagnostics.suggest import did_you_mean, respelt
-from declarative_train.terms.amounts import amount, counted
-from declarative_train.terms.span import Span
+from declarative_train.core.amounts import amount, counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.span import Span
 
 
 def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from keyword import iskeyword
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.core.span import Span
 
 
 def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:

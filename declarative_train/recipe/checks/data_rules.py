@@ -12,7 +12,7 @@ from declarative_train.components.expressions.functions import INDEX
 from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.fields.columns import parse_cut
 from declarative_train.components.layers.sizes import Spatial
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
-from declarative_train.terms.duration import meant_duration
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, error
+from declarative_train.core.duration import meant_duration
+from declarative_train.core.span import Span
 
 
 def bare_duration(span: Span, name: str, number: str, units: Sequence[str]) -> Diagnostic:

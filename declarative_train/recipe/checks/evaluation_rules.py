@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.duration import Duration
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
 from declarative_train.recipe.sections.training import share_of_run
-from declarative_train.terms.duration import Duration
 
 
 def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from declarative_train.components.expressions.functions import FUNCTIONS
 from declarative_train.components.expressions.tree import ExpressionError
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, error
-from declarative_train.diagnostics.suggest import is_slip
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, error
+from declarative_train.core.diagnostics.suggest import is_slip
+from declarative_train.core.span import Span
 
 
 def expression_syntax(span: Span, problem: ExpressionError) -> Diagnostic:

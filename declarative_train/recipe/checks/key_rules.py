@@ -12,17 +12,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from declarative_train.components.datasets.files import is_known, local_path
-from declarative_train.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
+from declarative_train.core.machine import SINK_PACKAGES, extra_for
+from declarative_train.core.run_files import RUN
+from declarative_train.core.secrets import masked
+from declarative_train.core.span import Span
+from declarative_train.files.open_files import is_known, local_path
 from declarative_train.recipe.checks.training_rules import optimizers_of
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 from declarative_train.source.node import find
-from declarative_train.terms.machine import SINK_PACKAGES, extra_for
-from declarative_train.terms.run_files import RUN
-from declarative_train.terms.secrets import masked
-from declarative_train.terms.span import Span
 
 Idle = tuple[str, Callable[[Any], bool], str, str]  # the key, when it does nothing, why, and what would use it
 

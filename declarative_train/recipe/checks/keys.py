@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Fix, error
-from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
-from declarative_train.recipe.mistakes.aliases import NOT_BUILT, letters, renamed, type_here
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Fix, error
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.span import Span
+from declarative_train.recipe.hints.aliases import NOT_BUILT, letters, renamed, type_here
 
 
 def unknown_key(

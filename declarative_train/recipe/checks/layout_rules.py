@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
-from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.machine import num_cores
 from declarative_train.recipe.draft import Draft
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.machine import num_cores
 
 
 def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import operation_of
 

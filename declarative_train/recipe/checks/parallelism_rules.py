@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.components.component import Optimizer
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.mesh import Axis, size_of
+from declarative_train.core.span import Span
 from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks, num_shards
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.layout import Layout
 from declarative_train.recipe.sections.parallelism import Axes
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.mesh import Axis, size_of
-from declarative_train.terms.span import Span
 
 
 def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:

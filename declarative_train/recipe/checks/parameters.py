@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error, unverified
-from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.span import Span
 
 
 def bad_selector(span: Span, selector: str, problem: str) -> Diagnostic:

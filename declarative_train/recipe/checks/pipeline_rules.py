@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope, num_nodes
-from declarative_train.terms.amounts import counted
 
 
 def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.diagnostics.suggest import nearest, paths_start
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.diagnostics.suggest import nearest, paths_start
+from declarative_train.core.span import Span
 
 
 def missing_plugin(span: Span, path: str, reason: str, beside: Iterable[str]) -> Diagnostic:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
 from declarative_train.recipe.sections.sweep import Sweep

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.recipe.merge_rules import EXCLUSIVE, Alternatives
 from declarative_train.source.document import Document
 from declarative_train.source.node import Mapping, Node, Sequence, find, is_template

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from math import prod
 
 from declarative_train.components.component import Optimizer
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.core.span import Span
 from declarative_train.recipe.batch import data_parallel_size, num_microbatches
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.sections.training import share_of_run
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.span import Span
 
 
 def uneven_batch(draft: Draft) -> Iterator[Diagnostic]:

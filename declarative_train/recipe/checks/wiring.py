@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from declarative_train.diagnostics.diagnostic import Basis, Diagnostic, Related, error, warning
-from declarative_train.diagnostics.suggest import did_you_mean, nearest, respelt
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.span import Span
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Related, error, warning
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.span import Span
 
 
 def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None = None) -> Diagnostic:

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from declarative_train.components.component import Layer, Port
 from declarative_train.components.layers import LAYERS
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.names import RESERVED
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import shadowed_type
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
 from declarative_train.recipe.checks.wiring import unused_param
@@ -24,8 +26,6 @@ from declarative_train.recipe.model.references import REUSE, Edge, check_name, r
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words, is_open, scalars
 from declarative_train.source.reader import read_text
-from declarative_train.terms.names import RESERVED
-from declarative_train.terms.span import Span
 
 _FOLDER = Path(__file__).parent.parent.parent / "blocks"
 _ONE_PARAM = re.compile(r"\bparams\s*\.\s*(\w+)")

@@ -8,15 +8,15 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.names import RESERVED
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_param
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
 from declarative_train.recipe.model.references import check_name
 from declarative_train.recipe.validate import validate
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, is_open, to_value
 from declarative_train.source.template import Templates
-from declarative_train.terms.names import RESERVED
-from declarative_train.terms.span import Span
 
 Kind = Literal["int", "float", "str", "bool", "list", "mapping"]
 

@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from declarative_train.components.component import Layer
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.names import NODE_WORDS
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
+from declarative_train.recipe.model.block_errors import field_spans, param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.blocks_params import bind_params
-from declarative_train.recipe.model.expand_outside import field_spans, param_spans, placed_outside, seen_from_outside
 from declarative_train.recipe.model.expand_paths import placed, units_of
 from declarative_train.recipe.model.library_nodes import library_fields
 from declarative_train.recipe.model.node_draft import (
@@ -47,8 +49,6 @@ from declarative_train.recipe.reading import read_node
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, scalars
 from declarative_train.source.template import Templates
-from declarative_train.terms.names import NODE_WORDS
-from declarative_train.terms.span import Span
 
 MOST_NESTED = 40
 _NO_FILES = Paths(frozenset())

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from declarative_train.components.component import Layer
 from declarative_train.components.layers import LAYERS
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.names import NODE_WORDS
 from declarative_train.recipe.reading import read_component
 from declarative_train.source.node import Mapping, Scalar, is_open
-from declarative_train.terms.names import NODE_WORDS
 
 
 def check_nodes(model: Mapping) -> list[Diagnostic]:

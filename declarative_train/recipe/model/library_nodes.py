@@ -10,9 +10,9 @@ from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 
 if TYPE_CHECKING:
-    from declarative_train.diagnostics.diagnostic import Diagnostic
+    from declarative_train.core.diagnostics.diagnostic import Diagnostic
+    from declarative_train.core.span import Span
     from declarative_train.recipe.paths import Paths
-    from declarative_train.terms.span import Span
 
 
 def library_fields(type: str, fields: Mapping, paths: Paths) -> tuple[Mapping, list[Diagnostic]]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.wiring import moved_default_wire
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Path
-from declarative_train.terms.span import Span
 
 
 def moved_wires(document: Document) -> Iterator[Diagnostic]:

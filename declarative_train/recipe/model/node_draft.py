@@ -9,8 +9,10 @@ from typing import Any
 from declarative_train.components.component import Layer, Port
 from declarative_train.components.expressions.grammar import Expression, Name, parse
 from declarative_train.components.expressions.tree import ExpressionError
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.suggest import nearest
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.suggest import nearest
+from declarative_train.core.names import NODE_WORDS, RESERVED
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_node, bad_repeat, bad_reuse, bad_when, model_too_large
 from declarative_train.recipe.checks.expressions import (
     batch_dimension,
@@ -32,8 +34,6 @@ from declarative_train.recipe.model.references import (
 )
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, found_words, to_value
 from declarative_train.source.template import Templates
-from declarative_train.terms.names import NODE_WORDS, RESERVED
-from declarative_train.terms.span import Span
 
 MOST_NODES = 50_000
 

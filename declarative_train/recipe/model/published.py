@@ -12,12 +12,12 @@ from declarative_train.components.published import (
     published_folder,
     read_config,
 )
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.paths import Paths
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words
-from declarative_train.terms.span import Span
 
 FROM = "from"
 

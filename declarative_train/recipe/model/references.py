@@ -8,13 +8,13 @@ from collections.abc import Sequence as SequenceABC
 from typing import NamedTuple
 
 from declarative_train.components.component import Port
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.names import NAME, is_name
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_name, reserved_name
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.wiring import bad_reference, input_and_inputs, too_many_inputs, unknown_port
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words
-from declarative_train.terms.names import NAME, is_name
-from declarative_train.terms.span import Span
 
 REUSE = "reuse"
 

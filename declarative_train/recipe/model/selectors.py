@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NamedTuple
 
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.parameters import bad_selector, selector_matches_nothing
@@ -21,7 +22,6 @@ from declarative_train.recipe.sections.parameters import ParameterSettings
 from declarative_train.recipe.validate import Added, added, adding
 from declarative_train.source.node import Mapping, Node, Scalar, find, is_template, scalars
 from declarative_train.source.template import Templates
-from declarative_train.terms.span import Span
 
 _MOST_NUMBERS = 10_000
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")

@@ -11,10 +11,10 @@ from declarative_train.components.component import Layer
 from declarative_train.components.expressions.functions import VIEWS
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.tree import Operation, Reference, Term, call_of
+from declarative_train.core.span import Span
 from declarative_train.recipe.model.published import Published
 from declarative_train.source.node import Mapping as MappingNode
 from declarative_train.source.node import Scalar
-from declarative_train.terms.span import Span
 
 Wire = str
 _PASSING = VIEWS | {"float"}

@@ -11,8 +11,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from declarative_train.components.component import Port
-from declarative_train.diagnostics.diagnostic import Diagnostic
-from declarative_train.diagnostics.suggest import nearest
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.suggest import nearest
+from declarative_train.core.names import is_name
+from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_reuse
 from declarative_train.recipe.checks.wiring import (
     bad_reference,
@@ -39,8 +41,6 @@ from declarative_train.recipe.model.node_draft import (
 )
 from declarative_train.recipe.model.references import Edge, bind, first_key, open_required
 from declarative_train.recipe.model.tree import Wire
-from declarative_train.terms.names import is_name
-from declarative_train.terms.span import Span
 
 
 class Surroundings(NamedTuple):

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from declarative_train.components.durations import Progress, Samples
+from declarative_train.core.names import distinct
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
-from declarative_train.terms.names import distinct
 
 
 class TextSamples(Section):

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, ConfigDict, create_model
 
 from declarative_train.components.durations import Progress
+from declarative_train.core.duration import Duration
 from declarative_train.recipe.sections.section import Section
-from declarative_train.terms.duration import Duration
 
 
 def _local(folder: str) -> str:

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.core.mesh import DATA_AXES, Axis, Mesh, MeshAxis, size_of
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
-from declarative_train.terms.mesh import DATA_AXES, Axis, Mesh, MeshAxis, size_of
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 Size = Count | Literal["all"]

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from declarative_train.components.component import LrSchedule, Optimizer
 from declarative_train.components.durations import Clock, Progress
+from declarative_train.core.duration import Duration
+from declarative_train.core.tensor_spec import DType
 from declarative_train.recipe.sections.section import Section
-from declarative_train.terms.duration import Duration
-from declarative_train.terms.tensor_spec import DType
 
 Count = Annotated[int, Field(ge=1)]
 

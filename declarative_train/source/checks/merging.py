@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.diagnostics.suggest import nearest, respelt
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.diagnostics.suggest import nearest, respelt
+from declarative_train.core.span import Span
 from declarative_train.source.node import Entry
-from declarative_train.terms.span import Span
 
 
 def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterable[str]) -> Diagnostic:

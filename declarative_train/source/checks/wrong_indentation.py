@@ -11,9 +11,9 @@ Diff:
 
 from __future__ import annotations
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Related, error
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.span import Span
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error
+from declarative_train.core.span import Span
 
 
 def below_a_value(span: Span, name: str, above: Span, text: str) -> Diagnostic:

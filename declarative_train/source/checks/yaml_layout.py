@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error
-from declarative_train.terms.amounts import counted
-from declarative_train.terms.span import Span
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error
+from declarative_train.core.span import Span
 
 
 def yaml_syntax(span: Span, message: str, help: str | None = None) -> Diagnostic:

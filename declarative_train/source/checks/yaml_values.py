@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from declarative_train.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
-from declarative_train.diagnostics.suggest import did_you_mean, respelt
-from declarative_train.terms.span import Span
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
+from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.span import Span
 
 
 def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flow: bool) -> Diagnostic:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import pytest
 
 from declarative_train.components.layers import LAYERS
-from declarative_train.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.recipe.model.expand import Expanded, expand
 from declarative_train.recipe.model.tree import BlockNode, ModelNode, Scope
 from declarative_train.source.reader import read_text
 from declarative_train.source.template import Templates
-from declarative_train.terms.span import Span
 
 PATH = "model.yaml"
 

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from declarative_train.components.layers import LAYERS
+from declarative_train.core.names import RESERVED, is_name
 from declarative_train.recipe.model.blocks import shipped_block, shipped_names
 from declarative_train.recipe.model.tree import LayerNode
-from declarative_train.terms.names import RESERVED, is_name
 
 
 def types(opened) -> Counter[str]:

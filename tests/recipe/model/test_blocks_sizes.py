@@ -6,11 +6,11 @@ from math import prod
 
 import pytest
 
+from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.lower import lower
 from declarative_train.recipe import load
 from declarative_train.recipe.model.selectors import check_rules, settings_of
 from declarative_train.recipe.recipe import Recipe
-from declarative_train.terms.tensor_spec import TensorSpec
 
 RECIPE = """
 name: size

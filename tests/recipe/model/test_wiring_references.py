@@ -121,7 +121,7 @@ def test_nothing_is_dead_where_the_objective_or_a_node_could_not_be_read(open_mo
 
 
 def test_an_unused_field_is_a_warning_and_an_unused_output_nothing(open_model) -> None:  # decisions, Q7
-    from declarative_train.terms.span import Span
+    from declarative_train.core.span import Span
 
     spans = {name: Span("model.yaml", 2, 3, 2, 9) for name in ("pixels", "spare")}
     opened = open_model(graph("lstm: {type: lstm, hidden_size: 4, input: pixels}", LAST), fields=spans)

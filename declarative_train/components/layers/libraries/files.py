@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.layers.libraries.problem import LibraryError
 from declarative_train.components.published import WEIGHTS
-from declarative_train.terms.machine import install
+from declarative_train.core.machine import install
 
 if TYPE_CHECKING:
     import torch

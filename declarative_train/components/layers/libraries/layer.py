@@ -13,11 +13,11 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from declarative_train.components.component import Init, Layer, Misfit
-from declarative_train.components.keyed import key_of
+from declarative_train.components.counter_rng import key_of
 from declarative_train.components.layers.libraries.problem import LibraryError
 from declarative_train.components.layers.sample_groups import Over
 from declarative_train.components.products import Product, Use
-from declarative_train.terms.machine import install
+from declarative_train.core.machine import install
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from declarative_train.components.inits.draws import Draws
     from declarative_train.components.layers.libraries.files import Files
-    from declarative_train.terms.tensor_spec import TensorSpec
+    from declarative_train.core.tensor_spec import TensorSpec
 
 Inputs = Mapping[str, "TensorSpec"]
 

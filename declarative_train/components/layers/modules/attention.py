@@ -295,7 +295,7 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 
 def has_flash(device: int) -> bool:
-    """What the compiler asks once, and takes for settled (`runtime/step/compiled.py`)."""
+    """What the compiler asks once, and takes for settled (`engine/step/compiled.py`)."""
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from declarative_train.components.component import LossModule
 from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 Forward = Callable[..., Tensor]
 

@@ -9,7 +9,7 @@ from declarative_train.components.component import Collective, Judged, MetricMod
 from declarative_train.components.losses.modules.elementwise import in_full
 from declarative_train.components.losses.modules.plugin import Forward, called, made_samples
 from declarative_train.components.metrics.modules.items import weights
-from declarative_train.terms.tensor_spec import TensorSpec
+from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Values:

@@ -1,0 +1,46 @@
+"""The one exception of the Python interface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.render import render
+
+RECIPE_HAS_ERRORS = 1
+WRONG_USE = 2
+RUN_FAILED = 3
+
+
+class DtrainError(Exception):
+    """What the commands would print before they give up.
+
+    message      all of it: of a recipe with errors each one, with its file, line and way out
+    diagnostics  those of a recipe that has errors, warnings among them; empty for other failures
+    exit_code    of the command that does the same: 1 the recipe has errors, 2 wrong use, 3 it failed
+
+    A notebook shows the message without a traceback: it is never a bug of this package.
+    """
+
+    def __init__(self, message: str, *, exit_code: int, diagnostics: Iterable[Diagnostic] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+        self.diagnostics = tuple(diagnostics)
+
+    def _render_traceback_(self) -> list[str]:
+        """Asked for by IPython."""
+        return [f"{type(self).__name__}: {self.message}"]
+
+
+def of_recipe(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> DtrainError:
+    """Of a recipe that has errors."""
+    found = tuple(diagnostics)
+    count = sum(each.is_error for each in found)
+    head = f"the recipe has {'an error' if count == 1 else f'{count} errors'}"
+    return DtrainError(f"{head}\n\n{render(found, texts).rstrip()}", exit_code=RECIPE_HAS_ERRORS, diagnostics=found)
+
+
+def in_words(lines: Iterable[str]) -> str:
+    """What a command prints, without its name in front."""
+    return "\n".join(line.removeprefix("dtrain: ") for line in lines)

@@ -1,0 +1,43 @@
+"""`set={"training.epochs": 3}` -> `training.epochs=3`, what `--set` takes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from declarative_train.app.api.compiling import Overrides
+from declarative_train.app.api.errors import WRONG_USE, DtrainError
+
+
+def overrides(set: Mapping[str, object] | None, with_: Sequence[str | os.PathLike[str]] | str) -> Overrides:
+    """`set` by dotted path, `with_`: files, merged in this order before. Raises DtrainError."""
+    files = [with_] if isinstance(with_, str | os.PathLike) else with_
+    values = [f"{key}={_yaml(key, value)}" for key, value in (set or {}).items()]
+    return Overrides([os.fspath(each) for each in files], values)
+
+
+def _yaml(key: str, value: object) -> str:
+    """JSON is YAML, but for what JSON does not have."""
+    plain = _plain(key, value)
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return ".nan" if math.isnan(plain) else f"{'-' if plain < 0 else ''}.inf"
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def _plain(key: str, value: object) -> object:
+    if value is None or isinstance(value, bool | str | int | float):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(key, each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(key, each) for each in value]
+    if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
+        return _plain(key, item())  # a number of numpy's or torch's
+    raise DtrainError(
+        f"set: `{key}` is a {type(value).__name__}, and a recipe holds numbers, words, lists and mappings",
+        exit_code=WRONG_USE,
+    )

@@ -1,0 +1,99 @@
+"""A plan in Python: shown, kept, run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.app.api.compiling import UnusablePlanError, read_saved_plan
+from declarative_train.app.api.diagnostics import Diagnostics
+from declarative_train.app.api.display import text_html
+from declarative_train.app.api.errors import RUN_FAILED, DtrainError, in_words
+from declarative_train.plan.codec import PlanError, from_json, save, to_json
+from declarative_train.planner.text.describe import describe
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from declarative_train.app.api.run import Run
+    from declarative_train.plan.plan import Plan
+
+
+def load_plan(path: str | os.PathLike[str]) -> PlanView:
+    """A plan that was saved (`PlanView.save`, `dtrain plan -o`, the `plan.json` of a run or of an export). Raises
+    DtrainError."""
+    try:
+        plan = from_json(Path(path).read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise DtrainError(f"cannot read {os.fspath(path)}: {error.strerror}", exit_code=RUN_FAILED) from None
+    except PlanError as error:
+        raise DtrainError(f"{os.fspath(path)} cannot be used: {error}", exit_code=RUN_FAILED) from None
+    return PlanView(plan, Diagnostics((), {}), os.fspath(path))
+
+
+class PlanView:
+    """A plan, as `dtrain plan` shows it.
+
+    plan         all that it holds, as frozen dataclasses (`plan.batch.global_batch_size`)
+    diagnostics  warnings on the recipe that it was made from
+    """
+
+    def __init__(self, plan: Plan, diagnostics: Diagnostics, saved: str | None = None) -> None:
+        self.plan = plan
+        self.diagnostics = diagnostics
+        self._saved = saved
+
+    @property
+    def text(self) -> str:
+        return describe(self.plan)
+
+    def to_json(self) -> str:
+        return to_json(self.plan)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """What `dtrain run PLAN.json` and `load_plan` take. Raises OSError."""
+        save(self.plan, Path(path))
+
+    def module(self) -> nn.Module:
+        """The model on the CPU, with its start values, under the recipe's names: for a look at it, or for
+        `load_state_dict`. A trained one is `Run.module`. Raises DtrainError where `model.weights` cannot be read."""
+        from declarative_train.engine.failures import RunFailure
+        from declarative_train.engine.step.model import started_model
+
+        try:
+            return started_model(self.plan)
+        except (RunFailure, OSError) as error:
+            raise DtrainError(str(error), exit_code=RUN_FAILED) from None
+
+    def run(
+        self, *, resume: str | os.PathLike[str] | None = None, max_steps: int | None = None, quiet: bool = False
+    ) -> Run:
+        """As `Recipe.run`. A saved plan is run as it is, and only while the files that it was made from are the same.
+        Raises DtrainError."""
+        from declarative_train.app.api.run import Run
+        from declarative_train.run.launch import launch
+        from declarative_train.run.signals import EXIT_FAILED
+
+        plan = self.plan
+        if self._saved is not None:
+            try:
+                plan = read_saved_plan(self._saved)
+            except UnusablePlanError as error:
+                raise DtrainError(str(error), exit_code=RUN_FAILED) from None
+        if max_steps is not None and max_steps < 1:
+            raise ValueError(f"max_steps is {max_steps}, and a run makes at least one step")
+        origin = None if resume is None else os.fspath(resume)
+        outcome = launch(plan, resume=origin, max_steps=max_steps, quiet=quiet, hosted=True)
+        if outcome.code == EXIT_FAILED or outcome.run_dir is None:
+            raise DtrainError(in_words(outcome.why), exit_code=RUN_FAILED)
+        return Run(outcome.run_dir)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.text.splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        return text_html(self.text, headings=True)

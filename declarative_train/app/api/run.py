@@ -1,0 +1,224 @@
+"""A run in Python: what became of it, its curves, its trained model."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from declarative_train.app.api.display import text_html
+from declarative_train.app.api.errors import RUN_FAILED, WRONG_USE, DtrainError
+from declarative_train.app.api.tables import Table, as_table, columns_of
+from declarative_train.app.records.record import Record, State, is_run, read_record
+from declarative_train.core.run_files import EVENTS
+from declarative_train.plan.run_folder import newest_first
+from declarative_train.run.event import Event
+from declarative_train.run.history import epoch_rows, step_rows
+from declarative_train.run.sinks.jsonl import read_events
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from declarative_train.inference.evaluate import Evaluation
+    from declarative_train.inference.export.folder import Exported
+    from declarative_train.inference.trained import Trained
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """The run in a folder, or, of the folder of a recipe's runs, its newest. Raises DtrainError where there is none."""
+    folder = Path(path)
+    if folder.is_dir() and not is_run(str(folder)):
+        inside = [each.path for each in os.scandir(folder) if each.is_dir() and is_run(each.path)]
+        folder = Path(newest_first(inside)[0]) if inside else folder
+    if not is_run(str(folder)):
+        found = f"{folder} is not a run" if folder.exists() else f"there is no run {folder}"
+        raise DtrainError(f"{found}: a run's folder is wanted, such as runs/NAME/TIME", exit_code=WRONG_USE)
+    return Run(folder)
+
+
+class Run:
+    """A run's folder. What it says is read when it is asked for, so that a run that is going on can be watched."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+
+    @property
+    def record(self) -> Record:
+        """All that `dtrain runs` knows of it."""
+        found = read_record(str(self.folder))
+        if found is None:
+            raise DtrainError(f"the run's folder {self.folder} is gone", exit_code=RUN_FAILED)
+        return found
+
+    @property
+    def state(self) -> State:
+        """running, finished, stopped early (`training.early_stop`), stopped (with a checkpoint), failed."""
+        return self.record.state
+
+    @property
+    def result(self) -> dict[str, float]:
+        """The final value of every set and metric (`validation/accuracy`), `best/...` the best; the latest of a run
+        that has not ended."""
+        return dict(self.record.values)
+
+    @property
+    def events(self) -> list[Event]:
+        """What the run has reported, as one history over all its sessions."""
+        path = self.folder / EVENTS
+        return read_events(path) if path.exists() else []
+
+    @property
+    def metrics(self) -> Table:
+        """A row for each logged step (`logging.every`): `step`, `epoch`, then columns as on TensorBoard
+        (`training/loss`, `training/lr`, `validation/accuracy`; nothing where it was not measured). A pandas DataFrame
+        where pandas is installed, else a pyarrow Table."""
+        return as_table(step_rows(self.events))
+
+    @property
+    def epochs(self) -> Table:
+        """A row for each epoch: the means of training over it, and the evaluations at its end. As `metrics`."""
+        return as_table(epoch_rows(self.events))
+
+    def trained(self, *, plugins: bool = True) -> Trained:
+        """The trained model with its fields, statistics and class names: of the best checkpoint, else of the newest.
+        `plugins`: import those of the run. Raises DtrainError."""
+        from declarative_train.inference.trained import open_trained
+
+        with _worded():
+            return open_trained(self.folder, plugins=plugins)
+
+    def module(self, *, device: str = "cpu") -> nn.Module:
+        """The trained model under the recipe's names, in evaluation mode. It takes prepared fields, by position, and
+        returns a tuple of what the objective reads (`Trained.plan.graph`). Raises DtrainError."""
+        with _worded():
+            return self.trained().module(device)
+
+    def predict(
+        self,
+        rows: Any,
+        *,
+        outputs: Sequence[str] = (),
+        keep: Sequence[str] = (),
+        batch_size: int | None = None,
+        device: str = "auto",
+        ranks: int = 1,
+    ) -> Table:
+        """What the model says about new rows, as `dtrain predict`: class names and probabilities, numbers in their own
+        unit. `rows`: a pandas DataFrame, a pyarrow Table, a mapping of columns, or the path of a file (csv, jsonl,
+        parquet, npy). `outputs`: nodes to give as they are, such as an embedding; `keep`: columns to repeat; `ranks`:
+        processes that share the rows, with the answer of one. The answer is a DataFrame with the index of the one that
+        was given; where pandas is not installed, a pyarrow Table. Raises DtrainError."""
+        from declarative_train.inference.predict import Prediction
+
+        with _worded():
+            trained = self.trained()
+            prediction = Prediction(trained, outputs=outputs, batch_size=batch_size, device=device, ranks=ranks)
+            if isinstance(rows, str | os.PathLike):
+                samples = prediction.opened([os.fspath(rows)], keep)
+            else:
+                samples = prediction.of_frame(columns_of(rows), keep)
+            return as_table(list(prediction.tables(samples)), like=rows)
+
+    def evaluate(
+        self,
+        rows: Any = None,
+        *,
+        set: str | None = None,
+        num_worst: int = 5,
+        max_samples: int | None = None,
+        batch_size: int | None = None,
+        device: str = "auto",
+        ranks: int = 1,
+    ) -> Evaluation:
+        """Exact metrics, what is mistaken for what, and the worst samples, as `dtrain evaluate`: on a set of the run
+        (`set`; by default the first that it evaluated) or on new rows with their targets, as `predict` takes them.
+        `max_samples`: so many of the set, as `evaluation.max` takes them; `ranks`: processes that share the samples.
+        Raises DtrainError."""
+        from declarative_train.inference.evaluate import evaluate
+
+        if rows is not None and set is not None:
+            raise DtrainError("evaluate takes rows or a set of the run, not both", exit_code=WRONG_USE)
+        with _worded(), _as_file(rows) as data:
+            return evaluate(
+                self.trained(),
+                set_name=set,
+                data=data,
+                max_samples=max_samples,
+                num_worst=num_worst,
+                batch_size=batch_size,
+                device=device,
+                ranks=ranks,
+            )
+
+    def export(
+        self,
+        to: Literal["huggingface", "onnx", "safetensors", "state-dict", "torch-export"],
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        outputs: Sequence[str] = (),
+        inputs: Literal["raw", "prepared"] = "raw",
+        dtype: Literal["float32", "float64", "float16", "bfloat16"] | None = None,
+    ) -> Exported:
+        """A folder with the model as other tools load it, as `dtrain export`. Raises DtrainError."""
+        from declarative_train.inference.export.folder import export
+
+        with _worded():
+            return export(self.trained(), to, folder, outputs=outputs, numbers=inputs, dtype=dtype)
+
+    def __repr__(self) -> str:
+        record = self.record
+        values = ", ".join(f"{name} {value:.4g}" for name, value in list(record.values.items())[:4])
+        return f"<Run {self.folder}: {record.state} after {record.step:,} steps{', ' * bool(values)}{values}>"
+
+    def _repr_html_(self) -> str:
+        from declarative_train.app.records.record import checkpoints_of
+
+        record, (last, best) = self.record, checkpoints_of(str(self.folder))
+        rows = [
+            ("run", str(self.folder)),
+            ("state", record.state),
+            ("steps", f"{record.step:,} of {record.num_steps:,}"),
+        ]
+        rows += [(name, f"{value:.6g}") for name, value in record.values.items()]
+        rows += [(word, path) for word, path in (("checkpoint", last), ("best", best)) if path is not None]
+        width = max(len(name) for name, _ in rows)
+        return text_html("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
+
+
+@contextmanager
+def _as_file(rows: Any) -> Iterator[str | None]:
+    """The path of a table: what is in memory is written for as long as it is read."""
+    if rows is None or isinstance(rows, str | os.PathLike):
+        yield None if rows is None else os.fspath(rows)
+        return
+    from pyarrow import parquet
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "rows.parquet")
+        parquet.write_table(columns_of(rows), path)
+        yield path
+
+
+@contextmanager
+def _worded() -> Iterator[None]:
+    """What the commands report becomes the one exception of this interface."""
+    from declarative_train.components.data import SourceError
+    from declarative_train.components.registry import ComponentError
+    from declarative_train.data.spec import DataError
+    from declarative_train.engine.failures import RunFailure, explain
+    from declarative_train.inference.input import InputError
+    from declarative_train.inference.trained import UsageError
+
+    try:
+        yield
+    except DtrainError:
+        raise
+    except InputError as error:
+        raise DtrainError(str(error), exit_code=1) from None
+    except UsageError as error:
+        raise DtrainError(str(error), exit_code=WRONG_USE) from None
+    except (RunFailure, DataError, ComponentError, SourceError, OSError, MemoryError) as error:
+        raise DtrainError(explain(error), exit_code=RUN_FAILED) from error

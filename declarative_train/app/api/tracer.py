@@ -1,0 +1,37 @@
+"""What tries a step for the compiler, imported when there is something to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.planner.estimate.memory import Scale
+    from declarative_train.planner.estimate.model import ModelFacts
+    from declarative_train.planner.estimate.tracing import Traced, Tracer
+
+
+class LateTracer:
+    """A `Tracer`: `planner/footprint/forecast.py`. `meanwhile`: what this process does while others try."""
+
+    def __init__(self, meanwhile: Callable[[], object] | None = None) -> None:
+        self._meanwhile = meanwhile
+        self._tracer: Tracer | None = None
+
+    def memory(self, plan: Plan) -> Traced:
+        return self._found().memory(plan)
+
+    @property
+    def spent_s(self) -> float:
+        return 0.0 if self._tracer is None else self._tracer.spent_s
+
+    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
+        return self._found().scale(plan, model)
+
+    def _found(self) -> Tracer:
+        if self._tracer is None:
+            from declarative_train.planner.footprint.forecast import Forecast
+
+            self._tracer = Forecast(self._meanwhile)
+        return self._tracer

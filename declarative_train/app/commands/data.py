@@ -1,0 +1,141 @@
+"""`dtrain data show RECIPE`: what the data hold, and what the model will see of them. `index` makes beforehand what is
+made once of the data, `tokenizer` a tokenizer of their texts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.app.api.compiling import Compiled, texts_of
+from declarative_train.app.compile import add_recipe_arguments, is_missing, load_recipe, report
+from declarative_train.app.numbers import positive
+from declarative_train.app.printing import print_error, print_text
+from declarative_train.app.views.table import table, terminal_width
+
+if TYPE_CHECKING:
+    from declarative_train.data.spec import DataSpec
+
+_PAGE_WIDTH = 120  # characters of a line of the page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what",
+        choices=["show", "index", "tokenizer"],
+        help="show: sets, columns, fields, classes and the first samples; index: make tokens now, which a run makes "
+        "once; tokenizer: train one on the training texts of a recipe, or on text files",
+    )
+    add_recipe_arguments(parser)
+    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, and so run their code")
+    parser.add_argument("more", nargs="*", metavar="FILE", help="with tokenizer: more text files")
+    parser.add_argument("-o", "--output", metavar="FILE.json", help="with tokenizer: the file to write")
+    parser.add_argument("--vocab", type=positive, metavar="N", help="with tokenizer: how many tokens")
+    parser.add_argument(
+        "--special", action="append", default=[], metavar="TOKEN", help="with tokenizer: a token of its own"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write it as one page for a browser, pictures included")
+    parser.add_argument(
+        "--pictures",
+        metavar="FILE.png",
+        help="write a sheet of some training pictures, before and after the transforms",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.what != "tokenizer" and (args.more or args.output or args.vocab or args.special):
+        print("dtrain: FILE, -o, --vocab and --special are for `dtrain data tokenizer`", file=sys.stderr)
+        return 2
+    if args.what == "tokenizer":
+        from declarative_train.app.commands.data_tokenizer import train
+
+        return train(args)
+    if is_missing(args.recipe):
+        return 2
+    from declarative_train.components.data import SourceError
+    from declarative_train.data.materialize import BadSampleError
+    from declarative_train.data.spec import DataError
+
+    try:
+        return _index(args) if args.what == "index" else _show(args)
+    except (DataError, SourceError, BadSampleError) as error:
+        print_error(str(error))
+        return 3
+    except OSError as error:
+        print(f"dtrain: cannot write {error.filename}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 3
+
+
+def _described(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
+    """(the recipe's name, its data; None where something is wrong, which is said)."""
+    from declarative_train.data.build_spec import describe
+
+    loaded = load_recipe(args, plugins=args.plugins)
+    diagnostics = list(loaded.diagnostics)
+    data = None
+    if loaded.recipe is not None:
+        recipe = loaded.recipe
+        floats = recipe.training.precision.of_fields
+        data, found = describe(recipe.data, recipe.seed, recipe.span, floats=floats)
+        diagnostics += found
+    report(Compiled(loaded, None, tuple(diagnostics), texts_of(loaded)))
+    return "" if loaded.recipe is None else loaded.recipe.name, data
+
+
+def _index(args: argparse.Namespace) -> int:
+    from declarative_train.app.views.texts import kept
+    from declarative_train.data.opened import prepared_sets
+
+    _, data = _described(args)
+    if data is None:
+        return 1
+    lines = kept(prepared_sets(data))
+    print_text("\n".join(lines) if lines else "nothing is made of these data beforehand")
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from declarative_train.app.views.data import page, sections
+    from declarative_train.app.views.values import LONGEST_WORD, first_rows
+    from declarative_train.data.materialize import BadSampleError
+    from declarative_train.data.opened import prepared_sets
+    from declarative_train.data.sets import said
+    from declarative_train.data.spec import DataError
+    from declarative_train.data.splitting import TRAINING
+
+    name, data = _described(args)
+    if data is None:
+        return 1
+    sheet, whole_page = None, []
+    try:
+        with said(prepared_sets(data)[TRAINING]):  # which file is broken
+            shown = sections(data)
+            rows = first_rows(data, terminal_width())
+            if args.pictures or args.html:
+                from declarative_train.app.views.image_grid import picture_sheet
+
+                sheet = picture_sheet(data)
+            if args.html:
+                whole_page = first_rows(data, _PAGE_WIDTH)
+    except DataError as error:
+        skip = isinstance(error.__cause__, BadSampleError)
+        hint = "; help: correct the file, or leave such rows out: `--set data.on_bad_row=skip`" if skip else ""
+        raise DataError(f"{error}{hint}") from error
+    if args.pictures:
+        if sheet is None:
+            print(
+                "dtrain: the recipe has no field of `type: image`, and there are no pictures to write", file=sys.stderr
+            )
+            return 2
+        Path(args.pictures).write_bytes(sheet)
+    if args.html:
+        Path(args.html).write_text(page(name, shown, whole_page, sheet), encoding="utf-8")
+    for each in shown:
+        text = table(each.header, each.rows, right=each.right, width=terminal_width(), longest_word=LONGEST_WORD)
+        print_text(f"{each.title}\n\n{text}\n")
+    print_text(rows)
+    for path in (args.pictures, args.html):
+        if path:
+            print(f"dtrain: {path} written", file=sys.stderr)
+    return 0

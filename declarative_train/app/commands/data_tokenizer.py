@@ -1,0 +1,138 @@
+"""`dtrain data tokenizer RECIPE|FILES -o tokenizer.json --vocab N`: a byte-pair tokenizer of the training texts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.app.api.compiling import Compiled, texts_of
+from declarative_train.app.compile import is_missing, load_recipe, report
+from declarative_train.app.printing import print_text
+from declarative_train.core.amounts import counted
+
+if TYPE_CHECKING:
+    from declarative_train.components.data import Table
+    from declarative_train.data.rows import Rows
+    from declarative_train.recipe.recipe import Recipe
+
+_AT_ONCE = 256  # texts
+
+
+def train(args: argparse.Namespace) -> int:
+    from declarative_train.components.data import SourceError
+    from declarative_train.components.texts.tokenizer import TokenizerError
+    from declarative_train.data.splitting import SplitError
+
+    if args.output is None or args.vocab is None:
+        print("dtrain: say what to write and how large: `-o tokenizer.json --vocab 8000`", file=sys.stderr)
+        return 2
+    if Path(args.output).exists():
+        message = f"{args.output} is there, and models may have been trained with it"
+        print(f"dtrain: {message}; help: name another file, or remove it", file=sys.stderr)
+        return 2
+    try:
+        return _train(args)
+    except (SourceError, TokenizerError, SplitError) as error:
+        hint = getattr(error, "help", None)
+        print(f"dtrain: {error}{f'; help: {hint}' if hint else ''}", file=sys.stderr)
+        return 3
+    except OSError as error:
+        print(f"dtrain: cannot write {args.output}: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        return 3
+
+
+def _train(args: argparse.Namespace) -> int:
+    from declarative_train.components.texts.tokenizer import tokenizer
+    from declarative_train.components.texts.training import trained
+
+    texts = _Texts(args)
+    if texts.sources is None:
+        return texts.code
+    content = trained(iter(texts), args.vocab, args.special)
+    path, part = Path(args.output), Path(f"{args.output}.{os.getpid()}.part")
+    part.write_text(content, encoding="utf-8")
+    part.replace(path)
+    made = tokenizer(str(path.absolute()))
+    num_tokens = sum(len(made.encode(text)) for text in texts.sample)
+    num_bytes = sum(len(text.encode()) for text in texts.sample)
+    rate = f"; a token is {num_bytes / num_tokens:.2f} bytes in the first of them" if num_tokens else ""
+    print_text(f"{args.output}: {counted(made.num_tokens, 'token')} of {counted(texts.num_texts, 'text')}{rate}")
+    if made.num_tokens < args.vocab:
+        print(f"dtrain: the texts have no more pairs: {made.num_tokens:,} of {args.vocab:,} tokens", file=sys.stderr)
+    return 0
+
+
+class _Texts:
+    """`sources` None: something is wrong, and said; `code` is then the command's."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.num_texts, self.sample, self.code = 0, list[str](), 2
+        self.sources: list[tuple[Table, str, Rows]] | None = None
+        if args.recipe != "-" and not args.recipe.endswith((".yaml", ".yml")):
+            self.sources = _files([args.recipe, *args.more])
+        elif args.more:
+            print("dtrain: name a recipe, or text files", file=sys.stderr)
+        elif not is_missing(args.recipe):
+            loaded = load_recipe(args, plugins=args.plugins)
+            report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
+            self.code = 1
+            self.sources = None if loaded.recipe is None else _of_recipe(loaded.recipe)
+
+    def __iter__(self) -> Iterator[str]:
+        for table, column, rows in self.sources or ():
+            for _, numbers in rows.chunks(_AT_ONCE):
+                for text in table.read([column], numbers)[column].tolist():
+                    if text is None:
+                        continue
+                    if table.columns[column].dtype == "messages":
+                        text = _said(text)
+                    self.num_texts += 1
+                    if len(self.sample) < _AT_ONCE:
+                        self.sample.append(text)
+                    yield text
+
+
+def _said(dialogue: str) -> str:
+    """What stands in its messages."""
+    from declarative_train.components.texts.chat import ChatError, messages
+
+    try:
+        found = [each.get("content") for each in messages(dialogue)]
+    except ChatError:  # lint says what is wrong
+        found = []
+    return "\n".join(each for each in found if isinstance(each, str))
+
+
+def _files(paths: list[str]) -> list[tuple[Table, str, Rows]]:
+    from declarative_train.components.datasets.text import TextDataset
+    from declarative_train.data.rows import RowRange
+
+    table = TextDataset(path=tuple(os.path.abspath(path) for path in paths), documents="file").open()
+    return [(table, "text", RowRange(0, table.num_rows))]
+
+
+def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, Rows]] | None:
+    """The training rows of each column of texts that a field makes tokens of, or the files of a stream of tokens."""
+    from declarative_train.components.datasets.text import TextDataset
+    from declarative_train.data.rows import RowRange
+    from declarative_train.data.splitting import TRAINING, split_rows
+
+    section, source = recipe.data, recipe.data.source
+    columns = list(dict.fromkeys(name for each in section.fields.values() if each.takes_text for name in each.wanted))
+    if isinstance(source, TextDataset) and source.documents is None:
+        table = source.model_copy(update={"documents": "file", "tokenizer": "bytes", "eos": False}).open()
+        return [(table, "text", RowRange(0, table.num_rows))]
+    if not columns:
+        print("dtrain: the recipe has no field of `type: tokens`, whose texts would be taken", file=sys.stderr)
+        return None
+    table = source.open()
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        print(f"dtrain: there is no column `{missing[0]}`", file=sys.stderr)
+        return None
+    rows = split_rows(table, section.split, recipe.seed, None, None)[TRAINING]
+    return [(table, name, rows) for name in columns]

@@ -1,0 +1,46 @@
+"""`dtrain export RUN --to FORMAT`: a trained model as files that other tools load."""
+
+from __future__ import annotations
+
+import argparse
+
+from declarative_train.app.printing import print_text
+from declarative_train.app.trained import add_run_argument, answered, opened
+from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+    parser.add_argument("--to", choices=NAMES, required=True, help="what is written")
+    parser.add_argument("-o", dest="out", metavar="FOLDER", help="default: export-FORMAT in the run's folder")
+    parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="give what this node computes, such as an embedding",
+    )
+    parser.add_argument(
+        "--inputs",
+        choices=("raw", "prepared"),
+        default="raw",
+        help="raw (default): numbers as in the columns, prepared in the model; prepared: fields as in training",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="of weights and computation; default: as they were trained")
+
+
+def run(args: argparse.Namespace) -> int:
+    return answered(lambda: _export(args))
+
+
+def _export(args: argparse.Namespace) -> int:
+    from declarative_train.inference.export.folder import export
+
+    made = export(opened(args), args.to, args.out, outputs=args.output, numbers=args.inputs, dtype=args.dtype)
+    print_text(f"{made.folder}: {', '.join(made.files)}")
+    if args.to in PUBLISHED:
+        print_text(f"`{made.inputs[0]}`, a model of {PUBLISHED[args.to]}")
+    else:
+        print_text(f"from {', '.join(made.inputs)} to {', '.join(made.outputs)}")
+    print_text(f"loaded back: the same to {made.apart:.1g}" if made.apart else "loaded back: the same")
+    return 0

@@ -1,0 +1,65 @@
+"""`dtrain generate RUN --prompt TEXT`: a trained text model writes on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from declarative_train.app.numbers import not_negative, positive, share
+from declarative_train.app.printing import print_text
+from declarative_train.app.trained import add_run_argument, answered, opened
+
+_TOKENS = 200
+_BETWEEN = "\n---\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="how the text begins; - for standard input")
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="TEXT is what a user says, or messages as JSON: written by the chat template of the model's tokenizer",
+    )
+    parser.add_argument("--max-tokens", type=positive, default=_TOKENS, metavar="N", help="tokens to write (200)")
+    parser.add_argument(
+        "--temperature", type=not_negative, default=1.0, metavar="T", help="0: always the likeliest token (1)"
+    )
+    parser.add_argument("--top-k", type=positive, metavar="K", help="draw among the K likeliest tokens")
+    parser.add_argument("--top-p", type=share, metavar="P", help="draw among the fewest tokens that have probability P")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same text (0)")
+    parser.add_argument("--num", type=positive, default=1, metavar="N", help="how many texts (1)")
+    parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto (default), cpu, cuda, cuda:1, mps")
+
+
+def run(args: argparse.Namespace) -> int:
+    return answered(lambda: _generate(args))
+
+
+def _generate(args: argparse.Namespace) -> int:
+    from declarative_train.engine.step.sampling import Sampling
+    from declarative_train.inference.generate import TextModel, generate
+
+    model = TextModel(opened(args), args.device)
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    note = _note(model.reason, model.context, len(prompt.encode()) + args.max_tokens)
+    if note:
+        print(f"dtrain: {note}", file=sys.stderr)
+    sampling = Sampling(args.temperature, args.top_k, args.top_p)
+    for number in range(args.num):
+        pieces = generate(model, prompt, args.max_tokens, sampling, args.seed, number, chat=args.chat)
+        first = next(pieces, "")  # what is wrong with the prompt is said before anything is written
+        print_text((_BETWEEN if number else "") + ("" if args.chat else prompt) + first, end="")
+        for piece in pieces:
+            print_text(piece, end="")
+            sys.stdout.flush()
+    print_text("")
+    return 0
+
+
+def _note(reason: str, context: int, wanted: int) -> str:
+    if reason:
+        return f"each token is computed from the {context} before it anew, as nothing can be kept: {reason}"
+    if wanted > context:
+        return f"the model sees {context} tokens; beyond that each token is computed from the {context} before it anew"
+    return ""

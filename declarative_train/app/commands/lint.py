@@ -1,0 +1,206 @@
+"""`dtrain lint PATH...`: what is wrong with recipes, without starting anything."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.app.api.compiling import STDIN_NAME, Linted, lint_recipe
+from declarative_train.app.compile import STDIN, add_override_arguments, is_missing, overrides_of
+from declarative_train.app.printing import print_text
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.render import FORMATS, Selection, render
+
+if TYPE_CHECKING:
+    from declarative_train.core.diagnostics.fixes import Fixed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="recipes, folders of recipes, or - for standard input")
+    parser.add_argument(
+        "--format", choices=sorted(FORMATS), default="full", help="how diagnostics are written (default: full)"
+    )
+    parser.add_argument("--select", default="", metavar="CODES", help="only these codes or prefixes: G,P012")
+    parser.add_argument("--ignore", default="", metavar="CODES", help="not these codes or prefixes")
+    parser.add_argument("--static", action="store_true", help="syntax, keys, wiring and layout only; no data, no torch")
+    parser.add_argument("--plugins", action="store_true", help="import the recipes' plugins, to know their shapes")
+    parser.add_argument("--fix", action="store_true", help="apply the fixes that cannot change the plan")
+    parser.add_argument("--unsafe-fixes", action="store_true", help="apply also fixes that may change the plan")
+    parser.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
+    parser.add_argument("--statistics", action="store_true", help="count the diagnostics by code")
+    add_override_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    files, num_skipped = recipe_files(args.paths)
+    missing = [path for path in files if is_missing(path)]
+    if missing:
+        return 2
+    if not files:
+        print(f"dtrain: no recipe below {', '.join(args.paths)}{_passed_over(num_skipped)}", file=sys.stderr)
+        return 2
+    selection = Selection.parse(select=args.select, ignore=args.ignore)
+    rules = {}
+    if args.format == "sarif" or selection.selected or selection.ignored:
+        from declarative_train.app.catalogue import catalogue
+
+        rules = catalogue()
+    if unknown := selection.unknown(rules) if rules else ():
+        print(f"dtrain: no diagnostic begins with `{unknown[0]}`; `dtrain explain` lists them", file=sys.stderr)
+        return 2
+    stdin = sys.stdin.read() if STDIN in files else None
+    linted = lint_all(files, stdin, selection, args)
+    if args.diff:
+        show_diff(linted, mend(linted, files, stdin, selection, args)[0])
+        return exit_code(linted)
+    if args.fix or args.unsafe_fixes:
+        mended, linted = mend(linted, files, stdin, selection, args)
+        write(mended)
+    color = args.format == "full" and sys.stdout.isatty()
+    sys.stdout.write(render(linted.diagnostics, linted.texts, format=args.format, color=color, rules=rules))
+    if args.statistics:
+        for code, count in Counter(item.code for item in linted.diagnostics).most_common():
+            print_text(f"{count:>6}  {code}")
+    if args.format == "full":
+        print_text(summary(len(files), linted.diagnostics) + _passed_over(num_skipped))
+    return exit_code(linted)
+
+
+def _passed_over(count: int) -> str:
+    if not count:
+        return ""
+    return f" ({count} other YAML file{'s' * (count != 1)} passed over: name one to lint it)"
+
+
+def exit_code(linted: Linted) -> int:
+    return 1 if any(item.is_error for item in linted.diagnostics) else 0
+
+
+MODELINE = re.compile(r"#.*\$schema[=:].*recipe\.schema\.json")
+SECTION = re.compile(r"(?m)^(data|model|objective|training|parallelism|layout|extends|fragment)\s*:")
+PART = re.compile(r"(?m)^(?:extends\s*:\s*(?:-\s*)?\[?\s*[\"']?[^\s#]+\.ya?ml\b|fragment\s*:\s*true\b)")
+
+
+def looks_like_recipe(text: str) -> bool:
+    """Editors and folders hold all kinds of YAML: ours names our schema, has two of our sections, or says of itself
+    that it rests on another file or is a part of one."""
+    return MODELINE.search(text) is not None or len(set(SECTION.findall(text))) > 1 or PART.search(text) is not None
+
+
+def recipe_files(paths: list[str]) -> tuple[list[str], int]:
+    """The files to lint, and how many YAML files of folders are no recipes. What is named is linted whatever it is."""
+    found: list[str] = []
+    skipped = 0
+    for path in paths:
+        if path == STDIN or not Path(path).is_dir():
+            found.append(path)
+            continue
+        for file in _yaml_below(path):
+            try:
+                is_recipe = looks_like_recipe(file.read_text("utf-8", "replace"))
+            except OSError:
+                is_recipe = True  # linting it says why it cannot be read
+            if is_recipe:
+                found.append(str(file))
+            else:
+                skipped += 1
+    return found, skipped
+
+
+def _yaml_below(path: str) -> list[Path]:
+    """Not in hidden folders, nor in what other people's packages are installed in."""
+    found = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in ("site-packages", "node_modules")
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+        ]
+        found += [Path(folder, name) for name in files if name.endswith((".yaml", ".yml")) and not name.startswith(".")]
+    return sorted(found)
+
+
+def lint_all(
+    files: list[str],
+    stdin: str | None,
+    selection: Selection,
+    args: argparse.Namespace,
+    edited: Mapping[str, str] | None = None,
+) -> Linted:
+    """Every file; a base that several recipes share is reported once. `edited`: texts instead of those of files."""
+    diagnostics: dict[Diagnostic, None] = {}
+    texts: dict[str, str] = {}
+    for number, path in enumerate(files):
+        if number:
+            gc.enable()  # which one file does not need, see app/main.py
+        linted = lint(path, stdin, args, edited)
+        diagnostics |= dict.fromkeys(item for item in linted.diagnostics if selection.takes(item.code))
+        texts |= linted.texts
+    return Linted(list(diagnostics), texts)
+
+
+def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping[str, str] | None = None) -> Linted:
+    """One recipe. With `--static` nothing of torch or of the data is looked at."""
+    name, texts = path, edited
+    if path == STDIN and stdin is not None:
+        name, texts = STDIN_NAME, {STDIN_NAME: stdin, **(edited or {})}
+    return lint_recipe(name, overrides_of(args), texts=texts, static=args.static, plugins=args.plugins)
+
+
+def mend(
+    linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
+) -> tuple[Fixed, Linted]:
+    """(the files edited until nothing is left to mend, what is still wrong with them); nothing is written."""
+    from declarative_train.core.diagnostics import fixes
+
+    last = linted
+
+    def lint_again(texts: Mapping[str, str]) -> list[Diagnostic]:
+        nonlocal last
+        last = lint_all(files, stdin, selection, args, texts)
+        return last.diagnostics
+
+    texts = {
+        path: text
+        for path, text in linted.texts.items()
+        if is_on_disk(path, text) or (args.diff and path == STDIN_NAME)
+    }
+    return fixes.mend(linted.diagnostics, texts, lint_again, unsafe=args.unsafe_fixes), last
+
+
+def is_on_disk(path: str, text: str) -> bool:
+    """Byte for byte: what is no UTF-8 was replaced to be shown, and would be lost."""
+    return Path(path).is_file() and Path(path).read_bytes() == text.encode("utf-8", "surrogatepass")
+
+
+def write(mended: Fixed) -> None:
+    for path, text in mended.texts.items():
+        Path(path).write_bytes(text.encode("utf-8"))
+    print(f"mended {mended.count}", file=sys.stderr)
+
+
+def show_diff(linted: Linted, mended: Fixed) -> None:
+    from declarative_train.core.diagnostics.fixes import unified_diff
+
+    if not mended.texts and linted.diagnostics:
+        print("nothing that --fix would change; `dtrain lint` shows what is wrong", file=sys.stderr)
+    for path, text in mended.texts.items():
+        sys.stdout.write(unified_diff(path, linted.texts[path], text))
+
+
+def summary(num_files: int, diagnostics: list[Diagnostic]) -> str:
+    counts = Counter(str(item.severity) for item in diagnostics)
+    files = f"{num_files} file{'s' * (num_files != 1)}"
+    if not counts:
+        return f"{files}: nothing wrong"
+    words = (f"{count} {word}{'s' * (count != 1 and word != 'needs verification')}" for word, count in counts.items())
+    return f"{files}: {', '.join(words)}"

@@ -1,0 +1,71 @@
+"""`dtrain predict RUN INPUT...`: new rows in, what the trained model says of each out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from declarative_train.app.numbers import positive
+from declarative_train.app.trained import add_compute_arguments, add_run_argument, answered, check_started_alone, opened
+from declarative_train.core.amounts import counted
+
+_SHOWN = 6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_argument(parser)
+    parser.add_argument(
+        "input",
+        nargs="+",
+        metavar="INPUT",
+        help="csv, jsonl, parquet, npy, npz or SQLite files, or - for a csv on stdin",
+    )
+    parser.add_argument(
+        "-o", dest="out", default="-", metavar="OUT", help="a .csv, .parquet or .jsonl file; else stdout"
+    )
+    parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="give what this node computes, such as an embedding",
+    )
+    parser.add_argument(
+        "--keep", action="append", default=[], metavar="COLUMN", help="repeat this column of the input; * for all"
+    )
+    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="share the rows out to N processes")
+    add_compute_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    return answered(lambda: _predict(args))
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from declarative_train.inference.predict import Prediction
+    from declarative_train.inference.writing import STDOUT, kind_of, write
+
+    check_started_alone("predict")
+    kind_of(args.out)
+    trained = opened(args)
+    prediction = Prediction(
+        trained, outputs=args.output, batch_size=args.batch_size, device=args.device, ranks=args.ranks
+    )
+    if prediction.drawing:
+        drawn = ", ".join(f"`{name}`" for name in prediction.drawing)
+        print(f"dtrain: {drawn} draws random numbers: other batches give other values", file=sys.stderr)
+    samples = prediction.opened(args.input, args.keep)
+    names: list[str] = []
+
+    def tables() -> object:
+        for table in prediction.tables(samples):
+            names[:] = table.column_names
+            yield table
+
+    count = write(args.out, tables())  # type: ignore[arg-type]
+    if args.out != STDOUT:
+        more = f", ... ({len(names)} columns)" if len(names) > _SHOWN else ""
+        what = ", ".join(names[:_SHOWN])
+        word = "row" if trained.plan.data.window is None else "window"
+        print(f"dtrain: {args.out}: {counted(count, word)} of {what}{more}, by {trained.name}", file=sys.stderr)
+    return 0

@@ -1,0 +1,126 @@
+"""`dtrain run RECIPE|PLAN.json`: lint, compile, launch, train."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+from declarative_train.app.compile import (
+    add_recipe_arguments,
+    compile_recipe,
+    is_changed,
+    is_missing,
+    read_saved_plan,
+    report,
+)
+from declarative_train.app.numbers import positive
+from declarative_train.app.printing import print_text
+from declarative_train.engine.launchers import is_one_of_many
+from declarative_train.plan.plan import Plan
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe_arguments(parser, metavar="RECIPE|PLAN.json")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="auto",
+        metavar="auto|PATH",
+        help="continue from a checkpoint: the newest of this recipe's runs, or a run or checkpoint folder",
+    )
+    parser.add_argument("--max-steps", type=positive, metavar="N", help="end this session after N more optimizer steps")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    parser.add_argument(
+        "--run-dir",
+        metavar="PATH",
+        help="the folder of this run, instead of a new one below logging.dir; with --resume, go on with what it holds",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no progress: only the result, and what goes wrong")
+
+
+def run(args: argparse.Namespace) -> int:
+    compiled = partial(plan_to_run, args)
+    folder = None if args.run_dir is None else Path(args.run_dir)
+    if folder is not None and args.resume not in (None, "auto"):
+        print("dtrain: --run-dir names the folder of the run, so --resume takes no other path", file=sys.stderr)
+        return 2
+    how = {"resume": args.resume, "max_steps": args.max_steps, "quiet": args.quiet, "folder": folder}
+    if is_one_of_many():
+        from declarative_train.run.torchrun import run_as_rank
+
+        return run_as_rank(compiled, **how, on_end=partial(tell_result, args.json))
+    plan, code = compiled()
+    if args.dry_run and code == 0:
+        return 0
+    run_dir = None
+    if plan is not None:
+        from declarative_train.run.launch import launch
+        from declarative_train.run.processes import say
+
+        outcome = launch(plan, **how)
+        say(outcome.why)
+        code, run_dir = outcome.code, outcome.run_dir
+    if run_dir is not None:
+        tell_result(args.json, run_dir, code)
+    elif args.json:
+        print(json.dumps({"run": None, "state": "not started", "exit_code": code}))
+    return code
+
+
+def import_for_launch() -> None:
+    """While another process tries a step: 0.1 s of what comes after it."""
+    from declarative_train.plan.codec import adapter
+    from declarative_train.run.processes import import_for_ranks
+
+    adapter()
+    import_for_ranks()
+
+
+def tell_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
+    """On standard output: what scripts read, and what stays when the progress has gone."""
+    from declarative_train.app.records.record import read_record
+    from declarative_train.app.views.result import result_json, result_text
+
+    record = read_record(str(run_dir))
+    if as_json:  # the folder may have been taken away meanwhile
+        gone = {"run": str(run_dir), "state": "gone"}
+        print(json.dumps((gone if record is None else result_json(record)) | {"exit_code": code}))
+    elif record is None:
+        print_text(f"run  {run_dir}")
+    else:
+        print_text(result_text(record))
+
+
+def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
+    """As `compile_or_report`; of a dry run it is printed, and there is none to run."""
+    plan, code = compile_or_report(args)
+    if plan is not None and args.dry_run:
+        from declarative_train.planner.text.describe import describe
+
+        print_text(describe(plan))
+        return None, code
+    return plan, code
+
+
+def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
+    """The plan, or None and the exit code after the reasons were printed."""
+    if is_missing(args.recipe):
+        return None, 2
+    if args.recipe.endswith(".json"):
+        if is_changed(args):
+            return None, 2
+        plan = read_saved_plan(args.recipe)
+        return plan, 0 if plan is not None else 3
+    compiled = compile_recipe(args, plugins=True, meanwhile=None if args.dry_run else import_for_launch)
+    report(compiled)
+    recipe = compiled.loaded.recipe
+    if recipe is not None and recipe.sweep is not None and not args.quiet:
+        print(
+            f"note: this run is of the recipe as it stands; `dtrain sweep {args.recipe}` runs its sweep",
+            file=sys.stderr,
+        )
+    return compiled.plan, 0 if compiled.plan is not None else 1

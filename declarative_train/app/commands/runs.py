@@ -1,0 +1,103 @@
+"""`dtrain runs [DIR]`: the runs in a folder, what tells them apart, and what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.app.printing import print_text
+
+if TYPE_CHECKING:
+    from declarative_train.app.records.record import Record
+
+WIDTH = 80  # where the terminal does not say
+LONGEST_REASON = 3  # failed runs whose reasons are told below the table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", nargs="?", default="runs", help="a folder of runs, or one run (default: runs)")
+    parser.add_argument("--json", action="store_true", help="print a list of objects, newest first")
+    parser.add_argument("--sort", metavar="METRIC", help="best first by this value, such as validation/accuracy")
+
+
+def run(args: argparse.Namespace) -> int:
+    from declarative_train.app.records.tables import is_higher_better, records_below, sorted_by
+
+    if not Path(args.dir).is_dir():
+        found = f"`{args.dir}` is a file" if Path(args.dir).exists() else f"there is no folder `{args.dir}`"
+        print(f"dtrain: {found}; a run makes a folder: dtrain run RECIPE", file=sys.stderr)
+        return 2
+    records = records_below(args.dir.rstrip("/") or "/")
+    if args.sort:
+        known = {name for record in records for name in record.values}
+        if records and args.sort not in known:
+            from declarative_train.core.diagnostics.suggest import did_you_mean
+
+            print(f"dtrain: no run has `{args.sort}`; {did_you_mean(args.sort, known)}", file=sys.stderr)
+            return 2
+        records = sorted_by(records, args.sort, is_higher_better(args.sort, records))
+    if args.json:
+        print(json.dumps([as_json(record) for record in records], indent=1))
+    elif not records:
+        print_text(f"no run in {args.dir}")
+    else:
+        print_text(text(records, args.dir, args.sort))
+    return 0
+
+
+def as_json(record: Record) -> dict[str, object]:
+    from declarative_train.app.views.result import result_json
+
+    more = {"started_unix_s": record.started_unix_s, "updated_unix_s": record.updated_unix_s}
+    return result_json(record) | more | {"settings": dict(record.settings)}
+
+
+def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str:
+    """A table for each recipe, no wider than the terminal, and why runs failed."""
+    from declarative_train.app.records.tables import metric_columns, what_differs
+    from declarative_train.app.views.table import table, terminal_width
+    from declarative_train.core.amounts import counted, number
+
+    differs, width, blocks = what_differs(records), terminal_width() or WIDTH, []
+    for name in dict.fromkeys(record.name for record in records):
+        group = [record for record in records if record.name == name]
+        columns = metric_columns(group, [sort] if sort else [])
+        header = ["run", "differs in", "steps", *columns, "state", "age"]
+        rows = [
+            [
+                short_run(record),
+                differs[record.folder],
+                str(record.step),
+                *(number(record.values.get(column)) for column in columns),
+                record.state,
+                age(time.time() - record.updated_unix_s),
+            ]
+            for record in group
+        ]
+        right = (2, *range(3, 3 + len(columns)), len(header) - 1)
+        blocks.append(f"{name}: {counted(len(group), 'run')}\n\n{table(header, rows, right=right, width=width)}")
+        failed = [record for record in group if record.reason][:LONGEST_REASON]
+        if failed:
+            reasons = (f"{short_run(record)} failed: {record.reason}" for record in failed)
+            blocks[-1] += "\n\n" + "\n".join(one if len(one) <= width else f"{one[: width - 3]}..." for one in reasons)
+    blocks.append(f"below {folder}; `dtrain compare A B` has two of them side by side")
+    return "\n\n".join(blocks)
+
+
+def short_run(record: Record) -> str:
+    """The time alone of a run that is named by it: what follows stands in the next column."""
+    name = record.run
+    return name[:15] if name[:8].isdigit() and name[8:9] == "-" and name[9:15].isdigit() else name
+
+
+def age(seconds: float) -> str:
+    """The largest unit alone: `12s`, `3min`, `5h`, `2d`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(int(seconds), 0)}s"

@@ -1,0 +1,122 @@
+"""`dtrain show RECIPE`: the resolved recipe, each value with its provenance; `--graph`: the nodes with shapes;
+`--explicit`: a recipe that leaves nothing to defaults. Of a recipe with mistakes, what can be told of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from itertools import groupby
+
+from declarative_train.app.api.compiling import Compiled, read_recipe, texts_of
+from declarative_train.app.compile import add_recipe_arguments, compile_recipe, is_missing, load_recipe, report
+from declarative_train.app.printing import print_text
+from declarative_train.app.views.graph import graph_table
+from declarative_train.core.machine import own_version
+from declarative_train.core.secrets import masked
+from declarative_train.recipe.flat_values import Leaf
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.source.document import Document
+from declarative_train.source.writing import lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_recipe_arguments(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--graph", action="store_true", help="the nodes of the model with their inputs and outputs")
+    form.add_argument("--explicit", action="store_true", help="the same recipe in one file, all defaults written out")
+    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
+
+
+def run(args: argparse.Namespace) -> int:
+    if is_missing(args.recipe):
+        return 2
+    if args.graph:
+        compiled = compile_recipe(args, plugins=args.plugins)
+        report(compiled)
+        if compiled.plan is None:
+            return 1
+        print_text(graph_table(compiled.plan))
+        return 0
+    loaded = load_recipe(args, plugins=args.plugins)
+    report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
+    recipe = loaded.recipe
+    if recipe is None:
+        if args.explicit or loaded.draft is None or not loaded.draft.tree.entries:
+            return 1
+        print_text(resolved(loaded.draft.leaves()), end="")
+    elif args.explicit:
+        print(explicit_text(args.recipe, recipe), end="")
+        return 0
+    else:
+        print_text(resolved(recipe.leaves()), end="")
+        print_text(balanced(recipe), end="")
+    if loaded.document is not None:
+        print_text(dropped(loaded.document), end="")
+    return 0 if recipe is not None else 1
+
+
+def explicit_text(path: str, recipe: Recipe) -> str:
+    """The recipe with all defaults written out. What lint has to say of keys that were left out before, such as that
+    one changes nothing here, a comment of the file ignores."""
+    from declarative_train.recipe.explicit import explicit  # which nobody else asks for
+
+    head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"
+    text = "".join(f"{line}\n" for line in lines(explicit(recipe)))
+    found = read_recipe(path, texts={path: text}).diagnostics
+    if codes := sorted({each.code for each in found if not each.is_error}):
+        head += f"# dtrain: ignore-file[{', '.join(codes)}]\n"
+    return head + text
+
+
+def resolved(found: Iterable[Leaf]) -> str:
+    """A dotted path, its value and where it was written, one line each; behind each section stands an empty line."""
+    leaves = list(found)
+    names = [".".join(map(str, leaf.path)) for leaf in leaves]
+    width = min(56, max(map(len, names), default=0))
+    values = [masked(json.dumps(leaf.value, ensure_ascii=False, default=str)) for leaf in leaves]
+    value_width = min(48, max(map(len, values), default=0))
+    text = ""
+    rows = zip(names, values, leaves, strict=True)
+    for _, section in groupby(rows, key=lambda row: row[2].path[0]):
+        for name, value, leaf in section:
+            text += f"{name:<{width}}  {value:<{value_width}}  # {origin(leaf)}\n"
+        text += "\n"
+    return text
+
+
+def origin(leaf: Leaf) -> str:
+    if leaf.span is None:
+        return "default"
+    return leaf.span.path if leaf.span.path.startswith("--") else f"{leaf.span.path}:{leaf.span.line}"
+
+
+def balanced(recipe: Recipe) -> str:
+    """The numbers behind `balanced`: they come from the training rows, which are read for nothing else here."""
+    asked = {name: term.component for name, term in recipe.objective.losses.items() if term.component.needs_balance}
+    if not asked:
+        return ""
+    from declarative_train import plan as plan_room
+
+    plan, _ = plan_room.compile(recipe)
+    if plan is None:  # what is wrong with the rest is for `lint` to say
+        return ""
+    lines = []
+    for term in plan.objective.terms:
+        for key, value in term.component.items():
+            if term.name in asked and getattr(asked[term.name], key, None) == "balanced":
+                numbers = value if isinstance(value, list | tuple) else [value]
+                shown = ", ".join(f"{number:.4g}" for number in numbers)
+                lines.append(f"objective.losses.{term.name}.{key}  [{shown}]  # over the training rows")
+    return "\n".join(["balanced:", *lines, "", ""])
+
+
+def dropped(document: Document) -> str:
+    """What a later file displaced or removed, by whom."""
+    if not document.dropped:
+        return ""
+    lines = [
+        f"{'.'.join(map(str, item.path))}  # {item.span.path}:{item.span.line}, {item.reason} by {item.by}"
+        for item in document.dropped
+    ]
+    return "\n".join(["dropped:", *lines, ""])

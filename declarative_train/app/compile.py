@@ -1,0 +1,92 @@
+"""From the words of a command to a plan: read, parse, compile, and say what is wrong, once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from declarative_train.app.api.compiling import (
+    STDIN_NAME,
+    Compiled,
+    Overrides,
+    UnusablePlanError,
+    compile_loaded,
+    fragment_in_words,
+    missing_file,
+    read_recipe,
+    reported,
+)
+from declarative_train.app.api.compiling import read_saved_plan as read_plan
+from declarative_train.core.diagnostics.render import render
+from declarative_train.recipe.load import Loaded
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+STDIN = "-"
+
+
+def add_recipe_arguments(parser: argparse.ArgumentParser, *, metavar: str = "RECIPE") -> None:
+    parser.add_argument("recipe", metavar=metavar, help="a recipe, or - for standard input")
+    add_override_arguments(parser)
+
+
+def add_override_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--with", dest="with_", action="append", default=[], metavar="FILE", help="merge a fragment")
+    parser.add_argument("--set", dest="set_", action="append", default=[], metavar="A.B=1", help="set one value")
+
+
+def overrides_of(args: argparse.Namespace) -> Overrides:
+    return Overrides(args.with_, args.set_)
+
+
+def load_recipe(args: argparse.Namespace, *, plugins: bool) -> Loaded:
+    path, texts = args.recipe, {}
+    if path == STDIN:
+        path, texts = STDIN_NAME, {STDIN_NAME: sys.stdin.read()}
+    return read_recipe(path, overrides_of(args), texts=texts, plugins=plugins)
+
+
+def is_missing(path: str) -> bool:
+    """Whether there is no file to read at `path`, which is then said: a wrong use of the command."""
+    why = None if path == STDIN else missing_file(path)
+    if why is not None:
+        print(f"dtrain: {why}", file=sys.stderr)
+    return why is not None
+
+
+def compile_recipe(
+    args: argparse.Namespace, *, plugins: bool, meanwhile: Callable[[], object] | None = None
+) -> Compiled:
+    """As `compile_loaded`, of what the command names."""
+    return compile_loaded(load_recipe(args, plugins=plugins), meanwhile)
+
+
+def report(compiled: Compiled) -> None:
+    """The diagnostics on standard error, in full, without those that the recipe asks to ignore; a fragment is said to
+    be one."""
+    if (is_part := fragment_in_words(compiled.loaded)) is not None:
+        print(f"dtrain: {is_part}", file=sys.stderr)
+    if left := reported(compiled):
+        sys.stderr.write(render(left, compiled.texts, format="full", color=sys.stderr.isatty()))
+    if compiled.note:
+        print(f"dtrain: {compiled.note}", file=sys.stderr)
+
+
+def is_changed(args: argparse.Namespace) -> bool:
+    """Whether a saved plan is to be something else, which is then refused: a wrong use of the command."""
+    if args.with_ or args.set_:
+        print("dtrain: a saved plan is taken as it is; --with and --set go with a recipe", file=sys.stderr)
+    return bool(args.with_ or args.set_)
+
+
+def read_saved_plan(path: str) -> Plan | None:
+    """A saved plan that still holds, or None after saying what is wrong with it."""
+    try:
+        return read_plan(path)
+    except UnusablePlanError as error:
+        print(f"dtrain: {error}", file=sys.stderr)
+        return None

@@ -1,0 +1,128 @@
+"""The command line: words to a command, a command to an exit code.
+
+0 fine; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130 and
+143 interrupted or terminated while no run was going on (a run hears both signals itself, see run/signals.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from declarative_train.app.termination import TerminatedError, signals_raise
+from declarative_train.app.usage_hints import Parser, hint_on_command, hint_on_rest
+from declarative_train.core.machine import most_open_files, shortage
+from declarative_train.run.streams import outlive_readers, write_any_character
+
+COMMANDS = {
+    "compare": "what runs differ in, and their metrics side by side",
+    "data": "what a recipe's data hold, and what the model will see of them",
+    "doctor": "what this machine can run: torch, GPUs, backends",
+    "evaluate": "exact metrics of a trained model, its mistakes and worst samples",
+    "explain": "what a diagnostic means, with a bad and a good example",
+    "export": "a trained model as files that other tools load",
+    "generate": "a trained text model writes on from a beginning",
+    "init": "write a first recipe",
+    "lint": "find what is wrong with recipes, without starting anything",
+    "list": "every layer, block, loss, optimizer, source and section, with its keys",
+    "lsp": "a language server for editors",
+    "plan": "who does what, where and when, before anything starts",
+    "predict": "what a trained model says of new rows",
+    "run": "lint, compile, launch, train",
+    "runs": "the runs in a folder, what tells them apart, what came of them",
+    "schema": "the JSON schema of recipes",
+    "show": "the resolved recipe, each value with its provenance",
+    "sweep": "run a recipe with each of the settings that its `sweep:` section names",
+    "tensorboard": "TensorBoard on the runs",
+    "trace": "the path of the data before a run, the epochs after one",
+}
+
+LEAST_OPEN_FILES = 64  # with fewer torch's processes do not find each other, and some of its code aborts
+ON_POSIX = frozenset({"evaluate", "export", "generate", "predict", "run", "sweep"})  # forks, signals, locks of files
+
+
+class Version(argparse.Action):
+    """`--version`: looked up when asked for, since reading it from the installation takes a while."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
+        from declarative_train.core.machine import own_version
+
+        print(f"dtrain {own_version()}")
+        parser.exit()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the words and run the command.
+
+    The garbage of a short command is never worth looking for, and looking through what is imported costs `import torch`
+    a tenth of its time and `import torch._dynamo` a third. A run collects from its first step on (run/rank.py).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _main(argv)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    write_any_character()
+    parser = Parser(prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run.")
+    parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
+    # Only the command that was asked for is imported: the others' arguments are not needed to run it. Where it is the
+    # first word, nobody will ask for a list of the others, either.
+    asked = next((word for word in words if word in COMMANDS), None)
+    if sys.platform == "win32" and asked in ON_POSIX:
+        print(f"dtrain: `{asked}` does not run on Windows itself; help: take WSL (`wsl --install`)", file=sys.stderr)
+        return 3
+    if asked in ON_POSIX and (most := most_open_files()) < LEAST_OPEN_FILES:
+        wanted = f"and a run opens {LEAST_OPEN_FILES} and more; help: `ulimit -n 1024`"
+        print(f"dtrain: a process may open {most} files here, {wanted}", file=sys.stderr)
+        return 3
+    for name in [asked] if asked in words[:1] else COMMANDS:
+        summary = COMMANDS[name]
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if name == asked:
+            module = import_module(f"declarative_train.app.commands.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    if words[:1] and words[0] not in COMMANDS:
+        parser.hint = hint_on_command(words, list(COMMANDS))
+    try:
+        args, rest = parser.parse_known_args(words)
+        if rest:
+            named = commands.choices[args.command]
+            named.hint = hint_on_rest(args.command, rest)
+            named.error(f"nothing here takes {' '.join(rest)}")
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    code: int = 0
+    try:
+        # A reader that went away (`dtrain lint bad.yaml | head -1`) changes neither what is done nor how it ends; a run
+        # goes on without any console, while a plan that a full disk cuts off is no plan.
+        with outlive_readers() if asked == "run" else outlive_readers((BrokenPipeError,)), signals_raise():
+            code = args.run(args)
+        if sys.stdout is not None:  # a daemon may have none
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code
+    except KeyboardInterrupt:
+        print("dtrain: interrupted", file=sys.stderr)
+        return 130
+    except TerminatedError:
+        print("dtrain: terminated", file=sys.stderr)
+        return 143
+    except (ImportError, MemoryError, OSError, RuntimeError) as error:
+        if (what := shortage(error)) is None:
+            raise
+        print(f"dtrain: {what}", file=sys.stderr)
+        return 3
+    return code

@@ -1,0 +1,18 @@
+"""What commands print for people: no secret, and nothing that a terminal would act on, whatever the data hold."""
+
+from __future__ import annotations
+
+import sys
+
+from declarative_train.core.printable import in_lines
+from declarative_train.core.secrets import masked
+
+
+def print_text(text: str, *, end: str = "\n") -> None:
+    """Print on standard output."""
+    print(in_lines(masked(text)), end=end)
+
+
+def print_error(text: str) -> None:
+    """Print on standard error, behind the name of the program."""
+    print(f"dtrain: {in_lines(masked(text))}", file=sys.stderr)

@@ -1,0 +1,109 @@
+"""Runs side by side: which there are, what tells them apart, which values are worth a column."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+
+from declarative_train.app.records.record import Record, is_run, read_record
+from declarative_train.plan.settings import Settings, differing, short_names, shown
+
+DEEPEST = 6  # folders below the one that is asked for: runs/NAME/sweeps/TIME/POINT
+MOST_METRICS = 2  # columns, as far as nothing else is asked for
+MOST_SETTINGS = 4  # words on one run
+
+
+def runs_below(folder: str) -> list[str]:
+    """The folders of runs, also `folder` itself, oldest first. What a run holds is not looked through."""
+    if is_run(folder):
+        return [folder]
+    return sorted(_runs_in(folder, 1), key=lambda path: (os.path.basename(path), path))
+
+
+def _runs_in(folder: str, depth: int) -> Iterator[str]:
+    try:
+        inside = [entry for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_dir()]
+    except OSError:
+        return
+    for entry in inside:
+        if is_run(entry.path):
+            yield entry.path
+        elif depth < DEEPEST:
+            yield from _runs_in(entry.path, depth + 1)
+
+
+def records_below(folder: str) -> list[Record]:
+    """Newest first."""
+    found = [record for path in runs_below(folder) if (record := read_record(path)) is not None]
+    return sorted(found, key=lambda record: (record.started_unix_s, record.run), reverse=True)
+
+
+def what_differs(records: Sequence[Record]) -> dict[str, str]:
+    """By folder: the settings that are not the same in all runs of its recipe's name, as short words. A run alone has
+    its mode."""
+    by_name: dict[str, list[Record]] = {}
+    for record in records:
+        by_name.setdefault(record.name, []).append(record)
+    found = {}
+    for group in by_name.values():
+        settings = [with_mode(record) for record in group]
+        keys = differing(settings) or ["parallelism"]
+        names = short_names(keys)
+        for record, own in zip(group, settings, strict=True):
+            words = [own_word(names[key], own[key]) for key in keys if key in own]
+            more = f" +{len(words) - MOST_SETTINGS}" if len(words) > MOST_SETTINGS else ""
+            found[record.folder] = " ".join(words[:MOST_SETTINGS]) + more
+    return found
+
+
+def own_word(name: str, value: object) -> str:
+    """`lr=0.01`; a mode speaks for itself."""
+    text = shown(value)
+    text = text if len(text) <= 24 else f"{text[:21]}..."
+    return text if name == "mode" else f"{name}={text.replace(' ', '_')}"
+
+
+def with_mode(record: Record) -> Settings:
+    """The mode as one setting: `auto` may have become any."""
+    rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
+    return {"parallelism": record.mode, **rest}
+
+
+def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
+    """What was asked for, then the values that at least half of the runs have: metrics before losses, and what was not
+    seen in training before what was."""
+    counts: dict[str, int] = {}
+    for record in records:
+        for name in record.values:
+            counts[name] = counts.get(name, 0) + 1
+    order = {name: at for at, name in enumerate(counts)}
+    ranked = sorted(counts, key=lambda name: (2 * counts[name] < len(records), *_interest(name), order[name]))
+    left = [name for name in ranked if name not in wanted]
+    return [*wanted, *left[: max(0, MOST_METRICS - len(wanted))]]
+
+
+def _interest(name: str) -> tuple[int, int]:
+    first, _, last = name.partition("/")
+    where = {"test": 0, "best": 1, "training": 3}.get(first, 2)
+    return where, int(last.rpartition("/")[2] == "loss" or last.startswith("loss"))
+
+
+def sorted_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> list[Record]:
+    """Best first; runs without the metric, and nan, last."""
+
+    def key(record: Record) -> tuple[bool, float]:
+        value = record.values.get(metric, math.nan)
+        return math.isnan(value), -value if higher_is_better else value
+
+    return sorted(records, key=key)
+
+
+def is_higher_better(metric: str, records: Sequence[Record]) -> bool:
+    """As the metric itself says; of one that no run here describes, as its name suggests."""
+    from declarative_train.components.metrics import METRICS
+
+    name = metric.rpartition("/")[2]
+    kinds = (record.settings.get(f"objective.metrics.{name}.type") for record in records)
+    kind = next(filter(None, kinds), name)
+    return isinstance(kind, str) and kind in METRICS and METRICS[kind].higher_is_better

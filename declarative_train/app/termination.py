@@ -1,0 +1,63 @@
+"""A signal that ends a command -> an exception, so that the command reports it; Python does the same for SIGINT."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+# the warnings of schedulers, see run/signals.py; SIGHUP ends a command without a reader for its report
+SIGNALS = () if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+AGAIN_S = 1.0
+
+
+class TerminatedError(BaseException):
+    """As KeyboardInterrupt: code that catches mistakes must not catch it."""
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    """Raise TerminatedError in this process on a signal that ends a command; a forked child ends at once, as any other.
+
+    Code between here and the interrupted line may turn the exception into another (C code that is being imported does)
+    or drop it. So whatever comes out of the block after a signal becomes TerminatedError, and the signal is repeated
+    until the block ends or a run handles it.
+    """
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    taken = [number for number in SIGNALS if is_main_thread and signal.getsignal(number) == signal.SIG_DFL]
+    own = os.getpid()
+    repeats: list[threading.Timer] = []
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != own:
+            forget()  # the child was just being forked
+            os.kill(os.getpid(), number)
+            return
+        repeats.append(threading.Timer(AGAIN_S, os.kill, (own, number)))
+        repeats[-1].daemon = True
+        repeats[-1].start()
+        raise TerminatedError
+
+    def forget() -> None:
+        for number in taken:
+            if signal.getsignal(number) is terminate:
+                signal.signal(number, signal.SIG_DFL)
+
+    for number in taken:
+        signal.signal(number, terminate)
+    if taken:
+        os.register_at_fork(after_in_child=forget)
+    try:
+        yield
+    except Exception:
+        if repeats:
+            raise TerminatedError from None
+        raise
+    finally:
+        for repeat in repeats:
+            repeat.cancel()
+        forget()

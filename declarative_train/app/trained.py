@@ -1,0 +1,84 @@
+"""What the commands that use a trained model share: which run, on which device, which exit code for what."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from declarative_train.app.numbers import positive
+from declarative_train.core.printable import in_lines
+from declarative_train.core.secrets import masked
+
+if TYPE_CHECKING:
+    from declarative_train.inference.trained import Trained
+
+WRONG_INPUT, WRONG_USE, FAILED = 1, 2, 3
+
+
+def add_run_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trained", metavar="RUN", help="a run's folder, or a checkpoint's; also a URL (s3://...)")
+    parser.add_argument(
+        "--weights",
+        choices=("trained", "ema"),
+        help="those that were trained, or their moving average (training.ema); default: those that the run evaluated",
+    )
+    parser.add_argument("--plugins", action="store_true", help="import the plugins of the run, and so run their code")
+
+
+def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--batch-size", type=positive, metavar="N", help="rows that are computed at once")
+    parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto (default), cpu, cuda, cuda:1, mps")
+
+
+def check_started_alone(command: str) -> None:
+    """Raises UsageError where torchrun or its like started several of this command: each would do all of it."""
+    from declarative_train.inference.trained import UsageError
+
+    if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            f"{os.environ['WORLD_SIZE']} processes were started for `dtrain {command}` (RANK and WORLD_SIZE are set), "
+            "and each would do all of it; help: start one, with --ranks N"
+        )
+
+
+def opened(args: argparse.Namespace) -> Trained:
+    """Raises UsageError and RunFailure."""
+    from declarative_train.inference.trained import open_trained
+
+    trained = open_trained(args.trained, plugins=args.plugins, weights=args.weights)
+    for reason in trained.passed_over:
+        print(f"dtrain: passed over: {reason}", file=sys.stderr)
+    return trained
+
+
+def answered(act: Callable[[], int]) -> int:
+    """The exit code: that of `act`, 1 for rows that the model cannot take, 2 for a wrong use of the command, 3 where
+    the machine failed or a checkpoint cannot be read."""
+    from declarative_train.components.data import SourceError
+    from declarative_train.components.registry import ComponentError
+    from declarative_train.data.spec import DataError
+    from declarative_train.engine.failures import RunFailure, explain
+    from declarative_train.inference.input import InputError
+    from declarative_train.inference.trained import UsageError
+
+    try:
+        return act()
+    except InputError as error:
+        return _say(str(error), WRONG_INPUT)
+    except UsageError as error:
+        return _say(str(error), WRONG_USE)
+    except BrokenPipeError:
+        raise
+    except (RunFailure, DataError, ComponentError, SourceError, OSError, MemoryError) as error:
+        return _say(explain(error), FAILED)
+
+
+def _say(message: str, code: int) -> int:
+    text, found, hint = in_lines(masked(message)).partition("; help: ")
+    print(f"dtrain: {text}", file=sys.stderr)
+    if found:
+        print(f"help: {hint}", file=sys.stderr)
+    return code

@@ -1,0 +1,87 @@
+"""Words on the command line that no command takes -> what to type instead."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+COMMANDS_ELSEWHERE = {
+    **dict.fromkeys(("train", "fit", "start", "launch", "exec"), "run"),
+    **dict.fromkeys(("test", "eval", "score"), "evaluate"),
+    **dict.fromkeys(("check", "validate", "verify"), "lint"),
+    **dict.fromkeys(("infer", "inference", "apply"), "predict"),
+    **dict.fromkeys(("new", "create"), "init"),
+    **dict.fromkeys(("ls", "history"), "runs"),
+    **dict.fromkeys(("hpo", "search", "tune"), "sweep"),
+    **dict.fromkeys(("sample", "write"), "generate"),
+    **dict.fromkeys(("convert", "save"), "export"),
+    "diff": "compare",
+    "dataset": "data",
+    "resume": "run RECIPE --resume",
+}
+OF_RECIPES = frozenset({"data", "lint", "plan", "run", "show", "sweep", "trace"})
+_YAML = (".yaml", ".yml")
+
+
+class Parser(argparse.ArgumentParser):
+    """One whose errors end with what to type, where that is known."""
+
+    hint: str | None = None
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        if (found := re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)) is not None:
+            message = f"there is no command `{found[1]}`"
+            self.hint = self.hint or f"known: {found[2].replace(chr(39), '')}"
+        self.exit(2, f"{self.prog}: error: {message}\n" + (f"help: {self.hint}\n" if self.hint else ""))
+
+
+def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
+    """What to type where the first word is no command."""
+    first = next((word for word in words if not word.startswith("-")), None)
+    if first is None or first in commands:
+        return "`dtrain --version`" if words[:1] in (["-v"], ["-V"]) else None
+    if first == "help":
+        return "`dtrain --help`, `dtrain COMMAND --help`"
+    if first in COMMANDS_ELSEWHERE:
+        return f"`dtrain {COMMANDS_ELSEWHERE[first]}`"
+    if os.path.isfile(first):
+        return f"`dtrain run {first}`" if first.endswith((*_YAML, ".json")) else None
+    from declarative_train.core.diagnostics.suggest import nearest
+
+    close = nearest(first, commands)
+    return None if close is None else f"did you mean `dtrain {close}`?"
+
+
+def hint_on_rest(command: str, rest: Sequence[str]) -> str | None:
+    """What to type where words are left over."""
+    first = rest[0]
+    if command == "evaluate" and os.path.exists(first):
+        return f"new rows are named by an option: `--data {first}`"
+    if command not in OF_RECIPES:
+        return None
+    if os.path.isfile(first) and first.endswith(_YAML):
+        return f"one recipe at a time; `--with {first}` merges it over the recipe"
+    if os.path.exists(first):
+        return "one at a time"
+    typed = re.fullmatch(r"(?:--?)?([A-Za-z][\w.-]*)(?:=(.*))?", first)
+    if typed is None:
+        return None
+    value = typed[2] if typed[2] is not None else rest[1] if first.startswith("-") and len(rest) > 1 else "..."
+    path = typed[1] if "." in typed[1] else _path_of(typed[1].replace("-", "_"))
+    return None if path is None else f"settings of the recipe are given by `--set {path}={value}`"
+
+
+def _path_of(name: str) -> str | None:
+    """The dotted path of a key, or of what it is called here; of several the shortest."""
+    from declarative_train.recipe.hints.aliases import KEYS
+    from declarative_train.recipe.hints.key_places import paths_of
+
+    for word in (*KEYS.get(name, ()), name):
+        if places := paths_of(word):
+            return ".".join(part for part in (places[0], word) if part)
+    return None

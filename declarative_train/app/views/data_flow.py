@@ -1,0 +1,305 @@
+"""A plan as the way of the data: from the rows of the source to the averaged gradient, and layer by layer.
+
+Every number is the plan's. Shapes are whole tensors with the batch in front, as they are on the device named.
+"""
+
+from __future__ import annotations
+
+from declarative_train.app.views.graph import kind
+from declarative_train.app.views.table import items, table
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.graph import Graph, Node
+from declarative_train.graph.partition import open_blocks
+from declarative_train.plan.layout import PipelinePlan
+from declarative_train.plan.plan import Plan
+from declarative_train.planner.text.model import groups_of, update_in_words
+
+MOST_DEVICES = 8  # listed one by one; more are said as a range
+MOST_PARTS = 5  # of a block
+
+
+def flow(plan: Plan, width: int | None = None) -> str:
+    """The data flow as a table, then the layers; lines of any length, or of `width` characters at the most."""
+    microbatch = f"layer by layer, {counted(plan.batch.microbatch_size, 'row')} at a time"
+    return f"data flow\n\n{stages_table(plan, width)}\n\n{microbatch}\n\n{layers_table(plan, width)}"
+
+
+def stages_table(plan: Plan, width: int | None) -> str:
+    """A row for each stage; where that is too wide, its cells one below the other."""
+    rows = [*data_rows(plan), *slice_rows(plan), *model_rows(plan), *gradient_rows(plan)]
+    numbered = [(str(index), *row) for index, row in enumerate(rows, 1)]
+    found = table(("", "stage", "before", "what happens", "after", "where"), numbered)
+    if width is None or max(map(len, found.splitlines())) <= width:
+        return found
+    below = [
+        (number, name, (f"{what} ({where})", f"{before}  ->  {after}"))
+        for number, name, before, what, after, where in numbered
+    ]
+    return items(below, width)
+
+
+Row = tuple[str, str, str, str, str]
+
+
+def data_rows(plan: Plan) -> list[Row]:
+    training = plan.data.set("training").num_samples
+    samples = shapes(plan, training)
+    batch = plan.batch
+    last = training - (batch.steps_per_epoch - 1) * batch.global_batch_size
+    uneven = f", the last of {last:,}" if 0 < last < batch.global_batch_size and plan.data.last_batch == "keep" else ""
+    order = "in a new order each epoch" if plan.data.shuffle else "in the order of the file"
+    if (roll := plan.data.roll) is not None:
+        order += f", {counted(roll.streams, 'stream')} with windows of {counted(roll.window, 'block')}"
+    return [
+        ("dataset", str(plan.data.source["type"]), "rows become fields", samples, "host"),
+        (
+            "batches",
+            samples,
+            f"{batch.steps_per_epoch:,} batches of {batch.global_batch_size:,} an epoch{uneven}, {order}",
+            shapes(plan, batch.global_batch_size),
+            "host",
+        ),
+    ]
+
+
+def slice_rows(plan: Plan) -> list[Row]:
+    """A pipeline takes the chunks of gradient accumulation as more microbatches of one step."""
+    batch, pipeline = plan.batch, plan.layout.pipeline
+    found: list[Row] = []
+    rows, slices = batch.global_batch_size, batch.data_parallel_size
+    chunks = batch.accumulation if pipeline is None else 1
+    if chunks > 1:
+        what = f"{counted(chunks, 'chunk')} one after the other, their gradients add up"
+        found.append(("accumulation", shapes(plan, rows), what, shapes(plan, rows // chunks, chunks), "host"))
+        rows //= chunks
+    if slices > 1:
+        what = f"{counted(slices, 'slice')} of {counted(rows // slices, 'row')}, each row in exactly one"
+        found.append(("slices", shapes(plan, rows), what, shapes(plan, rows // slices, slices), places(plan)))
+        rows //= slices
+    if pipeline is not None:
+        number = pipeline.num_microbatches
+        made = f" ({batch.accumulation} accumulation x {batch.num_microbatches})" if batch.accumulation > 1 else ""
+        what = f"{counted(number, 'microbatch')}{made} through the stages, one behind the other"
+        where = "the pipeline" if slices == 1 else "each pipeline"
+        found.append(("microbatches", shapes(plan, rows), what, shapes(plan, rows // number, number), where))
+    return found
+
+
+def model_rows(plan: Plan) -> list[Row]:
+    layout = plan.layout
+    rows = plan.batch.microbatch_size
+    if layout.pipeline is not None:
+        return stage_rows(plan, layout.pipeline, rows)
+    count = sum(parameter.num_elements for parameter in plan.parameters if parameter.tie is None)
+    held, out = counted(count, "parameter"), outputs_text(plan, rows)
+    if layout.scatters:
+        copies = layout.num_copies
+        return [
+            ("model", inputs_text(plan, rows), f"a copy of {held} on each", out, places(plan)),
+            (
+                "gather",
+                several(out, copies),
+                "outputs side by side again",
+                outputs_text(plan, rows * copies),
+                "device 0",
+            ),
+        ]
+    what = held
+    if layout.is_sharded:
+        shards = layout.num_shards
+        what = f"{held}, 1/{shards} on each; a block is gathered while it is used" if shards > 1 else held
+    elif len(layout.ranks) > 1:
+        what = f"a copy of {held} on each"
+    return [("model", inputs_text(plan, rows), what, out, places(plan))]
+
+
+def stage_rows(plan: Plan, pipeline: PipelinePlan, rows: int) -> list[Row]:
+    graph = opened(plan)
+    found: list[Row] = []
+    for index, names in enumerate(pipeline.stages):
+        wires = pipeline.wires[index] if index < len(pipeline.wires) else ()
+        after = ", ".join(shape(spec_of(graph, wire), rows) for wire in wires)
+        after = f"{after}, to stage {index + 1}" if wires else outputs_text(plan, rows)
+        what = f"{names[0]} .. {names[-1]}" if len(names) > 1 else names[0]
+        what += f", {counted(pipeline.num_parameters[index], 'parameter')}"
+        found.append((f"stage {index}", entry_shapes(graph, names, rows), what, after, holders(plan, index)))
+    return found
+
+
+def gradient_rows(plan: Plan) -> list[Row]:
+    layout, batch = plan.layout, plan.batch
+    rows = batch.microbatch_size * layout.num_copies
+    terms = ", ".join(term.name for term in plan.objective.terms)
+    found: list[Row] = [("loss", outputs_text(plan, rows), loss_text(plan), terms, loss_place(plan))]
+    numbers = trained_text(plan)
+    size = batch.data_parallel_size
+    among = "the ranks of a stage" if layout.pipeline is not None else f"{size} ranks"
+    if layout.pipeline is not None:
+        what = "backward through the stages, from the last to the first"
+        found.append(("gradients", terms, what, numbers, "all ranks"))
+    if layout.scatters:
+        found.append(("gradients", several(numbers, layout.num_copies), "added up", numbers, "device 0"))
+    elif size > 1 and layout.is_sharded:
+        what = f"reduce-scatter among {among}: each keeps its shard of the mean"
+        found.append(("averaging", numbers, what, f"1/{layout.num_shards} on each", "all ranks"))
+    elif size > 1:
+        found.append(
+            ("averaging", numbers, f"all-reduce: averaged among {among}", f"{numbers}, equal on each", "all ranks")
+        )
+    return found + update_rows(plan)
+
+
+def trained_text(plan: Plan) -> str:
+    """How many numbers are learned, in a pipeline by each stage."""
+    learned = [parameter for parameter in plan.parameters if not parameter.frozen and parameter.tie is None]
+    pipeline = plan.layout.pipeline
+    if pipeline is None:
+        return counted(sum(parameter.num_elements for parameter in learned), "number")
+    stages = [
+        sum(p.num_elements for p in learned if any(p.name.startswith(f"{name}.") for name in names))
+        for names in pipeline.stages
+    ]
+    return f"{' / '.join(f'{count:,}' for count in stages)} numbers in the stages"
+
+
+def update_rows(plan: Plan) -> list[Row]:
+    """One for each group of parameters that are updated alike."""
+    groups = groups_of(plan)
+    how, done = updated_text(plan), f"step 1 of {plan.training.num_steps:,} done"
+    if len(groups) == 1:
+        return [("update", trained_text(plan), f"{update_in_words(groups[0])}{how}", done, update_place(plan))]
+    return [
+        (
+            "update",
+            f"{counted(group.num_elements, 'number')} of {group.names}",
+            f"{update_in_words(group)}{how}",
+            done,
+            update_place(plan),
+        )
+        for group in groups
+    ]
+
+
+def loss_text(plan: Plan) -> str:
+    """What the losses are of, and that a part of the batch has a part of the mean."""
+    batch, layout = plan.batch, plan.layout
+    parts = batch.accumulation * batch.num_microbatches * (1 if layout.scatters else batch.data_parallel_size)
+    whole = f"the mean over the batch of {batch.global_batch_size:,}"
+    kinds = dict.fromkeys(
+        f"{term.component['type']} against {term.target}" if term.target else str(term.component["type"])
+        for term in plan.objective.terms
+    )
+    return f"{', '.join(kinds)}: {f'this part of {whole}' if parts > 1 else whole}"
+
+
+def updated_text(plan: Plan) -> str:
+    if plan.layout.pipeline is not None:
+        return "; each rank what it holds"
+    return "; each rank its shard" if plan.layout.is_sharded else ""
+
+
+def update_place(plan: Plan) -> str:
+    return "device 0" if plan.layout.scatters else places(plan)
+
+
+def several(text: str, times: int) -> str:
+    return f"{times} x [{text}]" if times > 1 else text
+
+
+def layers_table(plan: Plan, width: int | None) -> str:
+    rows = plan.batch.microbatch_size
+    graph = opened(plan)
+    found = []
+    for node in graph.nodes:
+        before = ", ".join(shape(graph.spec(edge), rows) for edge in node.inputs.values())
+        after = ", ".join(shape(spec, rows) for spec in node.outputs.values())
+        found.append((node.name, inside(node), before, after, parameters_below(plan, node.name), holder(plan, node)))
+    return table(("node", "type", "in", "out", "parameters", "where"), found, right=(4,), width=width)
+
+
+def opened(plan: Plan) -> Graph:
+    return open_blocks(plan.graph, plan.layout.units)
+
+
+def inside(node: Node) -> str:
+    """What a node does; of a block, what it is made of."""
+    if node.graph is None:
+        return kind(node)
+    parts = [kind(part) for part in node.graph.nodes if part.kind != "expression"]
+    if not parts:
+        return kind(node)
+    more = ", ..." if len(parts) > MOST_PARTS else ""
+    return f"{kind(node)} ({', '.join(parts[:MOST_PARTS])}{more})"
+
+
+def parameters_below(plan: Plan, name: str) -> str:
+    """How many; `tied` for those that another node holds."""
+    below = [item for item in plan.parameters if item.name.startswith(f"{name}.")]
+    own = sum(item.num_elements for item in below if item.tie is None)
+    return "tied" if not own and below else f"{own:,}"
+
+
+def shape(spec: TensorSpec, rows: int) -> str:
+    return " x ".join(f"{size:,}" for size in (rows, *spec.shape))
+
+
+def shapes(plan: Plan, rows: int, times: int = 1) -> str:
+    """Every field of so many rows; `times`: so many such slices."""
+    found = "; ".join(f"{field.name} ({shape(field.tensor, rows)})" for field in plan.data.fields)
+    return several(found, times)
+
+
+def inputs_text(plan: Plan, rows: int) -> str:
+    """What the model takes of a batch."""
+    return "; ".join(f"{name} ({shape(spec, rows)})" for name, spec in plan.graph.inputs.items())
+
+
+def outputs_text(plan: Plan, rows: int) -> str:
+    return "; ".join(f"{name} ({shape(plan.graph.spec(edge), rows)})" for name, edge in plan.graph.outputs.items())
+
+
+def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
+    """What a stage takes: the edges that come from outside it."""
+    outside = [
+        edge for name in names for edge in graph.node(name).inputs.values() if edge.partition(":")[0] not in names
+    ]
+    return ", ".join(dict.fromkeys(shape(graph.spec(edge), rows) for edge in outside)) or "-"
+
+
+def spec_of(graph: Graph, wire: str) -> TensorSpec:
+    """A wire is written as people write edges: `lstm`, or `lstm.hidden` for an output that is not the first."""
+    for node in graph.nodes:
+        for index, (output, spec) in enumerate(node.outputs.items()):
+            if wire == (node.name if index == 0 else f"{node.name}.{output}"):
+                return spec
+    return graph.inputs[wire]
+
+
+def places(plan: Plan) -> str:
+    return listed(plan, list(range(plan.layout.num_devices)))
+
+
+def listed(plan: Plan, numbers: list[int]) -> str:
+    word = "device" if plan.layout.scatters else "rank"
+    if len(numbers) > MOST_DEVICES:
+        return f"{word}s {numbers[0]} .. {numbers[-1]}"
+    return ", ".join(f"{word} {number}" for number in numbers)
+
+
+def holders(plan: Plan, stage: int) -> str:
+    return listed(plan, [rank.rank for rank in plan.layout.ranks if stage in rank.stages])
+
+
+def holder(plan: Plan, node: Node) -> str:
+    pipeline = plan.layout.pipeline
+    if pipeline is None:
+        return places(plan)
+    return holders(plan, next(index for index, names in enumerate(pipeline.stages) if node.name in names))
+
+
+def loss_place(plan: Plan) -> str:
+    pipeline = plan.layout.pipeline
+    if pipeline is not None:
+        return holders(plan, pipeline.num_stages - 1)
+    return "device 0" if plan.layout.scatters else places(plan)

@@ -1,0 +1,99 @@
+"""Sets with fields of tokens -> how long their texts are, how full their samples, what of them is learnt, and where the
+tokens are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from declarative_train.app.views.titled_table import Shown
+from declarative_train.components.datasets.token_stream import TokenTable
+from declarative_train.components.texts.cache import Tokens
+from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
+from declarative_train.core.amounts import counted
+from declarative_train.data.materialize import Prepared
+from declarative_train.data.spec import FieldSpec
+from declarative_train.data.texts import PackedRows, TextRows
+from declarative_train.files.open_files import shown
+
+_PARTS = 40  # of a sample that are shown
+_LONGEST = 400  # characters of one
+
+
+def lengths(sets: Mapping[str, Prepared]) -> list[Shown]:
+    """Of each set and field, in tokens; none where there are no such fields."""
+    rows = [row for name, each in sets.items() for row in _of_set(name, each)]
+    if not rows:
+        return []
+    names = ("texts", "tokens", "shortest", "median", "95%", "longest", "longer than a sample", "samples", "full")
+    several = len({field for _, field, *_ in rows}) > 1
+    header = ("of each", *(f"{name}/{field}" if several else name for name, field, *_ in rows))
+    turned = list(zip(names, *(numbers for _, _, *numbers in rows), strict=True))
+    return [Shown("lengths of texts in tokens", header, turned, tuple(range(1, len(header))))]
+
+
+def _of_set(name: str, chosen: Prepared) -> list[tuple[str, ...]]:
+    table, found = chosen.table, []
+    if isinstance(table, PackedRows):
+        packed = table.packing
+        found.append(_row(name, table.field_name, table.sizes, packed.length, packed.num_samples, packed.fill))
+    elif isinstance(table, TextRows):
+        rows = chosen.rows.at(np.arange(len(chosen.rows)))
+        for field, (component, tokens) in table.fields.items():
+            sizes = tokens.sizes[rows]
+            fill = float(np.minimum(sizes, component.length).sum() / max(len(sizes) * component.length, 1))
+            found.append(_row(name, field, sizes, component.length, len(sizes), fill))
+    return found
+
+
+def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
+    """`longer` than a sample: cut, or parted where texts are packed."""
+    if not len(sizes):
+        return (name, field, *("0" for _ in range(9)))
+    middle, high = np.percentile(sizes, [50, 95])
+    numbers = (len(sizes), sizes.sum(), sizes.min(), middle, high, sizes.max(), (sizes > length).sum(), samples)
+    return (name, field, *(f"{number:,.0f}" for number in numbers), f"{fill:.1%}")
+
+
+def learnt(fields: Sequence[FieldSpec], training: Prepared) -> list[Shown]:
+    """The first sample of each field of tokens of which some are not to be predicted, part by part."""
+    found = []
+    for spec in fields:
+        if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:
+            continue
+        names = [f"{spec.name}.{output}" for output in ("mask", "positions", "trained")]
+        made = training.gather(np.zeros(1, np.int64), [spec.name, *names])
+        ids, mask, positions, trained = (made[name][0] for name in (spec.name, *names))
+        if not (mask & ~trained & (positions > 0)).any():
+            continue
+        rows = _parts(ids[mask], trained[mask], tokenizer(str(spec.component["tokenizer"])))
+        title = f"first sample of {spec.name}, {counted(int(trained.sum()), 'token')} of {int(mask.sum()):,} learnt"
+        found.append(Shown(title, ("learnt", "text"), rows))
+    return found
+
+
+def _parts(ids: np.ndarray, trained: np.ndarray, words: Tokenizer) -> list[tuple[str, ...]]:
+    cuts = np.flatnonzero(np.diff(trained.astype(np.int8))) + 1
+    rows: list[tuple[str, ...]] = []
+    for tokens, flags in zip(np.split(ids, cuts), np.split(trained, cuts), strict=True):
+        text = words.decode(tokens.tolist(), skips_special=False).replace("\n", "\\n")
+        shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+        rows.append(("yes" if flags[0] else "", shown))
+    return rows[:_PARTS]
+
+
+def kept(sets: Mapping[str, Prepared]) -> list[str]:
+    """A line for each flat file of tokens."""
+    found: dict[str, Tokens] = {}
+    for each in sets.values():
+        table = each.table
+        if isinstance(table, TokenTable | PackedRows):
+            found[table.tokens.folder] = table.tokens
+        elif isinstance(table, TextRows):
+            found |= {tokens.folder: tokens for _, tokens in table.fields.values()}
+    return [
+        f"{counted(len(each.tokens), 'token')} of {counted(each.num_texts, 'text')}, "
+        f"{each.tokens.nbytes / 1e6:,.1f} MB{f', in {shown(folder)}' if folder else ', kept nowhere'}"
+        for folder, each in found.items()
+    ]

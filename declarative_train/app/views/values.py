@@ -1,0 +1,166 @@
+"""Rows of the data as numbers: what stands in the file, what the fields make of it, and, in a trained model, what each
+node gives for one row, up to the prediction beside the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from declarative_train.app.views.graph import kind
+from declarative_train.app.views.table import table
+from declarative_train.components.fields import FIELDS
+from declarative_train.core.amounts import counted
+from declarative_train.data.materialize import Prepared
+from declarative_train.data.opened import prepared_sets
+from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.data.splitting import TRAINING
+from declarative_train.plan.plan import TermPlan
+
+if TYPE_CHECKING:
+    from declarative_train.inference.trained import Trained
+
+MOST_NUMBERS = 6  # of a tensor that are shown
+MOST_COLUMNS = 4  # of a field
+LONGEST_WORD = 24  # that is not broken in a narrow terminal: rows of signs, addresses
+SAMPLES = 3
+
+
+def first_rows(data: DataSpec, width: int | None) -> str:
+    """The first training samples, field by field. Raises DataError, SourceError and BadSampleError."""
+    training = prepared_sets(data)[TRAINING]
+    samples = np.arange(min(SAMPLES, training.num_samples))
+    made = training.gather(samples)
+    parts = [f"values of the first {counted(len(samples), 'training sample')}"]
+    for sample in samples.tolist():
+        rows = list(_field_rows(data, training, sample, {name: each[sample] for name, each in made.items()}))
+        parts.append(f"{_place(training, sample)}\n\n{_fields_table(rows, width)}")
+    return "\n\n".join(parts)
+
+
+def way_of_a_row(trained: Trained, width: int | None) -> str:
+    """One sample that the model was not trained on, if there is one, through the trained model. Raises as
+    `first_rows`, and CheckpointFailure."""
+    import torch
+
+    from declarative_train.inference.trained import check_source
+
+    plan = trained.plan
+    name = next((each.name for each in plan.data.sets if each.name != TRAINING), TRAINING)
+    check_source(trained, name)
+    sets = prepared_sets(plan.data)
+    chosen = sets[name]
+    made = {field: values[0] for field, values in chosen.gather(np.arange(1)).items()}
+    nodes = [*plan.batch_graph.nodes, *plan.graph.nodes]
+    network = trained.network([node.name for node in nodes], as_held=True)
+    given = [torch.from_numpy(np.ascontiguousarray(made[field])[None]) for field in network.inputs]
+    given = [
+        each.to(getattr(torch, network.graph.inputs[field].dtype))
+        for each, field in zip(given, network.inputs, strict=True)
+    ]
+    with torch.no_grad():
+        found = dict(zip(network.outputs, (each[0].float().numpy() for each in network.module(*given)), strict=True))
+    rows = [(node.name, kind(node), _shape(found[node.name]), numbers(found[node.name])) for node in nodes]
+    values = made | found
+    return "\n\n".join(
+        [
+            f"one row through {trained.name}:\nthe first of {name}, {_place(chosen, 0)}",
+            _fields_table(list(_field_rows(plan.data, chosen, 0, made)), width),
+            table(("node", "type", "shape", "gives"), rows, width=width),
+            "\n".join(_predictions(trained, values)),
+        ]
+    )
+
+
+def _place(chosen: Prepared, sample: int) -> str:
+    return chosen.table.place(_row(chosen, sample))
+
+
+def _row(chosen: Prepared, sample: int) -> int:
+    """Of the table; a window's first."""
+    places = np.asarray([sample])
+    if chosen.windows is not None:
+        places = chosen.windows.starts(places)
+    return int(chosen.rows.at(places)[0])
+
+
+def _field_rows(
+    data: DataSpec, chosen: Prepared, sample: int, made: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Field, what stands in its columns, how it is read, what it becomes."""
+    row = np.asarray([_row(chosen, sample)])
+    known = {field.name for field in data.fields}
+    for field in data.fields:
+        whole, _, output = field.name.rpartition(".")
+        if whole in known and field.component.get("output") == output:
+            yield field.name, f"as {whole}", _how(field), f"{_shape(made[field.name])} {numbers(made[field.name])}"
+            continue
+        shown = field.columns[:MOST_COLUMNS]
+        read = chosen.table.read(list(shown), row)
+        words = ", ".join(f"{name} {_raw(read[name][0])}" for name in shown)
+        more = f" and {len(field.columns) - len(shown)} more" if len(field.columns) > len(shown) else ""
+        yield field.name, words + more, _how(field), f"{_shape(made[field.name])} {numbers(made[field.name])}"
+
+
+def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) -> str:
+    return table(("field", "in the file", "read as", "becomes"), rows, width=width, longest_word=LONGEST_WORD)
+
+
+def _how(field: FieldSpec) -> str:
+    """The type, and the keys that change a value."""
+    said = FIELDS.read(field.component).as_data(defaults=False)
+    keys = [f"{key} {said[key]}" for key in ("missing", "scale", "normalize", "unknown") if key in said]
+    return ", ".join([str(field.component["type"]), *keys])
+
+
+def _raw(value: Any) -> str:
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return "(missing)"
+    if isinstance(value, bytes):
+        return f"a file of {counted(len(value), 'byte')}"
+    if isinstance(value, np.ndarray) and value.ndim:
+        return numbers(value)
+    return (
+        f"{value:g}" if isinstance(value, float | np.floating) else " ".join(str(value).split())
+    )  # of an id, every digit
+
+
+def _shape(values: np.ndarray) -> str:
+    return f"({', '.join(map(str, values.shape))})"
+
+
+def numbers(values: np.ndarray) -> str:
+    """The first numbers of a tensor, in the order of its memory."""
+    flat = np.ravel(values)
+    shown = " ".join(f"{value:.4g}" if type(value) is float else f"{value:d}" for value in flat[:MOST_NUMBERS].tolist())
+    return shown + (" ..." if flat.size > MOST_NUMBERS else "")
+
+
+def _predictions(trained: Trained, values: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """A line for each term of the loss that has a target: what the model says, and what is right."""
+    for term in trained.plan.objective.terms:
+        if term.target is None or term.input not in values or term.target not in values:
+            continue
+        said, right = values[term.input], values[term.target]
+        yield f"{term.name}: {_prediction(trained, term, said, right)}"
+
+
+def _prediction(trained: Trained, term: TermPlan, said: np.ndarray, right: np.ndarray) -> str:
+    kind_of_loss = term.component["type"]
+    names = trained.class_names(term.target or "") if term.target in trained.fields else None
+    if kind_of_loss == "cross_entropy" and said.ndim == 1 and right.ndim == 0:
+        shares = np.exp(said - said.max()) / np.exp(said - said.max()).sum()
+        best = int(said.argmax())
+        return f"says {_class(best, names)} with probability {shares[best]:.3f}; right is {_class(int(right), names)}"
+    if kind_of_loss == "bce_with_logits":
+        return f"says yes with probability {numbers(1 / (1 + np.exp(-said)))}; right is {numbers(right)}"
+    unit = trained.unit(term.target or "") if term.target in trained.fields else None
+    if unit is not None and said.shape == right.shape:
+        back = [each * np.asarray(unit.multiply) + np.asarray(unit.add) for each in (said, right)]
+        return f"says {numbers(back[0])}; right is {numbers(back[1])}, in the unit of the column"
+    return f"says {numbers(said)}; right is {numbers(right)}"
+
+
+def _class(number: int, names: Sequence[str] | None) -> str:
+    return f"class {number}" if names is None or number >= len(names) else f"{number} (`{names[number]}`)"

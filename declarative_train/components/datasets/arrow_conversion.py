@@ -1,0 +1,268 @@
+"""Files of rows that are too large for memory -> one file of Arrow's record batches in the user's cache, made once
+by path, size, date and options, and read from there in blocks.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import finalize
+
+from declarative_train.components.data import SourceError, Table
+from declarative_train.components.datasets.arrow import place_among
+from declarative_train.components.datasets.arrow_files import ArrowFormat
+from declarative_train.components.datasets.block_table import BlockTable
+from declarative_train.core.amounts import amount
+from declarative_train.files.cache import is_at, is_locked, limit_bytes, make_room, place_of, stamp, used
+from declarative_train.files.open_files import open_file, packing, shown, size_bytes, skips_bad_rows
+
+LARGE_BYTES = 1 << 30  # of the files of a source together: more are not read into memory
+BLOCK_BYTES = 2 << 20  # of a file that make one record batch; pyarrow reads some dozens ahead
+_UNPACKED = 4  # a packed file holds so many times its size, as a guess before it is read
+_VALUE_BYTES = 8  # of a number in memory, which in a text may take two characters
+_STUCK_S = 60.0  # without a sign of life of the process that converts
+_ABOUT = b"dtrain"  # of the last record batch, which has no rows
+
+Bad = list[tuple[int, str]]
+Schema = Callable[[Sequence[str], Callable[[], None]], Any]
+"""From the files, and what is to be called now and then as a sign of life: pyarrow's schema of all."""
+Batches = Callable[[str, Any, Bad], Iterator[Any]]
+"""From a file, the schema of all files and a list for bad rows: its record batches."""
+
+
+def is_large(files: Sequence[str]) -> bool:
+    """Raises SourceError."""
+    return sum(size_bytes(path) * (_UNPACKED if packing(path) else 1) for path in files) > LARGE_BYTES
+
+
+class TooLargeError(Exception):
+    """Packed files hold more than is read into memory."""
+
+
+class Budget:
+    """The memory for the packed files of a source: their text, and the values in it."""
+
+    def __init__(self) -> None:
+        self._left = LARGE_BYTES
+
+    def unpacked(self, path: str, delimiter: str | None = None) -> Any:
+        """Return a stream of the text of a file, which raises TooLargeError beyond what is left. `delimiter`: stands
+        between the values of a line."""
+        import pyarrow as pa
+
+        stream = unpacked(path)
+        return stream if packing(path) is None else pa.PythonFile(_Counted(stream, self, delimiter), "r")
+
+    def take(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise TooLargeError
+
+
+def in_memory_or_on_disk(
+    files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
+) -> Table:
+    """Return the table that is read into memory, or the one that is converted where that is too large; `on_disk` gives
+    None where it cannot be. Raises SourceError."""
+    if not is_large(files):
+        try:
+            return in_memory(Budget())
+        except TooLargeError:
+            pass
+    table = on_disk()
+    return in_memory(None) if table is None else table
+
+
+class _Counted(io.RawIOBase):
+    """The bytes of a stream, counted as they are read."""
+
+    def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:
+        self._stream, self._budget, self._delimiter = stream, budget, delimiter
+        self._line_bytes: int | None = None if delimiter else 0  # of the values of a line
+
+    def read(self, size: int = -1) -> bytes:
+        found: bytes = self._stream.read(BLOCK_BYTES if size < 0 else size)
+        if self._line_bytes is None:
+            self._line_bytes = _VALUE_BYTES * (1 + found.partition(b"\n")[0].count((self._delimiter or "").encode()))
+        self._budget.take(len(found) + self._line_bytes * found.count(b"\n"))
+        return found
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def unpacked(path: str) -> Any:
+    """Return a stream of the bytes of a file, unpacked where it is packed."""
+    import pyarrow as pa
+
+    return pa.input_stream(open_file(path), compression=packing(path))
+
+
+def converted(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
+    """None: there is no place to keep it, or nothing tells when the files change. Raises SourceError."""
+    stamps = [stamp(path) for path in files]
+    if any(each is None for each in stamps):
+        return None
+    place = place_of("converted", kind, list(files), stamps, options, skips_bad_rows(), ending="arrow")
+    if place is None or not _can_write(os.path.dirname(place)):
+        return None
+    lost = False
+    while True:
+        held = _hold(place)
+        if held is None:
+            _convert_alone(files, stamps, place, schema_of, batches)
+            continue
+        used(place)
+        try:
+            return ConvertedTable(files, place, held)
+        except (SourceError, KeyError, ValueError) as error:  # what is kept was cut off: made again
+            if lost:
+                message = f"{_shown(files)} was converted to {place}, which cannot be read: {error}"
+                raise SourceError("unreadable", message) from error
+            lost = True
+            with suppress(OSError):
+                os.remove(place)
+            os.close(held)
+
+
+def _can_write(folder: str) -> bool:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _hold(place: str) -> int | None:
+    """A handle of what was converted, which keeps other processes from removing it; None: it is not there."""
+    import fcntl
+
+    try:
+        handle = os.open(place, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    if is_locked(handle, fcntl.LOCK_SH) and is_at(handle, place):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _convert_alone(
+    files: Sequence[str], stamps: Sequence[object], place: str, schema_of: Schema, batches: Batches
+) -> None:
+    """Of processes that want the same, one converts, and the others wait until it is done or gone. Raises SourceError,
+    also where it stands still."""
+
+    part, seen, seen_at = f"{place}.part", 0, time.monotonic()
+    while True:
+        handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if is_locked(handle):
+                if not is_at(handle, part):  # it is done
+                    return
+                try:
+                    if not os.path.exists(place):
+                        _convert(files, stamps, place, part, schema_of, batches)
+                finally:
+                    with suppress(OSError):
+                        os.remove(part)
+                return
+            now = os.fstat(handle).st_mtime_ns
+        finally:
+            os.close(handle)
+        if not seen:
+            print(f"dtrain: waiting for another process that converts {_shown(files)}", file=sys.stderr)
+        if now != seen:
+            seen, seen_at = now, time.monotonic()
+        elif time.monotonic() - seen_at > _STUCK_S:
+            message = f"another process converts {_shown(files)} and stands still for {_STUCK_S:.0f} s"
+            raise SourceError("unreadable", message, help=f"end it: it holds {part}")
+        time.sleep(0.05)
+
+
+def _shown(files: Sequence[str]) -> str:
+    return shown(files[0]) if len(files) == 1 else f"{len(files):,} files"
+
+
+def _convert(
+    files: Sequence[str], stamps: Sequence[object], place: str, part: str, schema_of: Schema, batches: Batches
+) -> None:
+    import pyarrow as pa
+    from pyarrow import ipc
+
+    begun = last = time.monotonic()
+
+    def lives() -> None:
+        nonlocal last
+        if time.monotonic() - last > 1:
+            last = time.monotonic()
+            os.utime(part)
+
+    what, whole = _shown(files), amount(sum(map(size_bytes, files)), "B")
+    print(f"dtrain: {what}, {whole}, is larger than is read into memory: it is converted once", file=sys.stderr)
+    starts: list[int] = []
+    bad: dict[str, Bad] = {}
+    num_rows = 0
+    try:
+        schema = schema_of(files, lives)
+        with pa.OSFile(part, "wb") as file, ipc.new_file(file, schema) as writer:
+            for path in files:
+                starts.append(num_rows)
+                gone: Bad = bad.setdefault(path, [])
+                for batch in batches(path, schema, gone):
+                    writer.write_batch(batch)
+                    num_rows += batch.num_rows
+                    lives()
+            about = json.dumps({"starts": starts, "bad": {path: rows for path, rows in bad.items() if rows}})
+            nothing = pa.RecordBatch.from_pylist([], schema=schema)
+            writer.write_batch(nothing, custom_metadata={_ABOUT: about.encode()})
+        for path, before in zip(files, stamps, strict=True):
+            if stamp(path, anew=True) != before:
+                raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
+        size = os.path.getsize(part)
+        os.replace(part, place)
+    except OSError as error:
+        message = f"cannot convert {what} to {place}: {error.strerror or error}"
+        raise SourceError(
+            "unreadable", message, help="make room, or set XDG_CACHE_HOME to a disk that has some"
+        ) from error
+    make_room(place)
+    said = f"dtrain: {what}: {num_rows:,} rows, converted in {time.monotonic() - begun:.0f} s to {place}"
+    if size > limit_bytes():
+        said += f"; it takes {amount(size, 'B')}: set DTRAIN_CACHE_GB higher, else it may be removed after the run"
+    print(said, file=sys.stderr)
+
+
+class ConvertedTable(BlockTable):
+    """The rows of `files`, as they were converted to `place`. `held`: a handle of that, closed with the table."""
+
+    def __init__(self, files: Sequence[str], place: str, held: int) -> None:
+        import pyarrow as pa
+        from pyarrow import ipc
+
+        super().__init__([place], ArrowFormat())
+        with pa.OSFile(place) as source:
+            reader = ipc.open_file(source)
+            last = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
+            about = json.loads(last.custom_metadata[_ABOUT])
+        self.files = tuple(files)
+        self.fingerprint = place  # its name is made of the files, their sizes and dates
+        self._rows_of: list[int] = about["starts"]
+        self._gone = {path: sorted(row for row, _ in rows) for path, rows in about["bad"].items()}
+        self.skipped = tuple(
+            (f"row {row + 1} of {shown(path)}", why) for path, rows in about["bad"].items() for row, why in rows if why
+        )
+        finalize(self, os.close, held)
+
+    def place(self, row: int) -> str:
+        return place_among(self.files, self._rows_of, self._gone, row)

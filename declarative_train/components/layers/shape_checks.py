@@ -1,0 +1,198 @@
+"""What layers share: a module made of the fields, and sentences on what an input is, against what a layer takes (each
+gives a Misfit or None).
+
+Layers with parameters take float32 or float64 and make their parameters of the same dtype; what the model computes in
+is `training.precision`'s business. Layers without parameters take any floating-point dtype.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+from declarative_train.components.component import Layer, Misfit
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Inputs = Mapping[str, TensorSpec]
+
+
+class OfFields(Layer, ABC):
+    """`module`: its class in `torch.nn` (`nn.GELU`) or in `layers/modules` (`shapes.Add`), which takes the fields in
+    their order."""
+
+    module: ClassVar[str]
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        room, _, name = self.module.partition(".")
+        where = "torch.nn" if room == "nn" else f"declarative_train.components.layers.modules.{room}"
+        fields = [getattr(self, field) for field in type(self).model_fields if field != "type"]
+        made: nn.Module = getattr(import_module(where), name)(*fields)
+        return made
+
+
+class OfFunction(Layer, ABC):
+    """The function of its name in expressions: what it computes, and the defaults, stand there."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "type" in cls.model_fields:
+            cls.operation = cls.model_fields["type"].default
+
+    def options(self) -> Mapping[str, object]:
+        """Return the function's arguments other than its tensors."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
+
+    def build(self, inputs: Inputs) -> nn.Module:
+        from declarative_train.components.layers.modules.function_module import Called
+
+        return Called(self.type, self.options())
+
+
+def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+    """Floating-point numbers on these ports (default: all), and something in them."""
+    for port in ports or tuple(inputs):
+        spec = inputs[port]
+        if not spec.is_floating:
+            return Misfit(
+                f"`{layer.type}` computes with floating-point numbers, `{port}` is {spec.dtype}",
+                port=port,
+                help="an `embedding` or `one_hot` turns numbers of classes into floating-point numbers"
+                if spec.num_values is not None
+                else "give the field `dtype: float32`",
+            )
+        if not spec.num_elements:
+            return Misfit(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
+    return None
+
+
+def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+    """float32 or float64 on these ports (default: all), the same on each."""
+    names = ports or tuple(inputs)
+    if misfit := needs_float(layer, inputs, *names):
+        return misfit
+    for port in names:
+        if inputs[port].dtype not in ("float32", "float64"):
+            message = f"`{layer.type}` has float32 parameters, `{port}` is {inputs[port].dtype}"
+            hint = "let the field be float32: `training.precision` decides what the model computes in"
+            return Misfit(message, port=port, help=hint)
+    return needs_same_dtype(layer, inputs, *names)
+
+
+def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+    """One dtype on these ports (default: all)."""
+    names = ports or tuple(inputs)
+    for port in names[1:]:
+        if inputs[port].dtype != inputs[names[0]].dtype:
+            return Misfit(
+                f"`{layer.type}` takes inputs of one dtype, {called(names[0])} is {inputs[names[0]].dtype} "
+                f"and {called(port)} is {inputs[port].dtype}",
+                port=port,
+            )
+    return None
+
+
+def called(port: str) -> str:
+    """A port in a sentence; the edges of a variadic port have no names of their own."""
+    name, _, number = port.partition(".")
+    return f"input {int(number) + 1}" if number else f"`{name}`"
+
+
+def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> Misfit | None:
+    """Whole numbers, such as token ids or categories, and something in them."""
+    spec = inputs[port]
+    if spec.is_floating or spec.dtype == "bool":
+        message = f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}"
+        return Misfit(message, port=port, help="give the field an integer dtype, or make it `type: category`")
+    if not spec.num_elements:
+        return Misfit(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
+    return None
+
+
+def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Misfit | None:
+    """A whole number from 0 on for each place of the sequences `x`, where the port is bound."""
+    if port not in inputs:
+        return None
+    spec, wanted = inputs[port], TensorSpec(inputs["x"].shape[:-1], "int64")
+    if spec.shape != wanted.shape or spec.is_floating or spec.dtype == "bool":
+        message = f"`{port}` of `{layer.type}` must be {wanted} of whole numbers here, it is {spec} {spec.dtype}"
+        return Misfit(message, port=port)
+    if port == "positions" and spec.num_values is None:
+        hint = "those of a field of tokens are known: `NAME.positions`"
+        message = f"how large `{port}` of `{layer.type}` can be is not known"
+        return Misfit(message, port=port, help=hint, lacks_key=True)
+    return None
+
+
+def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> Misfit | None:
+    """One of these numbers of dimensions per sample; `wanted` is the shape in words, `(B, C, H, W)`."""
+    spec = inputs[port]
+    if len(spec.shape) in ranks:
+        return None
+    return Misfit(f"`{layer.type}` takes {wanted}, {called(port)} is {spec}", port=port, help=_reshaping(spec, ranks))
+
+
+def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> Misfit | None:
+    """At least this many dimensions per sample."""
+    spec = inputs[port]
+    if len(spec.shape) >= least:
+        return None
+    return Misfit(
+        f"`{layer.type}` takes {wanted}, {called(port)} is {spec}", port=port, help=_reshaping(spec, (least,))
+    )
+
+
+def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> Misfit | None:
+    """This many dimensions at the end to normalise over, in a dtype that parameters have."""
+    wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions besides the batch"
+    return needs_dimensions(layer, inputs, wanted, num_dims) or needs_parameter_dtype(layer, inputs)
+
+
+def needs_along(layer: Layer, dim: int, inputs: Inputs) -> Misfit | None:
+    """A dimension `dim` that is not the batch."""
+    if misfit := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
+        return misfit
+    found = resolve_dim(layer, "dim", dim, len(inputs["x"].shape) + 1)
+    return found if isinstance(found, Misfit) else None
+
+
+def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
+    if len(spec.shape) > max(ranks):
+        return "a `flatten` or `reshape` before it takes dimensions away"
+    if spec.shape == ():
+        return "`columns: [NAME]` instead of `column: NAME` gives the field shape (B, 1)"
+    return "an `unsqueeze` or `reshape` before it adds dimensions"
+
+
+def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | Misfit:
+    """torch's number of a dimension (the batch is 0) as a positive one; `rank` counts the batch."""
+    known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
+    found = dim + rank if dim < 0 else dim
+    if found == 0 and dim in (0, -rank):
+        return Misfit(
+            f"`{field}: {dim}` is the batch, which every layer keeps", field=field, help=f"dimensions here: {known}"
+        )
+    if not 0 < found < rank:
+        message = f"there is no dimension {dim} in an input of {counted(rank, 'dimension')}, the batch included"
+        return Misfit(message, field=field, help=f"dimensions here: {known}")
+    return found
+
+
+def dtype_of(spec: TensorSpec) -> torch.dtype:
+    """The dtype in torch."""
+    import torch
+
+    found: torch.dtype = getattr(torch, spec.dtype)
+    return found
+
+
+def divisors(number: int) -> str:
+    """As words: 1, 2, 4, 8."""
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

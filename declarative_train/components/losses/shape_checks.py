@@ -1,0 +1,198 @@
+"""Sentences that losses and metrics share: what the edges are, against what a term takes. Each gives a Misfit or None.
+
+Nothing broadcasts: torch would make (B, B) of (B,) against (B, 1), and train on it without a word.
+"""
+
+from __future__ import annotations
+
+from declarative_train.components.component import Misfit
+from declarative_train.core.amounts import counted
+from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
+
+
+def needs_float(type: str, port: str, spec: TensorSpec) -> Misfit | None:
+    if spec.is_floating:
+        return None
+    return Misfit(f"`{type}` needs floating-point numbers, but the {port} is {spec.dtype}", port=port)
+
+
+def needs_number(type: str, port: str, spec: TensorSpec) -> Misfit | None:
+    """Numbers of any kind: integers and bool are taken as numbers."""
+    if spec.num_elements:
+        return None
+    return Misfit(f"`{type}` has nothing to count: the {port} is {spec}, which is empty", port=port)
+
+
+def needs_same_shape(type: str, input: TensorSpec, target: TensorSpec) -> Misfit | None:
+    """Element against element."""
+    if input.shape == target.shape:
+        return None
+    message = f"`{type}` compares element with element and never broadcasts: the input is {input}, the target {target}"
+    return Misfit(message, port="target", help=_both_ways(input, target))
+
+
+def needs_target(type: str, target: TensorSpec | None) -> Misfit | None:
+    return None if target is not None else Misfit(f"`{type}` compares with a target, and none is given", port="target")
+
+
+def needs_no_target(type: str, target: TensorSpec | None) -> Misfit | None:
+    return None if target is None else Misfit(f"`{type}` takes no target: it has nothing to compare", port="target")
+
+
+def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...]) -> Misfit | None:
+    """A weight for each item that is counted."""
+    if mask is None or mask.shape == shape:
+        return None
+    wanted = TensorSpec(shape)
+    message = f"`{type}` counts items of shape {wanted}, but the mask is {mask}: a mask has a value for each of them"
+    return Misfit(message, port="mask", help=_both_ways(wanted, mask, "items", "mask"))
+
+
+def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+    """A floating-point input, a target and a mask of its shape."""
+    if (misfit := needs_target(type, target)) is not None or target is None:
+        return misfit
+    return (
+        needs_float(type, "input", input)
+        or needs_number(type, "input", input)
+        or needs_same_shape(type, input, target)
+        or needs_mask_shape(type, mask, input.shape)
+    )
+
+
+def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> Misfit | None:
+    """A target whose values are known to lie outside of what the loss is for."""
+    found = target.interval
+    if found is None or (low <= found[0] and found[1] <= high):
+        return None
+    message = f"the target of `{type}` is {what}, but its values go from {interval_in_words(found)}"
+    return Misfit(message, port="target", help=help)
+
+
+def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
+    """`class_dim` as torch counts it (the batch is 0), as an index into the shape of a sample; None: no such one."""
+    rank = len(shape) + 1
+    dim = class_dim + rank if class_dim < 0 else class_dim
+    return dim - 1 if 1 <= dim < rank else None
+
+
+def classes(
+    type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
+) -> Misfit | None:
+    """Scores for each class in one dimension of the input; the target has the number of the class instead, or, where
+    `soft`, a floating-point part for each class."""
+    if (misfit := needs_target(type, target)) is not None or target is None:
+        return misfit
+    if (misfit := needs_float(type, "input", input)) is not None:
+        return misfit
+    axis = class_axis(input.shape, class_dim)
+    if axis is None:
+        return _no_class_dimension(type, input, class_dim)
+    if input.shape[axis] == 1:
+        message = f"`{type}` over one class says nothing: the input is {input}, with one value in dimension {class_dim}"
+        hint = "for a yes or no, use `bce_with_logits`; a node `flat: INPUT[:, 0]` gives the input the target's shape"
+        return Misfit(message, port="input", help=hint)
+    if target.is_floating:
+        return _soft_target(type, input, target, class_dim, soft)
+    return _class_numbers(type, input, target, axis, class_dim, ignore_index)
+
+
+def _no_class_dimension(type: str, input: TensorSpec, class_dim: int) -> Misfit:
+    if not input.shape:
+        message = f"`{type}` needs a score for each class, but the input is {input}: one number per sample"
+        hint = "give the last layer as many outputs as there are classes, or use `bce_with_logits` for a yes or no"
+        return Misfit(message, port="input", help=hint)
+    known = ", ".join(str(dim) for dim in range(1, len(input.shape) + 1))
+    message = f"`class_dim: {class_dim}` is not a dimension of the input, which is {input}"
+    return Misfit(message, field="class_dim", help=f"use -1 for the last one, or one of {known}")
+
+
+def _soft_target(type: str, input: TensorSpec, target: TensorSpec, class_dim: int, soft: bool) -> Misfit | None:
+    if soft and target.shape == input.shape:
+        return None
+    parts = f", or parts for each class in the input's shape {input}" if soft else ""
+    message = f"the target of `{type}` is {target.dtype} {target}; it takes the number of the class{parts}"
+    return Misfit(message, port="target", help="give the field `dtype: int64`, or `type: category`")
+
+
+def _class_numbers(
+    type: str, input: TensorSpec, target: TensorSpec, axis: int, class_dim: int, ignore_index: int | None
+) -> Misfit | None:
+    items = TensorSpec(input.shape[:axis] + input.shape[axis + 1 :])
+    if target.dtype == "bool":
+        hint = "give the field `dtype: int64`, or use `bce_with_logits` for a yes or no"
+        return Misfit(f"the target of `{type}` is bool; it takes the number of the class", port="target", help=hint)
+    if target.shape != items.shape:
+        return Misfit(
+            f"`{type}` with classes in dimension {class_dim} of {input} takes a target {items}, but it is {target}",
+            port="target",
+            help=_other_class_dim(input, target)
+            or _one_too_many(items, target, axis == len(input.shape) - 1)
+            or _not_flat(items, target),
+        )
+    num_classes, found = input.shape[axis], target.num_values
+    low, high = target.interval or (0, 0)
+    if low < 0 and low != ignore_index:
+        message = f"the target's classes go from {interval_in_words((low, high))}, and classes are counted from 0"
+        hint = "add to it what takes the least of them to 0, or name the one to leave out: `ignore_index`"
+        return Misfit(message, port="target", help=hint)
+    if low < 0 and high >= num_classes:
+        found = int(high) + 1
+    if found is None or found == num_classes:
+        return None
+    if found > num_classes:
+        if ignore_index == found - 1 == num_classes:  # the value past the last class is the one to ignore
+            return None
+        return Misfit(
+            f"the target's classes go from {interval_in_words((max(low, 0), found - 1))}, but the input has "
+            f"{counted(num_classes, 'score')} in "
+            f"dimension {class_dim}",
+            port="input",
+            help=f"let the node that makes the scores give {found} of them",
+        )
+    return Misfit(
+        f"the input has {counted(num_classes, 'score')} in dimension {class_dim}, but the target only "
+        f"{counted(found, 'class')}",
+        port="input",
+        help=f"let the node that makes the scores give {found} of them, unless the others are there on purpose",
+        is_warning=True,
+    )
+
+
+def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:
+    for axis in range(len(input.shape)):
+        if input.shape[:axis] + input.shape[axis + 1 :] == target.shape:
+            return f"the shapes fit with `class_dim: {axis + 1}`"
+    return None
+
+
+def _not_flat(items: TensorSpec, target: TensorSpec) -> str | None:
+    """Places of an image or a sequence are left, where the target has one class for all of them."""
+    if target.shape or not items.shape:
+        return None
+    pool = "`sequence_pool`" if len(items.shape) == 1 else "`flatten` or `global_avg_pool`"
+    return f"the target has one class per sample: put {pool} before the layer that makes the scores"
+
+
+def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> str | None:
+    if items.shape == (*target.shape, 1) and classes_last:
+        slicing = ", ".join(":" for _ in range(len(items.shape)))
+        from_field = f"give the target's field `columns: [NAME]`, which makes it {items}"
+        return f"take a node `flat: INPUT[{slicing}, 0]`; or {from_field}"
+    return _both_ways(items, target, "items")
+
+
+def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
+    """One of the two has a last dimension of 1 that the other lacks: how to take it away, or to add it."""
+    if second.shape == (*first.shape, 1):
+        slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
+        from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"
+        return f"{from_field}; or take a node `flat: {other.upper()}[{slicing}, 0]`"
+    if first.shape == (*second.shape, 1) and name != "items":
+        slicing = ", ".join(":" for _ in range(len(second.shape) + 1))
+        from_field = f"give the {other}'s field `columns: [NAME]` instead of `column: NAME`, which makes it {first}"
+        return f"take a node `flat: {name.upper()}[{slicing}, 0]`, which is {second}; or {from_field}"
+    if first.num_elements == second.num_elements:
+        same = "one value" if first.num_elements == 1 else f"the same {first.num_elements} values"
+        return f"reshape one of them: they have {same} per sample"
+    return None

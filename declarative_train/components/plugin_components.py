@@ -1,0 +1,353 @@
+"""Components of plugins that are no layers: what their text says, and a class of the kind that calls their code.
+
+Like layers they are read by `ast`: the base says the kind, `__init__` the fields, the methods what they can do. A plan
+holds such a component with the file that it comes from, under `plugin`: `Registry.read` finds it there again.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+
+from pydantic import create_model
+
+from declarative_train.components.component import Component, Misfit
+from declarative_train.components.plugin_file import (
+    PluginFile,
+    PluginProblem,
+    arguments_of,
+    import_plugin,
+    positional,
+    read_fields,
+    type_name,
+)
+from declarative_train.components.plugin_types import default_of
+
+_EMPTY = ("torch.utils.data.Dataset", "declarative_train.")  # bases without methods of their own
+PLUGIN = "plugin"
+"""The key of a component's data that says which file it comes from."""
+
+
+class Plugged(Component):
+    """What they have in common; the subclasses are made by `read_plugged`. `may_import` False: the code may not run,
+    and nobody asks the component for more than its fields."""
+
+    plugin_path: ClassVar[str] = ""
+    plugin_class: ClassVar[str] = ""
+    may_import: ClassVar[bool] = False
+    list_fields: ClassVar[frozenset[str]] = frozenset()
+    computed_defaults: ClassVar[frozenset[str]] = frozenset()
+    method: ClassVar[str] = ""
+    num_arguments: ClassVar[int] = 0
+    is_variadic: ClassVar[bool] = False
+    """The method of its kind that the class has, and what it is given; `is_variadic`: any number (`*values`)."""
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Attributes that classes of plugins have under another name."""
+    own: ClassVar[frozenset[str]] = frozenset({"type"})
+    """Keys that are dtrain's, and no arguments of the class."""
+
+    @classmethod
+    def settle(cls) -> None:
+        """What follows from the above."""
+
+    @classmethod
+    def declare(cls, key: str, value: object) -> None:
+        """Takes what the class says under one of the words in `Kind.declares`. Raises ValueError: what is wrong, and
+        how it is written."""
+
+    def as_data(self, *, defaults: bool = True) -> dict[str, object]:
+        return super().as_data(defaults=defaults) | {PLUGIN: self.plugin_path}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, object]) -> Self:
+        return super().from_data({key: value for key, value in data.items() if key != PLUGIN})
+
+    def settings(self) -> dict[str, Any]:
+        """The keywords of the class's `__init__`."""
+        found = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if name in self.own or (name in self.computed_defaults and value is None):
+                continue
+            found[name] = list(value) if name in self.list_fields and isinstance(value, tuple) else value
+        return found
+
+    def made(self, *first: object) -> Any:
+        """An object of the class, which runs its code. Raises whatever that raises."""
+        return getattr(import_plugin(self.plugin_path), self.plugin_class)(*first, **self.settings())
+
+
+class Method(NamedTuple):
+    """`shown` is its signature as a hint writes it; so many arguments behind `self`, at the least and at the most."""
+
+    name: str
+    shown: str
+    least: int
+    most: int
+
+
+class Kind(NamedTuple):
+    """`bases`: how the dotted name of a base begins; `methods`: of which a class has one; `ending`: of class names,
+    left out of the type; `leads`: arguments of `__init__` that dtrain gives; `needs`: fields; `says`: attributes that
+    are true or false; `declares`: attributes that the adapter takes; `besides`: methods that it also has; `inherits`:
+    how the dotted names of bases begin that have the methods; `refused`: how those begin that cannot be, with the
+    words and a hint."""
+
+    bases: tuple[str, ...]
+    adapter: str
+    methods: tuple[Method, ...]
+    ending: str = ""
+    leads: int = 0
+    needs: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+    declares: tuple[str, ...] = ()
+    besides: tuple[Method, ...] = ()
+    inherits: tuple[str, ...] = ()
+    refused: tuple[str, str, str] | None = None
+
+
+_DATASETS = (
+    *(
+        f"torch.utils.data.{name}"
+        for name in ("Concat", "Dataset", "Iterable", "Stack", "Subset", "Tensor", "dataset.")
+    ),
+    "torchvision.datasets.",
+)
+_JUDGES = Method("forward", "def forward(self, input, target)", 1, 2)
+KINDS = {
+    "optimizer": Kind(
+        ("torch.optim.",),
+        "optimizers.plugin.PluginOptimizer",
+        (Method("step", "def step(self, closure=None)", 0, 1),),
+        leads=1,
+        needs=("lr",),
+        says=("takes_shards",),
+    ),
+    "lr schedule": Kind(
+        ("declarative_train.plugins.LrSchedule",),
+        "lr_schedules.plugin.PluginLrSchedule",
+        (Method("factor", "def factor(self, step: int, num_steps: int) -> float", 2, 2),),
+        "Schedule",
+    ),
+    "loss": Kind(
+        ("declarative_train.plugins.Loss",),
+        "losses.plugin.PluginLoss",
+        (_JUDGES,),
+        "Loss",
+        says=("mixes_samples",),
+    ),
+    "metric": Kind(
+        ("declarative_train.plugins.Metric",),
+        "metrics.plugin.PluginMetric",
+        (_JUDGES, Method("whole", "def whole(self, input, target)", 1, 2)),
+        "Metric",
+        says=("higher_is_better",),
+    ),
+    "field": Kind(
+        ("declarative_train.plugins.Field",),
+        "fields.plugin.PluginField",
+        (
+            Method("decode", "def decode(self, value)", 1, 1000),
+            Method("decode_rows", "def decode_rows(self, values)", 1, 1000),
+        ),
+        "Field",
+        says=("takes_text",),
+        declares=("shape", "dtype", "num_values"),
+    ),
+    "transform": Kind(
+        ("declarative_train.plugins.Transform",),
+        "transforms.plugin.PluginTransform",
+        (Method("apply", "def apply(self, picture, random)", 1, 2),),
+        "Transform",
+        says=("is_random", "on_numbers"),
+        declares=("size", "interval"),
+    ),
+    "source": Kind(
+        ("declarative_train.plugins.Source", *_DATASETS),
+        "datasets.plugin.PluginDataset",
+        (
+            Method("__getitem__", "def __getitem__(self, index: int)", 1, 1),
+            Method("read", "def read(self, rows, columns)", 1, 2),
+        ),
+        "Source",
+        declares=("columns",),
+        besides=(Method("__len__", "def __len__(self) -> int", 0, 0),),
+        inherits=_DATASETS,
+        refused=(
+            "torch.utils.data.IterableDataset",
+            "is an IterableDataset: it gives rows in its own order, and not by number",
+            "order, splits and resuming ask for rows by number: derive from `Dataset`, with `__getitem__`",
+        ),
+    ),
+}
+"""By the word of `recipe/validate.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundComponent:
+    """A component of the file, and where its class is named."""
+
+    component: type[Plugged]
+    line: int
+    column: int
+    end_column: int
+
+
+Found = Mapping[str, Mapping[str, FoundComponent]]
+"""By kind and type."""
+
+
+@lru_cache(maxsize=64)
+def read_plugged(path: str, text: str, *, may_import: bool) -> tuple[Found, tuple[PluginProblem, ...]]:
+    """The components of a file, and what is wrong with them; what is no Python is said by who reads its layers."""
+    try:
+        file = PluginFile(path, text, ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}, ()
+    found: dict[str, dict[str, FoundComponent]] = {word: {} for word in KINDS}
+    problems: list[PluginProblem] = []
+    for word, kind in KINDS.items():
+        for node in file.public_classes(kind.bases):
+            component, wrong = _read(file, node, word, kind, may_import)
+            problems += wrong
+            if component is None:
+                continue
+            name = str(component.model_fields["type"].default)
+            if name in found[word]:
+                message = f"two classes of this file are the {word} `{name}`"
+                problems.append(PluginProblem("name", message, *file.name_place(node), name))
+            found[word][name] = FoundComponent(component, *file.name_place(node))
+    return found, tuple(problems)
+
+
+def plugged(word: str, path: str, name: str) -> type[Plugged] | None:
+    """The component of a plugin that a plan names. Raises OSError, and ValueError when the file is no longer what was
+    checked."""
+    with open(path, encoding="utf-8") as file:
+        found, problems = read_plugged(path, file.read(), may_import=True)
+    if problems:
+        raise ValueError(f"{path}:{problems[0].line}: {problems[0].message}")
+    one = found.get(word, {}).get(name)
+    return None if one is None else one.component
+
+
+def _read(
+    file: PluginFile, node: ast.ClassDef, word: str, kind: Kind, may_import: bool
+) -> tuple[type[Plugged] | None, list[PluginProblem]]:
+    from importlib import import_module
+
+    place = file.name_place(node)
+
+    def say(message: str, help: str | None, at: tuple[int, int, int] = place) -> None:
+        problems.append(PluginProblem("signature", message, *at, node.name, help))
+
+    name, problems = type_name(file, node, node.name.removesuffix(kind.ending) or node.name, word)
+    if kind.refused is not None and file.derives(node, kind.refused[0]):
+        say(f"`{node.name}` {kind.refused[1]}", kind.refused[2])
+        return None, problems
+    functions = {method: file.method(node, method.name) for method in kind.methods}
+    method, function = next(((each, found) for each, found in functions.items() if found), (kind.methods[0], None))
+    num_arguments = method.least if function is None else len(positional(function))
+    inherits = any(file.derives(node, start) for start in kind.inherits) and not file.derives_just(node, _EMPTY)
+    for each, found in ((method, function), *((each, file.method(node, each.name)) for each in kind.besides)):
+        if found is None and not inherits:
+            others = [each] if each in kind.besides else kind.methods
+            wanted = " or ".join(f"`{other.name}`" for other in others)
+            say(f"the {word} `{node.name}` has no {wanted}", f"write `{each.shown}: ...`")
+        elif found is not None and found.args.vararg is None and not each.least <= len(positional(found)) <= each.most:
+            counted = f"{len(positional(found))} arguments behind `self`"
+            at = file.place(found)
+            place_of_name = (at[0], at[1], at[1] + len("def ") + len(each.name))
+            say(
+                f"`{each.name}` of the {word} `{node.name}` takes {counted}",
+                f"it is called as `{each.shown}`",
+                place_of_name,
+            )
+    made_by = file.method(node, "__init__")
+    if made_by is None and (kind.leads or inherits):
+        shown = "self, params, lr: float = 1e-3" if kind.leads else "self, root: str"
+        hint = f"write one that names its arguments: `def __init__({shown})`"
+        say(f"the {word} `{node.name}` has no `__init__` of its own, so its fields are not known", hint)
+    module, _, adapter = kind.adapter.rpartition(".")
+    base: type[Plugged] = getattr(import_module(f"declarative_train.components.{module}"), adapter)
+    arguments = [] if made_by is None else arguments_of(made_by)[kind.leads :]
+    fields, wrong = read_fields(file, node.name, arguments, {*dir(base), *base.model_fields})
+    problems += wrong
+    for needed in kind.needs:
+        if made_by is not None and needed not in fields.fields and not wrong:
+            say(f"the {word} `{node.name}` takes no `{needed}`", f"give `__init__` an argument `{needed}: float`")
+    says = dict(_said(file, node, kind.says))
+    problems += [
+        PluginProblem("signature", f"`{key}` is true or false", *file.place(item))
+        for key, (item, value) in says.items()
+        if not isinstance(value, bool)
+    ]
+    if problems:
+        return None, problems
+    literal: Any = (Literal[name], name)
+    made = create_model(node.name, __base__=base, __module__=__name__, type=literal, **dict[str, Any](fields.fields))
+    made.__doc__ = ast.get_docstring(node) or f"`{node.name}` of {file.path}."
+    made.plugin_path, made.plugin_class, made.may_import = file.path, node.name, may_import
+    made.list_fields, made.computed_defaults = fields.lists, fields.computed
+    made.method, made.num_arguments = method.name, num_arguments
+    made.is_variadic = function is not None and function.args.vararg is not None
+    for key, (_, value) in says.items():
+        setattr(made, base.renamed.get(key, key), value)
+    for key, (item, value) in _said(file, node, kind.declares):
+        try:
+            made.declare(key, value)
+        except ValueError as error:
+            message, hint = error.args
+            problems.append(PluginProblem("signature", message, *file.place(item), "", hint))
+    made.settle()
+    return (None, problems) if problems else (made, [])
+
+
+class Makeable(Protocol):
+    @property
+    def type(self) -> str: ...
+    def settings(self) -> dict[str, Any]: ...
+    def made(self, *first: object) -> Any: ...
+
+
+def seeded_object(component: Makeable) -> tuple[Any, bool]:
+    """An object of the class, made under random numbers that follow from its keys, so that it is alike in every
+    process; and whether it drew any. Raises whatever its code raises."""
+    from declarative_train.components.counter_rng import key_of
+    from declarative_train.components.plugin_layer import random_states, seeded
+
+    settings = json.dumps(component.settings(), sort_keys=True, default=str)
+    with seeded(key_of(component.type, settings)):
+        before = random_states()
+        made = component.made()
+        return made, random_states() != before
+
+
+def line_in_plugin(error: BaseException, path: str) -> str:
+    """`; mine.py, line 12`: the last line of a plugin's file that an error came through."""
+    from traceback import extract_tb
+
+    from declarative_train.files.open_files import shown
+
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
+    return f"; {shown(path)}, line {lines[-1]}" if lines else ""
+
+
+def failed(type: str, problem: Exception) -> Misfit:
+    """Why the code of a plugin cannot be run on made numbers."""
+    lines = str(problem).splitlines() or [""]
+    return Misfit(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
+
+
+def _said(file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
+    """Attributes of the class by these names, or of its bases in this file, and their values; None: only the code
+    knows."""
+    for name in names:
+        item = file.attribute(node, name)
+        if item is not None:
+            yield name, (item, default_of(item.value)[1])

@@ -1,0 +1,169 @@
+"""Fixes -> edited texts, untouched to the byte elsewhere, and their difference.
+
+The edits of one diagnostic are made together or not at all; of edits that overlap, the first in the text is made and
+the others wait for the next pass over the edited text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix
+from declarative_train.core.diagnostics.lines import Lines
+
+_BARE = re.compile(r"[A-Za-z_][\w./-]*")  # what YAML reads as text without quotes, but for the words below
+_WORDS = frozenset({"true", "false", "null"})
+_Key = tuple[str, str, int, str]  # what a diagnostic is known by before and after an edit
+MOST_PASSES = 100  # a fix may uncover the next mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """`texts`: the edited texts only. `fixed`: the diagnostics whose edits were made."""
+
+    texts: Mapping[str, str]
+    fixed: tuple[Diagnostic, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    start: int
+    end: int
+    replacement: str
+
+    def meets(self, other: _Edit) -> bool:
+        """True when the order of the two edits would matter."""
+        if self == other:
+            return False
+        if self.start == self.end or other.start == other.end:
+            return self.start <= other.end and other.start <= self.end
+        return self.start < other.end and other.start < self.end
+
+
+def placed(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
+    """The diagnostics with fixes that stand on what was typed: one that replaces a word is narrowed to that word, or
+    taken away with the others of its diagnostic where the text says something else."""
+    lines = {path: Lines(path, text) for path, text in texts.items()}
+    return [_placed(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
+
+
+def _placed(diagnostic: Diagnostic, lines: Mapping[str, Lines]) -> Diagnostic:
+    found = [fix if fix.replaces is None else _on_its_word(fix, lines.get(fix.span.path)) for fix in diagnostic.fixes]
+    return diagnostic._replace(fixes=() if None in found else tuple(fix for fix in found if fix is not None))
+
+
+def _on_its_word(fix: Fix, lines: Lines | None) -> Fix | None:
+    word, new = fix.replaces or "", fix.replacement
+    if lines is None or fix.span.line != fix.span.end_line:
+        return None
+    edit = _edit(fix, lines)
+    typed = lines.text[edit.start : edit.end]
+    if typed[:1] in ('"', "'"):
+        quotable = not any(character in new for character in "\"'\\") and new.isprintable()
+        inside = fix.span.within(1, len(word))
+        return fix._replace(span=inside) if typed[1:-1] == word and typed[-1] == typed[0] and quotable else None
+    if typed == word:
+        return fix if _BARE.fullmatch(new) and new not in _WORDS else None
+    if typed.startswith(f"{word}."):  # a reference to an output or a copy
+        return fix._replace(span=fix.span.within(0, len(word)))
+    return None
+
+
+def apply_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, unsafe: bool = False) -> Fixed:
+    """Make the safe edits, or with `unsafe` all of them. `texts` are the sources by path, line breaks as in the file;
+    an edit of a text that is not among them (an option, a file that was not read) is left out."""
+    lines = {path: Lines(path, text) for path, text in texts.items() if not path.startswith("--")}
+    made: dict[str, list[_Edit]] = {}
+    fixed: list[Diagnostic] = []
+    for diagnostic in sorted(diagnostics, key=lambda d: min((fix.span for fix in d.fixes), default=d.span)):
+        if not diagnostic.fixes or not all(_may(fix, lines, unsafe) for fix in diagnostic.fixes):
+            continue
+        edits = [(fix.span.path, _edit(fix, lines[fix.span.path])) for fix in diagnostic.fixes]
+        if any(edit.meets(other) for path, edit in edits for other in made.get(path, [])):
+            continue
+        for path, edit in edits:
+            if edit not in made.setdefault(path, []):
+                made[path].append(edit)
+        fixed.append(diagnostic)
+    return Fixed({path: _edited(texts[path], edits) for path, edits in made.items()}, tuple(fixed))
+
+
+def mend(
+    diagnostics: Iterable[Diagnostic],
+    texts: Mapping[str, str],
+    lint: Callable[[Mapping[str, str]], list[Diagnostic]],
+    *,
+    unsafe: bool = False,
+) -> Fixed:
+    """Edit and lint again until nothing is left to mend. Edits that do not do away with what they were made for, or
+    that leave a text which cannot be read, are taken back; `lint` is asked last about the texts that are returned."""
+    texts, found, fixed = dict(texts), list(diagnostics), list[Diagnostic]()
+    before, hopeless, alone = dict(texts), set[_Key](), False
+    for _ in range(MOST_PASSES):
+        wanted = [each for each in found if each.fixes and _key(each) not in hopeless]
+        made = apply_fixes(wanted, texts, unsafe=unsafe)
+        if alone and made.count:
+            made = apply_fixes(made.fixed[:1], texts, unsafe=unsafe)
+        if not made.count:
+            break
+        after = lint({**texts, **made.texts})
+        if not _is_worse(made.fixed, found, after):
+            texts, found = {**texts, **made.texts}, after
+            fixed += made.fixed
+            continue
+        lint(texts)
+        if made.count == 1:
+            hopeless.add(_key(made.fixed[0]))
+        alone = True
+    return Fixed({path: text for path, text in texts.items() if text != before[path]}, tuple(fixed))
+
+
+def _key(diagnostic: Diagnostic) -> _Key:
+    return diagnostic.code, diagnostic.span.path, diagnostic.span.line, diagnostic.message
+
+
+def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
+    """Whether one of `fixed` is still there, or an edit of what could be read cannot be read any more."""
+    old, new = Counter(map(_key, before)), Counter(map(_key, after))
+    if any(new[_key(each)] >= old[_key(each)] for each in fixed):
+        return True
+    unreadable = [sum(n for key, n in each.items() if key[0].startswith("Y")) for each in (old, new)]
+    return unreadable[1] > unreadable[0] and not any(each.code.startswith("Y") for each in fixed)
+
+
+def unified_diff(path: str, before: str, after: str) -> str:
+    """The change as `diff -u` shows it, lines with the breaks they have."""
+    from difflib import unified_diff as changes  # which most lints do not need
+
+    lines = changes(_lines(before), _lines(after), fromfile=f"a/{path}", tofile=f"b/{path}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    """Cut at `\\n` only: `splitlines` cuts at form feeds and separators too."""
+    parts = text.split("\n")
+    lines = [f"{part}\n" for part in parts[:-1]]
+    return [*lines, parts[-1]] if parts[-1] else lines
+
+
+def _may(fix: Fix, lines: Mapping[str, Lines], unsafe: bool) -> bool:
+    return (fix.safe or unsafe) and fix.span.path in lines
+
+
+def _edit(fix: Fix, lines: Lines) -> _Edit:
+    span = fix.span
+    start = lines.offset(span.line, span.column)
+    return _Edit(start, max(lines.offset(span.end_line, span.end_column), start), fix.replacement)
+
+
+def _edited(text: str, edits: Iterable[_Edit]) -> str:
+    for edit in sorted(edits, key=lambda each: (each.start, each.end), reverse=True):
+        text = text[: edit.start] + edit.replacement + text[edit.end :]
+    return text

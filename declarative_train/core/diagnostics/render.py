@@ -1,0 +1,153 @@
+"""Diagnostics that are shown (`--select`, `--ignore`), in the order of a reader, as the text of a format."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from declarative_train.core.diagnostics import text
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.core.secrets import masked
+from declarative_train.core.span import Span
+
+if TYPE_CHECKING:
+    from declarative_train.core.diagnostics.rules import Rule
+
+
+_READING = ("Y", "M", "T")  # what these find leaves nothing at its place for later stages to judge
+
+
+def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Sorted by place and code; the same text at the same place once, echoes left out."""
+    unique = {(d.code, d.span, d.message): d for d in diagnostics}
+    kept = without_echoes(unique.values())
+    return sorted(kept, key=lambda d: (d.span, d.code, d.message))
+
+
+def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    everything = list(diagnostics)
+    broken: dict[str, list[Span]] = {}
+    for diagnostic in everything:
+        if diagnostic.is_error and diagnostic.code.startswith(_READING):
+            broken.setdefault(diagnostic.span.path, []).append(diagnostic.span)
+    return [d for d in everything if d.code.startswith(_READING) or not _is_echo(d, broken.get(d.span.path, []))]
+
+
+def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
+    """True when its place is that of a broken value, or is a value of one line with a broken part inside."""
+    span = diagnostic.span
+    if span.line != span.end_line:
+        return False
+    return any(
+        place.line == span.line
+        and span.column <= place.column
+        and (place.end_line, place.end_column) <= (span.line, span.end_column)
+        for place in broken
+    )
+
+
+class Selection(NamedTuple):
+    """Prefixes; the longest one that fits a code decides, and `ignore` wins when both are equally long.
+
+    Nothing selected means everything.
+    """
+
+    selected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, *, select: str = "", ignore: str = "") -> Selection:
+        """From the words of the options: codes or prefixes, with commas or blanks between."""
+        return cls(_prefixes(select), _prefixes(ignore))
+
+    def takes(self, code: str) -> bool:
+        wanted = max((len(prefix) for prefix in self.selected if code.startswith(prefix)), default=-1)
+        unwanted = max((len(prefix) for prefix in self.ignored if code.startswith(prefix)), default=-1)
+        return unwanted < wanted if self.selected else unwanted < 0
+
+    def unknown(self, codes: Iterable[str]) -> tuple[str, ...]:
+        """The prefixes that fit none of `codes`: misspelt ones."""
+        known = list(codes)
+        given = dict.fromkeys((*self.selected, *self.ignored))
+        return tuple(prefix for prefix in given if not any(code.startswith(prefix) for code in known))
+
+
+def _prefixes(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.upper() for word in re.split(r"[,\s]+", text) if word))
+
+
+Format = Literal["full", "concise", "json", "github", "sarif", "junit"]
+FORMATS: tuple[str, ...] = get_args(Format)
+
+_MAX_BYTES = 5_000_000
+
+
+def render(
+    diagnostics: Iterable[Diagnostic],
+    texts: Mapping[str, str],
+    *,
+    format: Format = "full",
+    color: bool = False,
+    rules: Mapping[str, Rule] | None = None,
+) -> str:
+    """The diagnostics, sorted by place. `texts` are the sources by the path that spans name them with; a source that is
+    not among them is read from the disk, an option such as `--set a=1` is its own text. `rules` describe the codes
+    (SARIF shows them)."""
+    arranged = [_masked(diagnostic) for diagnostic in arrange(diagnostics)]
+    if format == "full":
+        return text.full(arranged, _Sources(texts), color=color)
+    if format == "concise":
+        return text.concise(arranged)
+    from declarative_train.core.diagnostics import formats
+
+    if format == "sarif":
+        return formats.sarif(arranged, rules or {})
+    if format == "json":
+        return formats.json_text(arranged)
+    if format == "github":
+        return formats.github(arranged)
+    if format == "junit":
+        return formats.junit(arranged, texts)
+    raise ValueError(f"there is no format `{format}`: use one of {', '.join(FORMATS)}")
+
+
+def _masked(diagnostic: Diagnostic) -> Diagnostic:
+    """Return a diagnostic without secrets in its words."""
+    hint = None if diagnostic.help is None else masked(diagnostic.help)
+    related = tuple(each._replace(message=masked(each.message)) for each in diagnostic.related)
+    return diagnostic._replace(message=masked(diagnostic.message), help=hint, related=related)
+
+
+class _Sources(Mapping[str, Lines]):
+    """The lines of every source, split when first asked for."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+        self._lines: dict[str, Lines] = {}
+
+    def __getitem__(self, path: str) -> Lines:
+        if path not in self._lines:
+            self._lines[path] = Lines(path, self._text(path))
+        return self._lines[path]
+
+    def _text(self, path: str) -> str:
+        if path in self._texts:
+            return self._texts[path]
+        if path.startswith("--"):
+            return path
+        try:
+            if not os.path.isfile(path) or os.path.getsize(path) > _MAX_BYTES:
+                raise KeyError(path)
+            with open(path, encoding="utf-8", errors="replace", newline="") as file:
+                return file.read()
+        except (OSError, ValueError):
+            raise KeyError(path) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)

@@ -1,0 +1,94 @@
+"""A field and the table that it reads -> all that turns rows into the values of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from declarative_train.components.data import Column, Field, Table
+from declarative_train.components.fields.columns import matching
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.data.pictures import NO_TRANSFORMS, Chain
+from declarative_train.data.spec import WindowSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A field with all that turns rows of the table into its values. `row` is what one row becomes, `sample` what the
+    batch holds per sample."""
+
+    name: str
+    field: Field
+    columns: tuple[Column, ...]
+    statistics: Mapping[str, object]
+    row: TensorSpec
+    sample: TensorSpec
+
+    def values(self, read: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Raises BadValueError."""
+        return self.field.convert([read[column.name] for column in self.columns], self.columns, self.statistics)
+
+    def values_into(self, read: Mapping[str, np.ndarray], out: np.ndarray) -> None:
+        """(N, *row shape) in `storage`, in one piece. Raises BadValueError."""
+        values = [read[column.name] for column in self.columns]
+        self.field.convert_into(out, values, self.columns, self.statistics)
+
+    @property
+    def cut(self) -> slice | int:
+        """The rows of a window that it takes."""
+        return slice(None) if self.field.cut is None else self.field.cut
+
+    @property
+    def storage(self) -> np.dtype[np.generic]:
+        """What `values` gives."""
+        return np.dtype("float32" if self.row.dtype == "bfloat16" else self.row.dtype)
+
+
+def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    """The columns that the field means, and the names and globs that mean none."""
+    found, missed = matching(field.wanted, list(table.columns), field.unwanted)
+    return tuple(table.columns[name] for name in found), missed
+
+
+def make_part(
+    name: str,
+    field: Field,
+    columns: tuple[Column, ...],
+    statistics: Mapping[str, object],
+    window: WindowSpec | None,
+    chain: Chain | None = None,
+) -> Part:
+    """Raises TransformError."""
+    if field.reads_late:
+        row = (chain or NO_TRANSFORMS).spec(name, field, columns)
+    else:
+        row = field.row_spec(columns, statistics)
+    return Part(name, field, columns, statistics, row, _sample(field, row, window))
+
+
+def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorSpec:
+    """The rows of the window stand in front."""
+    if window is None or isinstance(field.cut, int):
+        return row
+    length = len(range(*(field.cut or slice(None)).indices(window.length)))
+    return replace(row, shape=(length, *row.shape))
+
+
+def column_names(parts: Sequence[Part]) -> list[str]:
+    return list(dict.fromkeys(column.name for part in parts for column in part.columns))
+
+
+def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
+    """Every field, and behind one with several outputs those of the others that are read."""
+    for name, field in fields.items():
+        yield name, field
+        for output in field.outputs[1:]:
+            if read is None or f"{name}.{output}" in read:
+                yield f"{name}.{output}", field.output_of(output)
+
+
+def base_of(name: str) -> str:
+    """The field in the recipe that one of its outputs is of."""
+    return name.partition(".")[0]

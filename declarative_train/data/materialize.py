@@ -1,0 +1,370 @@
+"""Rows of a table and fields -> what each field must know of the training rows, and a set that gives samples: held as
+arrays if it is small, else read by row.
+
+No torch here: lint prepares the sets too, since the conversion is the check of every value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from declarative_train.components.data import BadValueError, SourceError, Table
+from declarative_train.core.tensor_spec import FLOATING
+from declarative_train.data.field_reader import Part, base_of, column_names
+from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given
+from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
+from declarative_train.data.statistics_cache import Known
+from declarative_train.data.texts import BadTextError, with_tokens
+from declarative_train.data.windows import Windows
+
+HOLD_BYTES = 2 << 30  # a set up to here is held in memory
+NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
+_CHUNK_BYTES = 32 << 20
+_CHUNK_ROWS = 1 << 16
+_GLANCED_ROWS = 1 << 12
+LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
+
+
+class BadSampleError(Exception):
+    """A value of a set that a field cannot take: `part` and the row of the table say where."""
+
+    def __init__(self, part: Part, row: int, cause: BadValueError) -> None:
+        super().__init__(f"field `{part.name}`: {cause}")
+        self.part = part
+        self.row = row
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A set. `held` are the values of its rows in the set's order, by field, or None: then they are read. Pictures are
+    never held; `chain` is what is done to them. `skips`: what is bad in it is skipped."""
+
+    name: str
+    table: Table
+    rows: Rows
+    windows: Windows | None
+    parts: tuple[Part, ...]
+    held: dict[str, np.ndarray] | None
+    chain: Chain = NO_TRANSFORMS
+    skips: Skips | None = None
+
+    @property
+    def late(self) -> tuple[Part, ...]:
+        """The fields of pictures."""
+        return tuple(part for part in self.parts if part.field.reads_late)
+
+    @property
+    def is_held(self) -> bool:
+        """All of it."""
+        return self.held is not None and not self.late
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(rows.nbytes for rows in self.held.values()) if self.held is not None and self.is_held else 0
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of all its rows in memory, and of its pictures in the files; None: nobody knows."""
+        parts = [part for part in self.parts if not part.field.reads_late]
+        numbers = sum(stored_as(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
+        if not self.late:
+            return numbers * len(self.rows)
+        of_table = self.table.size_bytes(column_names(self.late))
+        if of_table is None:
+            return None
+        return numbers * len(self.rows) + of_table * len(self.rows) // max(1, self.table.num_rows)
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.rows) if self.windows is None else len(self.windows)
+
+    def gather(
+        self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """(N, *sample shape) by field (default: all), for int64 sample numbers. `epoch`: of training, which alone draws
+        changes of pictures. Raises BadSampleError, SourceError."""
+        if self.skips is None or self.windows is not None or self.is_held:
+            return self._gather(samples, names, epoch)
+        samples = np.asarray(samples, np.int64)
+        while True:
+            try:
+                return self._gather(self.skips.instead(samples, self.rows), names, epoch)
+            except BadSampleError as error:
+                self.skip(error)
+
+    def skip(self, error: BadSampleError) -> None:
+        """From now on the next good sample stands in its place. Raises the error where none is left."""
+        assert self.skips is not None
+        if not self.skips.add(error.row) or self.skips.num_bad >= len(self.rows):
+            raise error
+        LOG.tell(Skipped(self.name, self.table.place(error.row), str(error.cause)))
+
+    @property
+    def left_out(self) -> list[Skipped]:
+        """What was found bad beforehand."""
+        return [] if self.skips is None else self.skips.left_out
+
+    def is_skipped(self, samples: np.ndarray) -> np.ndarray | None:
+        """(N,) bool: of samples that were gathered, those in whose place others stand; None: of all their own."""
+        if self.skips is None or not self.skips.num_bad or self.windows is not None:
+            return None
+        found = self.skips.bad(self.rows.at(samples))
+        return found if found.any() else None
+
+    def _gather(
+        self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
+    ) -> dict[str, np.ndarray]:
+        wanted = [part for part in self.parts if names is None or part.name in names]
+        parts = [part for part in wanted if not part.field.reads_late]
+        late = self._pictures(np.asarray(samples, np.int64), epoch) if len(parts) < len(wanted) else {}
+        values = self._others(samples, parts) | late
+        return {part.name: values[part.name] for part in wanted}
+
+    def _pictures(self, samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
+        return self.pictures(self.given(samples), samples, epoch)
+
+    def pictures(self, given: Mapping[str, Given], samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
+        """All fields of pictures, which may share draws. Raises BadSampleError."""
+        try:
+            return self.chain.arrays(given, {part.name: part.sample.shape for part in self.late}, samples, epoch)
+        except BadPictureError as error:
+            part = next(part for part in self.late if part.name == error.name)
+            row = int(self.rows.at(samples[error.row : error.row + 1])[0])
+            raise BadSampleError(part, row, error.cause) from error
+
+    def given(self, samples: np.ndarray) -> dict[str, Given]:
+        """What the fields of pictures are made of. Raises SourceError."""
+        late = self.late
+        read = self.table.read(column_names(late), self.rows.at(samples))
+        return {part.name: Given.of(part.field, part.columns, read) for part in late}
+
+    def _others(self, samples: np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+        if not parts:
+            return {}
+        if self.windows is not None and self.held is None and isinstance(self.rows, RowRange):
+            return self._runs(self.windows.starts(samples) + self.rows.start, self.windows.length, parts)
+        places = np.asarray(samples, np.int64)
+        length = 1 if self.windows is None else self.windows.length
+        if self.windows is not None:
+            places = (self.windows.starts(places)[:, None] + np.arange(length)).ravel()
+        if self.held is not None:
+            values = {part.name: self.held[part.name][places] for part in parts}
+        else:
+            values = _convert(self.table, self.rows.at(places), parts)
+        if self.windows is None:
+            return values
+        whole = {name: array.reshape(len(samples), length, *array.shape[1:]) for name, array in values.items()}
+        return {part.name: whole[part.name][:, part.cut] for part in parts}
+
+    def _runs(self, starts: np.ndarray, length: int, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+        """Of windows over neighbouring rows: each field reads the rows that it takes, and no row by its number."""
+        read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
+        found = {}
+        for part in parts:
+            taken = {column.name: read[column.name][:, part.cut] for column in part.columns}
+            inner = next(iter(taken.values())).shape[1 : read[part.columns[0].name].ndim - len(part.columns[0].shape)]
+            flat = {name: np.reshape(each, (-1, *each.shape[1 + len(inner) :])) for name, each in taken.items()}
+            try:
+                made = part.values(flat)
+            except BadValueError as error:
+                sample, place = divmod(error.row, inner[0] if inner else 1)
+                row = starts[sample] + np.arange(length)[part.cut][place] if inner else starts[sample] + part.cut
+                raise BadSampleError(part, int(row), error) from error
+            found[part.name] = made.reshape(len(starts), *inner, *made.shape[1:])
+        return found
+
+
+def prepare(
+    name: str,
+    table: Table,
+    rows: Rows,
+    windows: Windows | None,
+    every: tuple[Part, ...],
+    hold_bytes: int = HOLD_BYTES,
+    chain: Chain | None = None,
+    known: Known | None = None,
+    *,
+    is_checked: bool = False,
+    skips: Skips | None = None,
+) -> Prepared:
+    """`skips`: bad rows are left out, or, of a set that is not held, stood in for. `known`: whether its values were
+    looked at before; `is_checked`: they were. Raises BadSampleError, SourceError, MissingPackageError."""
+    chain = chain or NO_TRANSFORMS
+    try:
+        table, rows, every = with_tokens(table, rows, every, skips=skips is not None)
+    except BadTextError as error:
+        raise BadSampleError(error.part, error.cause.row, error.cause) from error
+    parts = tuple(part for part in every if not part.field.reads_late)
+    glance(table, rows, [part for part in every if part.field.reads_late], skips, name)
+    if not parts:
+        return Prepared(name, table, rows, windows, every, {}, chain, skips)
+    stores = {part.name: stored_as(part, len(rows)) for part in parts}
+    if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
+        if skips is not None and windows is None:
+            for found in _bad_rows(table, rows, parts, LOOKED_AT_ROWS):
+                skips.add(found.row)
+                skips.left_out.append(Skipped(name, table.place(found.row), str(found.cause)))
+        elif known is not None:
+            known.looked(parts, lambda: look_at(table, rows, parts))
+        elif not is_checked:
+            look_at(table, rows, parts)
+        return Prepared(name, table, rows, windows, every, None, chain, skips)
+    if skips is not None and windows is None and (bad := list(_bad_rows(table, rows, parts, len(rows)))):
+        skips.left_out += [Skipped(name, table.place(each.row), str(each.cause)) for each in bad]
+        numbers = rows.at(np.arange(len(rows)))
+        rows = rows.pick(np.flatnonzero(~np.isin(numbers, [each.row for each in bad])))
+    held: dict[str, np.ndarray] = {}
+    for start, values in converted(table, rows, parts):
+        for part, store in _with(parts, stores):
+            made = values[part.name]
+            if len(made) == len(rows) and made.dtype == store:
+                held[part.name] = _own(made)
+                continue
+            if part.name not in held:
+                held[part.name] = np.empty((len(rows), *part.row.shape), store)
+            held[part.name][start : start + len(made)] = made
+    for part, store in _with(parts, stores):
+        held.setdefault(part.name, np.empty((0, *part.row.shape), store))
+    return Prepared(name, table, rows, windows, every, held, chain, skips)
+
+
+def _bad_rows(table: Table, rows: Rows, parts: Sequence[Part], most: int) -> Iterator[BadSampleError]:
+    """Of the first `most` rows."""
+    for start, numbers in rows.chunks(chunk_rows(parts)):
+        if start >= most:
+            return
+        listed = np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers
+        yield from failing(table.read(column_names(parts), numbers), listed, parts)
+
+
+def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Part]) -> Iterator[BadSampleError]:
+    def fails(start: int, stop: int) -> Exception | None:
+        try:
+            values_of({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
+        except BadSampleError as found:
+            return found
+        return None
+
+    for _, error in bad_places(len(rows), fails):
+        yield cast("BadSampleError", error)
+
+
+def glance(table: Table, rows: Rows, late: Sequence[Part], skips: Skips | None = None, name: str = "") -> None:
+    """Look at the headers of the first pictures, and at the numbers of boxes: the rest is found when it is asked for.
+    `skips`: takes what is bad. Raises BadSampleError, SourceError and MissingPackageError."""
+    for part in late:
+        if part.name != base_of(part.name):
+            continue
+        most = LOOKED_AT_ROWS if part.field.takes_lists else GLANCED
+        for begin in range(0, min(len(rows), most), _GLANCED_ROWS):
+            first = rows.at(np.arange(begin, min(len(rows), most, begin + _GLANCED_ROWS)))
+            given = Given.of(part.field, part.columns, table.read(column_names([part]), first))
+            for place in range(len(first)):
+                try:
+                    given.glance(place)
+                except BadValueError as error:
+                    if skips is None:
+                        raise BadSampleError(part, int(first[place]), error) from error
+                    if skips.add(int(first[place])):
+                        skips.left_out.append(Skipped(name, table.place(int(first[place])), str(error)))
+
+
+def _with(parts: Sequence[Part], stores: Mapping[str, np.dtype[np.generic]]) -> list[tuple[Part, np.dtype[np.generic]]]:
+    return [(part, stores[part.name]) for part in parts]
+
+
+def stored_as(part: Part, num_rows: int) -> np.dtype[np.generic]:
+    """The type in which a field of a set is held: its own, but for large integer fields of known range."""
+    size = part.row.num_values
+    if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
+        return part.storage
+    narrow = next(kind for kind in ("uint8", "int16", "int32", "int64") if size - 1 <= np.iinfo(kind).max)
+    return min(part.storage, np.dtype(narrow), key=lambda kind: kind.itemsize)
+
+
+def _own(array: np.ndarray) -> np.ndarray:
+    """Memory that is ours to keep: not the file's (it may be cut short while we read), nor the table's."""
+    return array.copy() if array.base is not None or not array.flags.writeable else array
+
+
+def look_at(table: Table, rows: Rows, parts: Sequence[Part], most: int = LOOKED_AT_ROWS) -> None:
+    """Convert the first rows, to find values that the fields cannot take. Raises BadSampleError and SourceError."""
+    for start, _ in converted(table, rows, parts):
+        if start >= most:
+            return
+
+
+def converted(table: Table, rows: Rows, parts: Sequence[Part]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """The fields' values in chunks of rows, each with the place in the set that it begins at."""
+    for start, numbers in rows.chunks(chunk_rows(parts)):
+        yield start, _convert(table, numbers, parts)
+
+
+def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+    return values_of(table.read(column_names(parts), numbers), numbers, parts)
+
+
+def values_of(
+    read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, parts: Sequence[Part]
+) -> dict[str, np.ndarray]:
+    values = {}
+    for part in parts:
+        with in_row(part, numbers):
+            values[part.name] = part.values(read)
+    return values
+
+
+@contextmanager
+def in_row(part: Part, numbers: slice | np.ndarray) -> Iterator[None]:
+    """A bad value of these rows is a BadSampleError."""
+    try:
+        yield
+    except BadValueError as error:
+        row = numbers.start + error.row if isinstance(numbers, slice) else int(numbers[error.row])
+        raise BadSampleError(part, row, error) from error
+
+
+def chunk_rows(parts: Sequence[Part]) -> int:
+    row_bytes = sum(8 * part.row.num_elements for part in parts)
+    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(row_bytes, 1)))
+
+
+Problem = BadSampleError | SourceError | ValueError
+
+
+def measure(
+    table: Table, training: Rows, parts: Sequence[Part]
+) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
+    """Statistics by field, in one pass over the rows, and what went wrong with which field."""
+    tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
+    counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
+    problems: dict[str, Problem] = {}
+    for start, numbers in training.chunks(chunk_rows(counted)) if counted else ():
+        try:
+            read = table.read(column_names(counted), numbers)
+        except SourceError as error:
+            return {part.name: {} for part in parts}, {part.name: error for part in counted}
+        for part in counted:
+            if part.name in problems:
+                continue
+            try:
+                tallies[part.name].add([read[column.name] for column in part.columns])
+            except BadValueError as error:
+                row = int(training.at(np.asarray([start + error.row]))[0])
+                problems[part.name] = BadSampleError(part, row, error)
+            except ValueError as error:
+                problems[part.name] = error
+    statistics: dict[str, dict[str, object]] = {part.name: {} for part in parts}
+    for name in tallies.keys() - problems.keys():
+        try:
+            statistics[name] = tallies[name].result()
+        except ValueError as error:
+            problems[name] = error
+    return statistics, problems

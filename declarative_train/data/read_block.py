@@ -1,0 +1,61 @@
+"""Rows that lie together and are not asked for again soon -> values of fields: what a window is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from declarative_train.components.data import Table
+from declarative_train.data.field_reader import Part, column_names
+from declarative_train.data.materialize import BadSampleError, Prepared, failing, in_row, values_of
+from declarative_train.data.skipping import LOG, Skipped
+
+_SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
+
+
+def convert_good(
+    prepared: Prepared, numbers: slice | np.ndarray, parts: Sequence[Part], late: Sequence[Part]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
+    """Values of `parts` and columns of `late` of neighbours that are not asked for again soon, and, where bad rows were
+    skipped, for each of the rows which of these stands for it: itself, or the next good one. Raises BadSampleError and
+    SourceError."""
+    table = prepared.table
+    read = read_once(table, column_names([*parts, *late]), numbers)  # together: files of a sample lie side by side
+    raw = {name: read[name] for name in column_names(late)}
+    try:
+        return values_of(read, numbers, parts), raw, None
+    except BadSampleError:
+        if prepared.skips is None or prepared.windows is not None:
+            raise
+    rows = np.arange(numbers.start, numbers.stop) if isinstance(numbers, slice) else numbers
+    bad = list(failing(read, rows, parts))
+    good = np.flatnonzero(~np.isin(rows, [each.row for each in bad]))
+    if not len(good):
+        raise bad[0]
+    LOG.tell(*(Skipped(prepared.name, table.place(each.row), str(each.cause)) for each in bad))
+    values = values_of({name: each[good] for name, each in read.items()}, rows[good], parts)
+    stands = np.searchsorted(good, np.arange(len(rows))) % len(good)
+    return values, {name: each[good] for name, each in raw.items()}, stands
+
+
+def convert_into(
+    prepared: Prepared, numbers: slice | np.ndarray, parts: Mapping[Part, np.ndarray], late: Sequence[Part]
+) -> dict[str, np.ndarray]:
+    """Values of neighbours that are not asked for again soon, into the memory beside each part, and columns of `late`.
+    Raises BadSampleError and SourceError."""
+    read = read_once(prepared.table, column_names([*parts, *late]), numbers)
+    for part, out in parts.items():
+        with in_row(part, numbers):
+            part.values_into(read, out)
+    return {name: read[name] for name in column_names(late)}
+
+
+def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
+    """Rows in ascending order, by the stretch that they lie in. Raises SourceError."""
+    if isinstance(numbers, slice):
+        return table.read_once(columns, numbers)
+    first, last = int(numbers[0]), int(numbers[-1]) + 1
+    if last - first > _SPARSE * len(numbers):
+        return table.read(columns, numbers)
+    return {name: values[numbers - first] for name, values in table.read_once(columns, slice(first, last)).items()}

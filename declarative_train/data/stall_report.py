@@ -1,0 +1,71 @@
+"""Who waits long for data says for what: which thread or loader process, at which file, since when.
+
+A wait is told after half a minute, and again at twice the time. Where a thread or a loader process waits for another,
+it passes on what that one does, and only the one in front, which the training loop waits in, speaks, and gives up.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from declarative_train.data.spec import DataError
+from declarative_train.files.file_activity import Doing, is_loader, note
+from declarative_train.files.open_files import shown
+
+LOOK_S = 2.0  # between two looks at what is waited for
+TELL_S = 30.0
+CLOSE_S = 10.0  # for a thread to end what it is at, when nobody wants it any more
+OURS = "dtrain-"  # what threads that make data are called
+
+
+def _on_stderr(message: str) -> None:
+    print(f"dtrain: {message}", file=sys.stderr, flush=True)
+
+
+class Patience:
+    """How long this process waits for data, and to whom it tells that it does."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.tell: Callable[[str], None] = _on_stderr
+        self.limit_s = 600.0
+
+
+PATIENCE = Patience()
+
+
+class Wait:
+    """One wait. `of`: what that does which is waited for, None where nothing is known."""
+
+    def __init__(self, of: Callable[[], Doing | None]) -> None:
+        self._of = of
+        self._begun = time.monotonic()
+        self._tell_s = TELL_S
+
+    def look(self) -> None:
+        """From time to time. Raises DataError when nothing has moved for too long."""
+        now, doing = time.monotonic(), self._of()
+        if is_loader() or threading.current_thread().name.startswith(OURS):
+            note(doing or Doing(None, self._begun))
+            return
+        waited_s = now - self._begun
+        still_s = min(waited_s, now - doing.since) if doing is not None else waited_s
+        if still_s >= PATIENCE.limit_s:
+            hint = "help: a run with a larger DTRAIN_TIMEOUT_S waits longer"
+            raise DataError(f"no data for {still_s:.0f} s: {said(doing, now)}; {hint}")
+        if waited_s >= self._tell_s:
+            self._tell_s = 2 * waited_s
+            PATIENCE.tell(f"the next batch has not come for {waited_s:.0f} s: {said(doing, now)}")
+
+
+def said(doing: Doing | None, now: float) -> str:
+    if doing is None:
+        return "nothing is known of what makes it"
+    who = doing.who or "a thread of this process"
+    what = "been busy" if doing.path is None else f"been reading {shown(doing.path)}"
+    return f"{who} has {what} for {now - doing.since:.0f} s"

@@ -1,0 +1,98 @@
+"""What is wrong with a data section whatever its source holds: windows, rows of fields, transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from declarative_train.components.fields.boxes import BoxesField
+from declarative_train.components.transforms.plugin import PluginTransform
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.suggest import did_you_mean
+from declarative_train.data.checks.pictures import transform_does_not_fit
+from declarative_train.data.checks.samples import (
+    rows_outside_window,
+    rows_without_window,
+    token_by_token,
+    window_cut_to_pieces,
+)
+from declarative_train.data.checks.values import column_does_not_fit
+from declarative_train.data.problems import Place
+from declarative_train.data.spec import WindowSpec
+from declarative_train.data.texts import packed_beside
+
+if TYPE_CHECKING:
+    from declarative_train.recipe.sections.data import DataSection
+
+
+def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
+    """What does not fit the window: with one of these, what can be cut, and how much is left of it, says nothing."""
+    for name, misfit in packed_beside(section.fields, window):
+        yield column_does_not_fit(span(f"data.fields.{name}.pack"), name, misfit.message, misfit.help)
+    if window is None:
+        return
+    for name, field in section.fields.items():
+        if field.cut is not None and not _taken(field.cut, window.length):
+            place = span(f"data.fields.{name}.rows")
+            yield rows_outside_window(place, name, getattr(field, "rows", ""), window.length)
+    for name, split in section.split.items():
+        if split.cuts_singly:
+            yield window_cut_to_pieces(span(f"data.split.{name}.type"), name, split.type, window.length)
+
+
+def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
+    """Where there is no window."""
+    for name, field in section.fields.items():
+        if field.cut is not None:
+            yield rows_without_window(span(f"data.fields.{name}.rows"), name)
+    if section.source.type == "text" and getattr(section.source, "documents", None) is None:
+        yield token_by_token(span("data.source.type"))
+
+
+def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
+    late = [name for name, field in section.fields.items() if field.reads_late]
+    pictures = [name for name in late if not section.fields[name].takes_lists]
+    for name, field in section.fields.items():
+        if isinstance(field, BoxesField) and field.picture not in pictures:
+            message = f"its boxes lie in the pictures of `{field.picture}`, and no field of pictures is called so"
+            hint = did_you_mean(field.picture, pictures) if pictures else "add a field of `type: image`"
+            yield column_does_not_fit(span(f"data.fields.{name}.picture"), name, message, hint)
+    if late and section.window is not None:
+        message = f"`{late[0]}` holds pictures, and windows are made of numbers: a sample is one picture"
+        yield transform_does_not_fit(span("data.window"), message, "leave `window` out")
+    for place, transform in enumerate(section.transforms):
+        for at, name in enumerate(transform.fields or ()):
+            if name not in (section.fields if transform.of_pairs else late):
+                known = name in section.fields
+                message = f"`{name}` holds no pictures" if known else f"there is no field `{name}`"
+                among = list(section.fields) if transform.of_pairs else late
+                hint = "name fields of `type: image` or `mask`" if known else did_you_mean(name, among)
+                yield transform_does_not_fit(span(("data", "transforms", place, "fields", at)), message, hint)
+        if not pictures and transform.fields is None:
+            message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
+            help_ = "name the fields of numbers that it mixes: `fields: [NAME]`" if transform.type == "mixup" else None
+            yield transform_does_not_fit(span(("data", "transforms", place)), message, help_)
+        for at, name in enumerate(getattr(transform, "labels", ()) if transform.of_pairs else ()):
+            if name not in section.fields:
+                hint = did_you_mean(name, list(section.fields))
+                at_label = span(("data", "transforms", place, "labels", at))
+                yield transform_does_not_fit(at_label, f"there is no field `{name}`", hint)
+        if section.workers == 0 and isinstance(transform, PluginTransform) and transform.draws_globally:
+            message = f"`{transform.type}` draws from generators that the training process draws from too"
+            hint = "set `data.workers: 1` or more, or draw from `random`: `def apply(self, picture, random)`"
+            yield transform_does_not_fit(span(("data", "transforms", place, "type")), message, hint)
+        if transform.of_pairs and not section.shuffle:
+            message = (
+                f"`{transform.type}` mixes neighbours of the order, which without `shuffle` are always the same two"
+            )
+            yield transform_does_not_fit(span(("data", "transforms", place, "type")), message, "set `shuffle: true`")
+        if transform.is_random and transform.only == "evaluation":
+            message = f"`{transform.type}` draws, and evaluations are the same every time"
+            hint = "set it to `training`, or leave it out"
+            yield transform_does_not_fit(span(("data", "transforms", place, "only")), message, hint)
+
+
+def _taken(cut: slice | int, length: int) -> bool:
+    if isinstance(cut, int):
+        return -length <= cut < length
+    return len(range(*cut.indices(length))) > 0

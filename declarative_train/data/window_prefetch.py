@@ -1,0 +1,120 @@
+"""What is made of windows ahead of who takes it, by threads, within a bound on what is held."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait
+from declarative_train.files.file_activity import doing_of, turn_to
+
+T = TypeVar("T")
+Name = tuple[int, int]
+"""Of a window: its epoch and number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: BaseException
+
+
+class Ahead(Generic[T]):
+    """What `make` makes of names, in their order, by threads that are ahead of who takes it: as long as no more than
+    `room` is held (by `size_of`), but for one that is made while all others are in use."""
+
+    def __init__(
+        self, make: Callable[[Name], T], names: Iterator[Name], size_of: Callable[[Name], int], room: int, threads: int
+    ) -> None:
+        self._make = make
+        self._names = names
+        self._size_of = size_of
+        self._room = room
+        self._sizes: dict[Name, int] = {}  # of what is made or being made
+        self._made: dict[Name, T | _Failure] = {}
+        self._next: Name | None = next(names, None)
+        self._taken: set[Name] = set()
+        self._wanted: Name | None = None
+        self._by: dict[Name, int] = {}  # the threads that make them
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"dtrain-window-{number}", daemon=True) for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        while (name := self._claim()) is not None:
+            try:
+                made: T | _Failure = self._make(name)
+            except BaseException as error:  # handed over: raised where the window is taken
+                made = _Failure(error)
+            with self._changed:
+                self._made[name] = made
+                self._by.pop(name, None)
+                self._changed.notify_all()
+
+    def _claim(self) -> Name | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._next is None or self._has_room())
+            name = self._next
+            if self._is_closed or name is None:
+                return None
+            self._sizes[name] = self._size_of(name)
+            self._by[name] = threading.get_ident()
+            turn_to(None)
+            self._next = next(self._names, None)
+            return name
+
+    def _has_room(self) -> bool:
+        assert self._next is not None
+        if self._wanted is not None and self._wanted not in self._sizes:
+            return True
+        if self._sizes.keys() <= self._taken:  # at least one is made while others are in use
+            return True
+        return sum(self._sizes.values()) + self._size_of(self._next) <= self._room
+
+    def get(self, name: Name) -> T:
+        """Waits until it is there; what is taken stays until it is dropped."""
+        with self._changed:
+            if name not in self._made:
+                self._wanted = name
+                self._changed.notify_all()
+                wait = Wait(lambda: doing_of(self._by.get(name)))
+                while not self._changed.wait_for(lambda: name in self._made or self._cannot_come(name), LOOK_S):
+                    wait.look()
+                self._wanted = None
+            if name not in self._taken:  # else nothing is new to the threads: each time they woke in vain
+                self._taken.add(name)
+                self._changed.notify_all()
+            found = self._made[name]
+        if isinstance(found, _Failure):
+            raise found.error
+        return found
+
+    def _cannot_come(self, name: Name) -> bool:
+        return self._is_closed or (self._next is None and name not in self._sizes)
+
+    def drop(self, is_done: Callable[[Name], bool]) -> list[T]:
+        """What was made of these names."""
+        with self._changed:
+            done = [name for name in self._made if is_done(name)]
+            found = [self._made.pop(name) for name in done]
+            for name in done:
+                del self._sizes[name]
+                self._taken.discard(name)
+            self._changed.notify_all()
+        return [each for each in found if not isinstance(each, _Failure)]
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        until = time.monotonic() + CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))  # one that a file does not answer is left behind
+        self._made.clear()  # threads know this object and it them: it would stay until the next collection
+        self._sizes.clear()

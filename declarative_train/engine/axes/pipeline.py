@@ -1,0 +1,337 @@
+"""The `pipeline` axis: the model cut into stages over ranks, driven by torch's own schedules.
+
+Every rank of a pipeline reads the same rows: fields, and what is computed from fields alone, are delivered to each
+stage that uses them and never travel through stages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from declarative_train.components.layers.modules.packed import hold
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.data.batches import Batch
+from declarative_train.engine.axes.cross_stage_ties import hold_once
+from declarative_train.engine.step.forward_path import Chunk
+from declarative_train.engine.step.model import Held, storages_of
+from declarative_train.engine.step.step_runner import StepRunner, Sums
+from declarative_train.graph.build import build, tie
+from declarative_train.graph.module_names import ByName, container, put
+from declarative_train.graph.partition import Stage, open_blocks, stage_graphs
+
+if TYPE_CHECKING:
+    from declarative_train.core.tensor_spec import TensorSpec
+    from declarative_train.engine.collectives import Place
+    from declarative_train.plan.layout import PipelinePlan
+    from declarative_train.plan.plan import Plan
+
+
+def pipeline_of(plan: Plan) -> PipelinePlan:
+    assert plan.layout.pipeline is not None
+    return plan.layout.pipeline
+
+
+def held_stages(plan: Plan, rank: int) -> Held:
+    """The modules of a rank's stages, on meta: memory and start values come by `fill`."""
+    pieces, names = pieces_of(plan), pipeline_of(plan).stages
+    stages = {index: build_stage(plan, pieces[index]) for index in plan.layout.ranks[rank].stages}
+    hold_once(list(stages.values()), [item.name for item in pipeline_of(plan).shared])
+    own = {name: module for index, module in stages.items() for name in names[index]}
+    nodes = [name for stage in names for name in stage]
+    borrowed = {
+        _holder(item.name, nodes): stages[index]
+        for item in pipeline_of(plan).shared
+        for index in item.stages
+        if index in stages
+    }
+    # those of other stages first: a tied tensor is called by the name that it has in the whole model
+    model = joined({name: module for name, module in borrowed.items() if name not in own} | own)
+    hold([model, *stages.values()], storages_of(plan))
+    return Held(model, stages, whole=build(plan.graph, plan.plugins, device="meta"))
+
+
+def pieces_of(plan: Plan) -> list[Stage]:
+    """The graph of every stage."""
+    return list(stage_graphs(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
+
+
+class PipelineDriver:
+    """Makes the steps of this rank's stages by the plan's schedule. The stages' modules are sharded already, if they
+    are at all: torch looks at that when it makes a schedule."""
+
+    def __init__(
+        self, plan: Plan, runner: StepRunner, held: Held, place: Place, forwards: Sequence[StageForward]
+    ) -> None:
+        # a failing rank would print the whole schedule, over 50 lines
+        logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
+        self._runner = runner
+        self._forwards = forwards
+        self._entries = tuple(dict.fromkeys(name for each in forwards for name in each.piece.batch))
+        self._num_chunks = pipeline_of(plan).num_microbatches
+        self._rows_per_chunk = plan.batch.microbatch_size
+        # the target that torch splits with the microbatches: row numbers, on the host, where reading them is free
+        self._row_numbers = torch.arange(self._num_chunks * self._rows_per_chunk)
+        self._loss = ScheduleLoss(runner, self._rows_per_chunk)
+        self._schedule = self._make_schedule(plan, held, place)
+
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """What torch receives into: made in the first step, for every microbatch, and kept."""
+        kept = [info for stage in self._stages for info in (stage.args_recv_info, stage.grad_recv_info)]
+        received = [each for by_chunk in kept for of_chunk in by_chunk.values() for each in of_chunk]
+        buffers = (getattr(each, "buffer", None) for each in received)
+        return [buffer for buffer in buffers if isinstance(buffer, torch.Tensor)]
+
+    def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
+        """The sums of the terms by microbatch; none on a rank without the last stage."""
+        self._loss.begin(chunks, factors)
+        for forward in self._forwards:
+            forward.begin(step, chunks)
+        entries = {name: torch.cat([chunk.tensors[name] for chunk in chunks]) for name in self._entries}
+        self._schedule.step(target=self._row_numbers, return_outputs=False, **entries)
+        return self._loss.take()
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
+        """The stages know one size of microbatch: rows are cut into steps of it, the last filled up with a real row."""
+        chunk = self._runner.forward_path.chunk(batch)
+        num_rows = len(next(iter(chunk.tensors.values())))
+        at_once = len(self._row_numbers)
+        self._loss.pause()
+        for forward in self._forwards:
+            forward.pause()
+        parts = []
+        for start in range(0, num_rows, at_once):
+            entries = {name: filled(chunk.tensors[name][start : start + at_once], at_once) for name in self._entries}
+            parts.append(self._schedule.eval(target=self._row_numbers, **entries))
+        if parts[0] is None:
+            return None
+        outputs = tuple(torch.cat(pieces)[:num_rows] for pieces in zip(*parts, strict=True))
+        return self._runner.forward_path.named(chunk, outputs)
+
+    def _make_schedule(self, plan: Plan, held: Held, place: Place) -> Any:
+        pipeline = pipeline_of(plan)
+        assert place.pipeline is not None
+        if not plan.layout.is_sharded:
+            for module in held.stages.values():
+                keep_parameters(module)
+        made = [
+            RunningStage(
+                held.stages[each.stage],
+                each.stage,
+                pipeline.num_stages,
+                self._runner.device,
+                input_args=examples(
+                    [each.piece.graph.inputs[name] for name in each.piece.wires_in],
+                    input_dtypes(plan, each.stage),
+                    self._rows_per_chunk,
+                ),
+                output_args=examples(
+                    list(map(each.piece.graph.spec, each.piece.graph.outputs.values())),
+                    output_dtypes(plan, each.stage, each.piece),
+                    self._rows_per_chunk,
+                ),
+                group=place.pipeline.group,
+            )
+            for each in self._forwards
+        ]
+        self._stages = made
+        torch_class = getattr(schedules, PIPELINE_SCHEDULES[pipeline.schedule].torch_class)
+        is_single = issubclass(torch_class, schedules.PipelineScheduleSingle)
+        # all scaling is done in the loss (engine/step/scale.py)
+        return torch_class(
+            made[0] if is_single else made, n_microbatches=self._num_chunks, loss_fn=self._loss, scale_grads=False
+        )
+
+
+class RunningStage(PipelineStage):
+    """torch's stage; in evaluation, two methods that assume a backward do nothing (V schedules would fail). What it
+    sends lies in memory in order, as gloo and NCCL ask: gradients of a `permute` or a mean do not by themselves."""
+
+    def _get_init_p2p_neighbors_ops(self) -> Any:
+        """torch 2.11 tries each wire before the first step, also one between stages of the same rank (zbv, dualpipev):
+        gloo has no connection of a rank to itself."""
+        tried = super()._get_init_p2p_neighbors_ops()
+        return [each for each in tried if each.group_peer != self.group_rank]
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
+        if bwd_chunk_id in self.bwd_cache:
+            gradients = self.bwd_cache[bwd_chunk_id]
+            self.bwd_cache[bwd_chunk_id] = tuple(None if item is None else item.contiguous() for item in gradients)
+        return super().get_bwd_send_ops(bwd_chunk_id)
+
+    def get_local_bwd_output(self, mb_index: int) -> Any:
+        return super().get_local_bwd_output(mb_index) if self.has_backward else ()  # type: ignore[no-untyped-call]
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
+        if self.has_backward:
+            super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
+
+
+class StageForward:
+    """The forward of one stage, microbatch after microbatch: every schedule runs them in order."""
+
+    def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
+        self.stage = stage
+        self.piece = piece
+        self._runner = runner
+        self._dtypes = output_dtypes(plan, stage, piece)
+        self._step = 0
+        self._position = 0
+        self._chunks: Sequence[Chunk] | None = None
+
+    def begin(self, step: int, chunks: Sequence[Chunk]) -> None:
+        self._step, self._position, self._chunks = step, 0, chunks
+
+    def pause(self) -> None:
+        """Evaluation follows: nothing is drawn for it here, and no statistics are taken."""
+        self._chunks = None
+
+    def bind(self, module: nn.Module) -> None:
+        """The module takes wires by position and entries of the batch by name, those of other stages too."""
+        forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
+        batch, runner, dtypes = self.piece.batch, self._runner, self._dtypes
+
+        def staged(*wires: torch.Tensor, **entries: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            inputs = (*wires, *(entries[name] for name in batch))
+            if self._chunks is None:
+                with runner.forward_path.autocast():
+                    outputs = forward(*inputs)
+            else:
+                chunk = self._chunks[self._position]
+                runner.randomness.begin(self._step, self._position, self.stage)
+                runner.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+                with runner.forward_path.autocast():
+                    outputs = forward(*inputs)
+                runner.groups.end()
+                self._position += 1
+            return tuple(output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True))
+
+        module.forward = staged
+
+
+def bound_stages(plan: Plan, held: Held, runner: StepRunner) -> list[StageForward]:
+    """The forward of each stage, put in the place of its module's own."""
+    pieces = pieces_of(plan)
+    forwards = [StageForward(runner, index, pieces[index], plan) for index in held.stages]
+    for forward in forwards:
+        forward.bind(held.stages[forward.stage])
+    return forwards
+
+
+def keep_parameters(module: nn.Module) -> None:
+    """`parameters()` gives these from now on, also while copies in half precision stand in their place
+    (`step.precision`): schedules that split backward look there for whom they compute gradients."""
+    found = list(module.parameters())
+    module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
+
+
+class ScheduleLoss:
+    """What the schedule calls in the last stage: (outputs, row numbers of a microbatch) to its scaled loss."""
+
+    def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
+        self._runner = runner
+        self._rows_per_chunk = rows_per_chunk
+        self._chunks: Sequence[Chunk] | None = None
+        self._factors: Sequence[torch.Tensor] = ()
+        self._sums: list[tuple[torch.Tensor, ...]] = []
+
+    def begin(self, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> None:
+        self._chunks, self._factors, self._sums = chunks, factors, []
+
+    def pause(self) -> None:
+        self._chunks = None
+
+    def take(self) -> list[tuple[torch.Tensor, ...]]:
+        """The sums of the step, by microbatch; none on a rank without the last stage."""
+        return self._sums
+
+    def __call__(self, outputs: tuple[torch.Tensor, ...], rows: torch.Tensor) -> torch.Tensor:
+        if self._chunks is None:
+            return torch.zeros(())
+        runner = self._runner
+        chunk = self._chunks[int(rows[0]) // self._rows_per_chunk]
+        values = runner.forward_path.named(chunk, outputs)
+        runner.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+        sums = runner.objective.sums(values, chunk.row_weight)
+        runner.groups.end()
+        if runner.metrics:
+            runner.metrics.update({name: value.detach() for name, value in values.items()}, chunk.row_weight)
+        self._sums.append(tuple(value.detach() for value in sums))
+        return torch.stack([value * factor for value, factor in zip(sums, self._factors, strict=True)]).sum()
+
+
+def build_stage(plan: Plan, stage: Stage) -> nn.Module:
+    """One stage's module, on meta. A parameter of another stage that one here is tied to stands under its name, too."""
+    module = build(
+        stage.graph,
+        plan.plugins,
+        seed=plan.seed,
+        device="meta",
+        own_outputs=True,
+        borrowed=stage.borrowed,
+        added=[item.tie for item in plan.parameters if item.tie is not None],
+    )
+    for item in plan.parameters:
+        held = dict(module.named_parameters(remove_duplicate=False))
+        if item.tie is None or item.name not in held:
+            continue
+        if item.tie in held:
+            tie(module, {item.name: item.tie})
+        else:
+            path, _, last = item.tie.rpartition(".")
+            container(module, path).register_parameter(last, held[item.name])
+    return module
+
+
+def _holder(parameter: str, nodes: Sequence[str]) -> str:
+    """The node that a parameter's name leads to."""
+    return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
+
+
+def joined(parts: dict[str, nn.Module]) -> nn.Module:
+    """One module over the nodes of several stages (`parts[node]` is the stage that holds it), under the names that
+    they have in the whole model. The modules themselves are shared."""
+    whole = ByName()
+    for name, stage in parts.items():
+        try:
+            module = stage.get_submodule(name)
+        except AttributeError:
+            continue  # an expression is no module
+        put(whole, name, module)
+    return whole
+
+
+def examples(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int) -> tuple[torch.Tensor, ...]:
+    """Tensors without values that tell torch what travels; without them it would run the stage on garbage memory."""
+    return tuple(
+        torch.empty((rows, *spec.shape), dtype=dtype, device="meta", requires_grad=spec.is_floating)
+        for spec, dtype in zip(specs, dtypes, strict=True)
+    )
+
+
+def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
+    """Of the wires into a stage; the plan says in what numbers travel."""
+    return [getattr(torch, word) for word in pipeline_of(plan).wire_dtypes[stage - 1]] if stage else []
+
+
+def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
+    """Of the wires out of it. What the last stage gives is as wide as the parameters are: a loss would raise half
+    precision anyway, and torch 2.11 compares it with the `output_args` of the stage."""
+    if stage + 1 < pipeline_of(plan).num_stages:
+        return input_dtypes(plan, stage + 1)
+    wide = torch.float64 if plan.training.precision == "fp64" else torch.float32
+    specs = map(piece.graph.spec, piece.graph.outputs.values())
+    return [wide if spec.is_floating else getattr(torch, spec.dtype) for spec in specs]
+
+
+def filled(rows: torch.Tensor, size: int) -> torch.Tensor:
+    """The rows, with the last one repeated up to `size`."""
+    missing = size - len(rows)
+    return rows if missing == 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

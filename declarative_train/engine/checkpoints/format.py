@@ -1,0 +1,257 @@
+"""Tensors to files and back, by torch's distributed checkpoints (DCP) over fsspec, with two doors shut and one added.
+
+- DCP reads its `.metadata` with `pickle.load` and non-tensor entries with `torch.load(weights_only=False)`: both run
+  code from the file. Here the metadata is read with an allow-list, and a planner refuses every entry of bytes.
+- Files are hashed while they are written, so that a manifest can hold their sizes and checksums.
+
+Importing this module imports DCP (0.6 s): `checkpoint.py` does so in a thread, beside the first steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
+else:
+    try:  # public, under a name that torch 2.15 has; there the other one is deprecated
+        from torch.distributed.checkpoint.fsspec_filesystem import FsspecReader, FsspecWriter
+        from torch.distributed.checkpoint.fsspec_filesystem import _FileSystem as FileSystem
+    except ImportError:
+        from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
+
+from declarative_train.engine.failures import CheckpointFailure, PeerFailure, explain
+
+WRITE_BYTES = 1 << 20
+
+# everything that a `.metadata` of tensors needs
+_ALLOWED: dict[str, frozenset[str]] = {
+    "torch.distributed.checkpoint.metadata": frozenset(
+        {
+            "Metadata",
+            "MetadataIndex",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "StorageMeta",
+            "_MEM_FORMAT_ENCODING",
+        }
+    ),
+    "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
+    "torch.serialization": frozenset({"_get_layout"}),
+    "torch": frozenset(
+        {"Size"}
+        | {name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)}
+        | {name for name in dir(torch) if isinstance(getattr(torch, name), torch.memory_format)}
+    ),
+}
+
+
+class AllowList(pickle.Unpickler):
+    """Unpickles the metadata of tensors, and nothing that could run."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _ALLOWED.get(module, frozenset()):
+            message = f"the checkpoint's metadata names {module}.{name}, which is not part of a checkpoint"
+            raise CheckpointFailure(message)
+        return super().find_class(module, name)
+
+
+class HashingStream(io.RawIOBase):
+    """Passes writes on, and hashes them. Write-only, front to back. DCP writes a tensor in some forty pieces, most of
+    them of a few bytes, and flushes after each: they are passed on together, at the latest by `finish`."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._waiting = bytearray()
+        self.size_bytes = 0
+        self._hash = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.size_bytes += len(view)
+        if len(self._waiting) + len(view) > WRITE_BYTES:
+            self.finish()
+        if len(view) > WRITE_BYTES:
+            self._pass_on(view)
+        else:
+            self._waiting += view
+        return len(view)
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def fileno(self) -> int:
+        """DCP asks for it to force what was written to the disk."""
+        self.finish()
+        self._stream.flush()
+        return int(self._stream.fileno())
+
+    def writable(self) -> bool:
+        return True
+
+    def finish(self) -> None:
+        self._pass_on(self._waiting)
+        self._waiting = bytearray()
+
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def _pass_on(self, data: memoryview | bytearray) -> None:
+        self._stream.write(data)
+        self._hash.update(data)
+
+
+class HashingFileSystem(FileSystem):
+    """Remembers name, size and checksum of what was written through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[io.IOBase, None, None]:
+        with super().create_stream(path, mode) as stream:
+            if mode != "wb":
+                yield stream
+                return
+            hashing = HashingStream(stream)
+            yield hashing
+            hashing.finish()
+            name = os.path.basename(os.fspath(path))
+            self.files[name] = {"size_bytes": hashing.size_bytes, "sha256": hashing.sha256()}
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.files[os.path.basename(os.fspath(new_path))] = self.files.pop(os.path.basename(os.fspath(path)))
+
+
+class Writer(FsspecWriter):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, sync_files="://" not in path, overwrite=True)
+        hashing = HashingFileSystem()
+        self.fs = hashing  # type: ignore[assignment]  # as FsspecWriter itself does
+        self.path = hashing.init_path(path)
+        self.files = hashing.files  # what this rank wrote
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """DCP's own makes the folder on every rank, while rank 0 may be emptying it (`CheckpointStore.prepare`): each
+        could take it away under the other's feet. It is there when the ranks write, since rank 0 plans only then."""
+        return plan
+
+
+class Reader(FsspecReader):
+    """`refused`: why the metadata was, which torch 2.11 does not hand on."""
+
+    refused: CheckpointFailure | None = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        try:
+            return self._metadata(*args, **kwargs)
+        except CheckpointFailure as error:
+            self.refused = error
+            raise
+
+    def _metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as stream:
+            found = AllowList(stream).load()
+        if not isinstance(found, Metadata):
+            raise CheckpointFailure("the checkpoint's metadata is not that of a checkpoint")
+        if found.storage_meta is None:
+            found.storage_meta = StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found
+
+
+class TensorsOnly(DefaultLoadPlanner):
+    """Loads tensors; an entry of bytes would be unpickled, so it is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
+        entries = self.metadata.state_dict_metadata
+        for name in self.state_dict:
+            if isinstance(entries.get(name), BytesStorageMetadata):
+                raise CheckpointFailure(f"the checkpoint's entry {name} is not a tensor")
+        return super().create_local_plan()
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        raise CheckpointFailure(f"the checkpoint's entry {read_item.dest_index.fqn} is not a tensor")
+
+
+def save_tensors(
+    path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool, group: distributed.ProcessGroup | None = None
+) -> dict[str, dict[str, Any]]:
+    """Write them below `path`, which is an empty folder (all ranks of the group together, unless `alone`).
+
+    Returns sizes and checksums of the files of this rank. Raises what the writing raised (OSError), and PeerFailure
+    when that was on another rank.
+    """
+    writer = Writer(path)
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    try:
+        with quiet():
+            save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone, process_group=group)
+    except CheckpointException as error:  # a BaseException
+        raise cause_of(error, alone) from error
+    return writer.files
+
+
+def load_tensors(path: str, into: Mapping[str, torch.Tensor], *, alone: bool) -> None:
+    """Fill `into` in place, whatever the layout that wrote them. Raises CheckpointFailure, and PeerFailure when
+    another rank could not."""
+    reader = Reader(path)
+    try:
+        with quiet():
+            load(dict(into), storage_reader=reader, planner=TensorsOnly(), no_dist=alone)
+    except CheckpointException as error:  # a BaseException
+        cause = reader.refused or cause_of(error, alone)
+        if isinstance(cause, CheckpointFailure | PeerFailure):
+            raise cause from None
+        raise CheckpointFailure(f"cannot read the checkpoint {path}: {type(cause).__name__}: {cause}") from error
+
+
+def cause_of(error: CheckpointException, alone: bool) -> BaseException:
+    """DCP tells every rank of what went wrong on some: a rank's own failure, or the echo of another's."""
+    rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
+    if rank in error.failures:
+        return error.failures[rank][0]
+    number, (cause, _) = next(iter(error.failures.items()))
+    return PeerFailure(f"rank {number} failed: {explain(cause)}")
+
+
+def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """What tensors a checkpoint holds."""
+    found = Reader(path).read_metadata().state_dict_metadata
+    return {
+        name: (entry.size, entry.properties.dtype)
+        for name, entry in found.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+
+
+@contextmanager
+def quiet() -> Generator[None, None, None]:
+    """DCP warns that a run in one process is one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,213 @@
+"""This rank's place on the plan's mesh, and the sums and gathered rows that it needs of the others."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed, nn
+
+from declarative_train.components.component import Collective
+from declarative_train.core.mesh import DATA_AXES
+from declarative_train.run.signals import limit_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from declarative_train.plan.layout import LayoutPlan
+
+_DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
+)
+
+
+class Alone(Collective):
+    """One process."""
+
+    rank, size = 0, 1
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def sum_(self, tensor: torch.Tensor) -> None:
+        """In place: it is the sum."""
+
+    def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
+        return lambda: None
+
+    def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+
+class Ranks(Collective):
+    """The ranks of a process group, by torch's collectives (gloo has no boolean sum: bool travels as uint8)."""
+
+    def __init__(self, group: ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank = distributed.get_rank(group)
+        self.size = distributed.get_world_size(group)
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        total = tensor.clone()
+        self.sum_(total)
+        return total
+
+    def sum_(self, tensor: torch.Tensor) -> None:
+        """In place."""
+        if self._exchanges(tensor):
+            self._exchange(tensor)()
+        else:
+            distributed.all_reduce(tensor, group=self.group)
+
+    def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """In place, while this rank goes on: what is called before the sum is read, in the order of the begins. On a
+        GPU that call makes the stream wait and not the host."""
+        if self._exchanges(tensor):
+            return self._exchange(tensor)
+        work = distributed.all_reduce(tensor, group=self.group, async_op=True)
+        assert work is not None
+
+        def end() -> None:
+            work.wait()
+
+        return end
+
+    def _exchanges(self, tensor: torch.Tensor) -> bool:
+        return self.size == 2 and tensor.device.type == "cpu"
+
+    def _exchange(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Two ranks hand each other what they have: gloo's ring sends four times as many messages, through one more
+        thread. Both add the same two numbers, so both get the same sum.
+
+        About 0.1 ms less a message (20 kB: 0.06 against 0.16 ms; 0.8 MB: 0.46 against 0.63 ms): a fifteenth of a small
+        model's step in ddp, nothing of a large one's."""
+        other = torch.empty_like(tensor)
+        peer = 1 - self.rank if self.group is None else distributed.get_global_rank(self.group, 1 - self.rank)
+        receiving = distributed.irecv(other, peer, group=self.group)
+        sending = distributed.isend(tensor, peer, group=self.group)
+        assert receiving is not None
+        assert sending is not None
+
+        def end() -> None:
+            receiving.wait()
+            sending.wait()
+            tensor.add_(other)
+
+        return end
+
+    def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
+        sizes, dtype = self._sizes_and_dtype(tensor)
+        tensor, longest = tensor.to(dtype), max(sizes)
+        wire = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+        padded = wire.new_zeros((longest, *tensor.shape[1:]))
+        padded[: len(tensor)] = wire
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        distributed.all_gather(parts, padded, group=self.group)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
+
+    def _sizes_and_dtype(self, tensor: torch.Tensor) -> tuple[list[int], torch.dtype]:
+        """Return the number of rows of each rank, and the dtype that holds them all."""
+        mine = torch.tensor([len(tensor), _DTYPES.index(tensor.dtype)], dtype=torch.int64, device=tensor.device)
+        parts = [torch.empty_like(mine) for _ in range(self.size)]
+        distributed.all_gather(parts, mine, group=self.group)
+        found = torch.stack(parts).tolist()
+        dtypes = [_DTYPES[number] for size, number in found if size]
+        return [size for size, _ in found], reduce(torch.promote_types, dtypes) if dtypes else tensor.dtype
+
+
+class Place:
+    """Where this rank stands on the mesh of the plan.
+
+    world       all ranks
+    data        the ranks that take other rows of the batch and otherwise do the same, in the order of their rows;
+                `data_index` is this one among them, `data_ranks` are their global numbers
+    pipeline    the ranks that hold the other stages, None without that axis
+    mesh        torch's, with the plan's names of axes; None where torch's calls need none
+    """
+
+    def __init__(self, layout: LayoutPlan, device: torch.device) -> None:
+        self._mesh: DeviceMesh | None = None
+        self.pipeline: Ranks | None = None
+        self.pipeline_index = 0
+        self.world: Alone | Ranks = Alone()
+        self.data: Alone | Ranks = self.world
+        self.data_ranks: Sequence[int] = (0,)
+        if layout.is_one_process:
+            self.data_index = 0
+            return
+        self.world = self.data = Ranks()
+        self.data_ranks = range(self.world.size)
+        if layout.is_sharded or layout.has("pipeline"):
+            self._mesh = _make_mesh(layout, device)
+        if layout.has("pipeline"):
+            self.pipeline = Ranks(self.mesh.get_group("pipeline"))
+            self.pipeline_index = self.pipeline.rank
+            self._find_data_ranks(layout)
+        self.data_index = self.data.rank
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        assert self._mesh is not None, "a mesh of replicas alone needs no torch mesh"
+        return self._mesh
+
+    def _find_data_ranks(self, layout: LayoutPlan) -> None:
+        axes = tuple(axis for axis in DATA_AXES if layout.has(axis))
+        if not axes:
+            self.data, self.data_ranks = Alone(), (self.world.rank,)
+            return
+        self.data_ranks = self.mesh[axes].mesh.flatten().tolist()
+        group = self.mesh.get_group(axes[0]) if len(axes) == 1 else make_group(self.data_ranks)
+        self.data = Ranks(group)
+
+
+def make_group(ranks: Sequence[int]) -> ProcessGroup:
+    """Return a group of these ranks of the world, all of which call this. It has the world's timeout.
+
+    Without an argument, torch gives a group half an hour.
+    """
+    limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
+    made: ProcessGroup = distributed.new_group(list(ranks), timeout=limit, use_local_synchronization=True)
+    return made
+
+
+def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
+    """Return torch's mesh, of groups made here: `init_device_mesh` takes no timeout."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
+    if len(sizes) == 1:
+        assert distributed.group.WORLD is not None
+        return DeviceMesh.from_group(distributed.group.WORLD, device.type, mesh_dim_names=names)
+    ranks = torch.arange(distributed.get_world_size()).reshape(sizes)
+    position = (ranks == distributed.get_rank()).nonzero()[0].tolist()
+    groups = []
+    for axis in range(len(sizes)):
+        along = tuple(slice(None) if each == axis else at for each, at in enumerate(position))
+        groups.append(make_group(ranks[along].tolist()))
+    return DeviceMesh.from_group(groups, device.type, ranks, mesh_dim_names=names)
+
+
+def finish_together(device: torch.device) -> None:
+    """Before ranks on GPUs leave: a peer may still read what this one's last kernels have sent. The ranks meet on their
+    hosts, by gloo, which hands over all that it was given before it returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        distributed.all_reduce(torch.zeros(1))
+
+
+@torch.no_grad()
+def average_buffers(module: nn.Module, ranks: Alone | Ranks) -> None:
+    """Running statistics that each rank moved by its own rows become their mean over the ranks. Floating buffers only,
+    in one reduction: counters move alike everywhere."""
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    total = ranks.sum(torch.cat([buffer.reshape(-1).double() for buffer in buffers])) / ranks.size
+    for buffer, part in zip(buffers, torch.split(total, [buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(part.view_as(buffer))

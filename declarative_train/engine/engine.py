@@ -1,0 +1,213 @@
+"""One rank of a run: its part of the model, its optimizer, and the step, which is the same in every mode.
+
+What the axes of the plan's mesh do to the model stands in `parallelise`, an axis a file; two drivers run the outcome:
+one calls the model, the other passes microbatches through the stages of a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import nn
+
+from declarative_train.components.layers.sample_groups import make_process_groups
+from declarative_train.data.batch import Batch
+from declarative_train.engine.axes import share
+from declarative_train.engine.collectives import Place, average_buffers, make_group
+from declarative_train.engine.step.ema import Average
+from declarative_train.engine.step.model import fill, freeze, prepare_units, set_training, whole_model
+from declarative_train.engine.step.objective import as_run
+from declarative_train.engine.step.optimizers import build_optimizers
+from declarative_train.engine.step.precision import compute_dtype, parameters_in
+from declarative_train.engine.step.step_runner import RankContext, StepRunner, Sums, group_spans
+from declarative_train.engine.step.update import Update
+
+if TYPE_CHECKING:
+    from declarative_train.engine.axes.gradient_sync import Sharing
+    from declarative_train.engine.step.forward_path import Chunk
+    from declarative_train.engine.step.model import Held
+    from declarative_train.plan.plan import Plan
+
+
+@dataclass(slots=True)
+class StepResult:
+    """Device tensors, not read by the host until a logging step.
+
+    sums       this rank's sum of every term (L,), one entry per chunk (none on a rank without the loss)
+    counts     what each term is divided by, over the global batch: L numbers, or a float64 tensor (L,)
+    grad_norm  of the whole model, before clipping; None when nothing asked for it
+    finite     a bool tensor, agreed by all ranks; None when nothing guards the step
+    is_added   the sums are those of all ranks already
+    """
+
+    sums: Sums
+    counts: Sequence[float] | torch.Tensor
+    grad_norm: torch.Tensor | None = None
+    finite: torch.Tensor | None = None
+    is_added: bool = False
+
+
+class Driver(Protocol):
+    """Runs what the axes made of the model. `buffers`: what it keeps to receive into, from step to step."""
+
+    @property
+    def buffers(self) -> Sequence[torch.Tensor]: ...
+
+    def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
+        """Forward and backward of a step's chunks; the sums (L,) of the terms, an entry per chunk."""
+
+    def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
+        """Every name that the objective reads; None on a rank without outputs."""
+
+
+class DirectDriver:
+    """Calls the model, chunk after chunk."""
+
+    buffers: Sequence[torch.Tensor] = ()
+
+    def __init__(self, runner: StepRunner, model: nn.Module, sharing: Sharing) -> None:
+        self._runner = runner
+        self._model = model
+        self._sharing = sharing
+
+    def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
+        runner, sharing = self._runner, self._sharing
+        begin, end, call, last = sharing.begin, sharing.end, sharing.call, len(chunks) - 1
+        sums = []
+        for position, chunk in enumerate(chunks):
+            begin(chunk.num_rows if chunk.row_weight is not None else None, position == last)
+            sums.append(runner.run(step, position, chunk, factors, call))
+            end()
+        return sums
+
+    def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return self._runner.evaluate(batch, self._model)
+
+
+class Engine:
+    """Holds the model, the optimizer and the process groups of one rank.
+
+    plan           as it is run (`as_run`)
+    model          parameters under the plan's names (`named_parameters` of what this rank holds)
+    ranks          all ranks: what the loop adds up its losses over
+    dp_rank        which slots of a global batch are this rank's
+    metrics        those of training, over the rows of the steps since they were last reset
+    loss_scale     fp16 only
+    average        the moving average of the parameters, where the plan has one
+    is_replicated  every rank holds the whole model and all that its optimizer remembers
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: torch.device,
+        *,
+        place: Place | None = None,
+        fill: Callable[[Held, Plan, torch.device], None] = fill,
+    ) -> None:
+        # `place` is there already, and `fill` writes no start values, where a step is only pretended
+        # First the place on the mesh and the modules, because nodes that mix samples need both; then the units, because
+        # they are compiled and checkpointed as they are sharded, one by one; the start values before replicas are made
+        # but after shards are, because no rank holds a sharded model whole; the optimizer last, because it takes the
+        # tensors that remain.
+        self.plan = plan = as_run(plan)
+        layout = plan.layout
+        place = place or Place(layout, device)
+        if layout.pipeline is None:
+            held = whole_model(plan)
+        else:
+            from declarative_train.engine.axes import pipeline
+
+            held = pipeline.held_stages(plan, place.world.rank)
+        freeze(held.model, plan.parameters)
+        runner = StepRunner(plan, held.model, device, place.data, _context(plan, held, place, device))
+        if not layout.scatters:  # which has several models, and prepares each
+            prepare_units(held.model, layout, plan.training, runner.groups, draws=bool(plan.draws))
+        stages = [] if layout.pipeline is None else pipeline.bound_stages(plan, held, runner)
+        if not layout.is_sharded:
+            fill(held, plan, device)
+        sharing = share(plan, held, place, runner)
+        if layout.is_sharded:
+            fill(held, plan, device)
+        self.device = device
+        self.ranks, self.dp_rank = place.world, place.data_index
+        self.model = held.model
+        self.is_replicated = sharing.is_replicated
+        self.objective, self.metrics, self.loss_scale = runner.objective, runner.metrics, runner.loss_scale
+        self.optimizer = build_optimizers(
+            plan.parameters,
+            plan.training.optimizer,
+            {name: item for name, item in held.model.named_parameters() if item.requires_grad},
+        )
+        averages = plan.training.ema_decay is not None
+        self.average = Average(self.optimizer.parameters, held.model) if averages else None
+        self._runner, self._held, self._place, self._sharing = runner, held, place, sharing
+        self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
+        self._in_compute_dtype = parameters_in(compute_dtype(plan.training), held.modules, sharded=layout.is_sharded)
+        self._driver: Driver = DirectDriver(runner, held.model, sharing)
+        if layout.pipeline is not None:
+            self._driver = pipeline.PipelineDriver(plan, runner, held, place, stages)
+        self.set_training(True)
+
+    def step(
+        self, step: int, batches: Sequence[Batch], *, num_rows: int, lr_factor: float, measure: bool
+    ) -> StepResult:
+        """Forward and backward of one global batch's share (a Batch per accumulation chunk), clip, update.
+
+        `num_rows` are the real rows of the global batch; `measure`: the gradient norm is wanted.
+        """
+        runner, sharing = self._runner, self._sharing
+        chunks = runner.chunks(batches)
+        factors, counts = runner.factors(chunks, num_rows)
+        self.optimizer.zero_grad()
+        with self._in_compute_dtype:
+            sums = self._driver.run(step, chunks, factors)
+        sums, is_added = sharing.reduce(self.optimizer, sums)
+        norm, finite = self._update(lr_factor, measure)
+        if self.average is not None:
+            self.average.update(self.plan.training.ema_decay_at(step), finite)
+        sharing.finish(finite)
+        return StepResult(sums, counts, norm, finite, is_added)
+
+    @property
+    def receiving(self) -> Sequence[torch.Tensor]:
+        """Memory that is kept to receive into."""
+        return self._driver.buffers
+
+    def set_training(self, training: bool) -> None:
+        """Between steps and evaluation. Before an evaluation the ranks' running statistics are made equal."""
+        if not training:
+            self.synchronize_buffers()
+        for module in self._held.modules:
+            set_training(module, training)
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
+        """Evaluation: no gradients, frozen statistics. Every name that the objective reads; None on a rank that has
+        no outputs (an inner pipeline stage). All ranks must call it equally often."""
+        with torch.no_grad(), self._in_compute_dtype:
+            return self._driver.evaluate(batch)
+
+    def synchronize_buffers(self) -> None:
+        """Before saving: buffers that each rank moved by its own rows become their mean."""
+        if self._place.data.size > 1:
+            average_buffers(self.model, self._place.data)
+
+    def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Each stage's part joined over the pipeline; a parameter belongs to one stage."""
+        own = self._sharing.norm(gradients)
+        if self._place.pipeline is None:
+            return own
+        squared = self._place.pipeline.sum(own.to(self.device, torch.float64).square())
+        return squared.sqrt().to(own.dtype)
+
+
+def _context(plan: Plan, held: Held, place: Place, device: torch.device) -> RankContext:
+    """Every rank makes the process groups of all nodes that mix samples, also of those in other stages: making one is
+    a matter of all ranks in it."""
+    if plan.layout.is_one_process:
+        return RankContext()
+    groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
+    return RankContext(place.data.size, (place.data_index, place.pipeline_index), groups)

@@ -1,0 +1,92 @@
+"""The way of a batch through the model: to the device, through the batch graph, through the model, to named values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.data.batch import Batch
+from declarative_train.engine.step.precision import compute_dtype
+from declarative_train.engine.step.randomness import draws
+from declarative_train.graph.build import build
+from declarative_train.graph.field_draws import FieldDraws
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A Batch on its device, with what the batch graph computed from the fields."""
+
+    tensors: dict[str, torch.Tensor]
+    num_rows: int
+    row_weight: torch.Tensor | None
+
+
+class ForwardPath:
+    """Holds no parameters: `call` (the model, wrapped or not) is given with every chunk."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        self._device = device
+        self._moves, self._hastens = device.type != "cpu", device.type == "cuda"
+        self._widens = plan.training.precision == "fp64"
+        self._inputs = tuple(plan.graph.inputs)
+        self._outputs = tuple(plan.graph.outputs)
+        self._batch_inputs = tuple(plan.batch_graph.inputs)
+        self._batch_outputs = tuple(plan.batch_graph.outputs)
+        self._batch_module = None
+        self._draws = FieldDraws(plan.seed) if draws(plan.batch_graph, plan.plugins) else None
+        if plan.batch_graph.nodes:
+            made = build(plan.batch_graph, plan.plugins, seed=plan.seed, field_draws=self._draws)
+            self._batch_module = made.to(device).eval()
+        self._compute_dtype = compute_dtype(plan.training)
+
+    def chunk(self, batch: Batch) -> Chunk:
+        """The batch as the model and the objective take it."""
+        tensors, row_weight = dict(batch.tensors), batch.row_weight
+        if self._moves:
+            device, hastens = self._device, self._hastens
+            tensors = {name: tensor.to(device, non_blocking=hastens) for name, tensor in tensors.items()}
+            row_weight = None if row_weight is None else row_weight.to(device, non_blocking=hastens)
+        if self._widens:
+            tensors = {
+                name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
+            }
+        if self._draws is not None:
+            num_rows = len(next(iter(tensors.values())))
+            self._draws.begin(batch.sample_ids, batch.epoch, num_rows, self._device)
+        if self._batch_module is not None:
+            with torch.no_grad():
+                made = self._batch_module(*[tensors[name] for name in self._batch_inputs])
+            tensors.update(zip(self._batch_outputs, made, strict=True))
+        return Chunk(tensors, batch.num_rows, row_weight)
+
+    def inputs(self, chunk: Chunk) -> list[torch.Tensor]:
+        """What the model takes, by position."""
+        tensors = chunk.tensors
+        return [tensors[name] for name in self._inputs]
+
+    def values(self, chunk: Chunk, call: Callable[..., tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
+        """Every name that the objective may read."""
+        if self._compute_dtype is None:
+            outputs = call(*self.inputs(chunk))
+        else:
+            with self.autocast():
+                outputs = call(*self.inputs(chunk))
+        return self.named(chunk, outputs)
+
+    def named(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+        values = dict(chunk.tensors)
+        values.update(zip(self._outputs, outputs, strict=True))
+        return values
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """bf16 and fp16: torch picks the operations that compute in half (see `precision`)."""
+        if self._compute_dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, dtype=self._compute_dtype)

@@ -1,0 +1,196 @@
+"""The frozen base of a run with adapters, which its checkpoints name and do not hold: the files, and what they were.
+
+A record of a manifest's `base`: `weights`, how the files become parameters; `names`, the parameters that come from
+them, with the other names that a tied one has; `dtype`, what they are held in; `files`, by name their size and the
+SHA-256 of their content: of a file of more than `WHOLE_BYTES`, of its header and a piece of each tensor, from its
+middle; `from_here`, where the files lie as the folder of the checkpoint sees it, so that both can be moved together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from declarative_train.components.adapters.adapted import is_added
+from declarative_train.core.json_text import parse_json
+from declarative_train.engine.failures import CheckpointFailure, RunFailure
+from declarative_train.engine.step.tensor_files import Tensors, joined, open_tensors, under_names
+from declarative_train.files.open_files import local_path, shown
+from declarative_train.graph.merge import adapters_of
+from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
+from declarative_train.plan.published import is_selected, parts_in, shape_of
+from declarative_train.plan.renames import made_of
+from declarative_train.plan.weights import INDEX, files_of_index
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+Record = dict[str, Any]
+WHOLE_BYTES = 64 << 20
+PIECE_BYTES = 4 << 10
+
+
+def named_by(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
+    """The files that the base of a plan comes from, each with the frozen parameters that it fills and nothing else does
+    after it; none where checkpoints hold all. Files of other kinds, and other runs, may change: what comes from them is
+    held."""
+    if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
+        return []
+    fills: dict[str, int] = {}
+    for at, weights in enumerate(plan.weights):
+        for item in plan.parameters:
+            alone = weights.tensors is not None and weights.tensors.alone
+            below = (
+                item.name in weights.tensors.entries if alone and weights.tensors else _is_filled(weights, item.name)
+            )
+            if below and not is_added(item.name):
+                fills[item.name] = at
+    others: dict[str, list[str]] = {}
+    for item in plan.parameters:
+        if item.tie is not None:
+            others.setdefault(item.tie, []).append(item.name)
+    found = []
+    for at, weights in enumerate(plan.weights):
+        if not weights.path.endswith((".safetensors", INDEX)) or (
+            weights.tensors is not None and weights.tensors.alone
+        ):
+            continue
+        names = {
+            item.name: others.get(item.name, [])
+            for item in plan.parameters
+            if item.frozen and item.tie is None and fills.get(item.name) == at
+        }
+        if names:
+            found.append((weights, names))
+    return found
+
+
+def _is_filled(weights: WeightsPlan, name: str) -> bool:
+    prefix = f"{weights.node}." if weights.node else ""
+    is_below = name.startswith(prefix) and name not in weights.drawn
+    return is_below and not is_selected(weights.exclude, name.removeprefix(prefix))
+
+
+def recorded(plan: Plan) -> list[Record]:
+    """What a manifest says. Raises RunFailure where a file is not there."""
+    dtype = "float64" if plan.training.precision == "fp64" else "float32"
+    return [
+        {"weights": asdict(weights), "names": names, "dtype": dtype, "files": _files(weights.path)}
+        for weights, names in named_by(plan)
+    ]
+
+
+def names_in(records: list[Record]) -> set[str]:
+    return {name for record in records for name in record["names"]}
+
+
+def seen_from(record: Record, checkpoint: str) -> Record:
+    """For the manifest of a checkpoint that will lie there."""
+    path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
+    if path is None or folder is None:
+        return record
+    return record | {"from_here": os.path.relpath(path, folder)}
+
+
+def settled(record: Record, checkpoint: str) -> Record:
+    """With the place where the files lie now: where the run had them or, of a folder that was moved with its runs,
+    where the checkpoint sees them. Raises CheckpointFailure where they are not there, or are not what they were."""
+    weights = record["weights"]
+    places = [str(weights["path"])]
+    folder = local_path(checkpoint)
+    if folder is not None and "from_here" in record:
+        places.append(os.path.normpath(os.path.join(folder, record["from_here"])))
+    places, changed = list(dict.fromkeys(places)), None
+    for place in places:
+        try:
+            found = _files(place)
+        except RunFailure:
+            continue
+        other = next((name for name, each in record["files"].items() if found.get(name) != each), None)
+        if other is None:
+            return record | {"weights": weights | {"path": place}}
+        changed = changed or f"{other} at {shown(place)}"
+    if changed is not None:
+        message = f"the base of the adapters has changed: {changed} is not the file that the run began with"
+        raise CheckpointFailure(f"{message}; help: put back that one, or a link to it")
+    message = f"a checkpoint holds adapters alone, and their base is not at {' nor at '.join(map(shown, places))}"
+    raise CheckpointFailure(f"{message}; help: put it back there, or a link to where it is now")
+
+
+def source_of(record: Record, checkpoint: str) -> Tensors:
+    """The parameters of a record by their names, read from where the files are. Raises CheckpointFailure where they are
+    not there, or are not what they were."""
+    weights = _weights(settled(record, checkpoint)["weights"])
+    source = open_tensors(weights.path)
+    if weights.tensors is not None:
+        source = under_names(source, weights.tensors, weights.rename)
+    prefix = f"{weights.node}." if weights.node else ""
+    parts = {}
+    made = {} if weights.tensors is not None else made_of(source.shapes, weights.rename)
+    for name, others in record["names"].items():
+        for each in (name, *others):
+            inner = each.removeprefix(prefix)
+            if weights.tensors is not None:
+                given = parts_in(weights.tensors, inner, source.shapes)
+            else:
+                given = made.get(inner, ())
+            if given and all(part.name in source.shapes for part in given):
+                parts[name] = given
+                break
+    shapes = {name: shape for name, given in parts.items() if (shape := shape_of(given, source.shapes)) is not None}
+    dtype = getattr(torch, record["dtype"])
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        assert dim == 0  # columns are those of a file
+        return joined(source, parts[name], first, last).to(dtype)
+
+    return Tensors(shapes, read)
+
+
+def _weights(data: Mapping[str, Any]) -> WeightsPlan:
+    tensors = data["tensors"]
+    if tensors is not None:
+        entries = {name: [PartPlan(**part) for part in parts] for name, parts in tensors["entries"].items()}
+        tensors = replace(TensorMapPlan(**tensors), entries=entries)
+    return WeightsPlan(data["node"], data["path"], data["rename"], tensors, data["exclude"], data.get("drawn", []))
+
+
+def _files(path: str) -> dict[str, dict[str, Any]]:
+    """Raises RunFailure."""
+    from fsspec.core import open as open_file
+
+    paths = {path}
+    try:
+        if path.endswith(INDEX):
+            with open_file(path, "rb") as stream:
+                paths |= set(files_of_index(path, parse_json(stream.read())).values())
+        return {each.rpartition("/")[2]: _identity(each) for each in sorted(paths)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # another file may be there by now
+        raise RunFailure(f"model.weights: cannot read {shown(path)}: {error}") from None
+
+
+def _identity(path: str) -> dict[str, Any]:
+    from fsspec.core import open as open_file
+
+    digest = hashlib.sha256()
+    with open_file(path, "rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(0)
+        if size <= WHOLE_BYTES:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        else:
+            digest.update(head := stream.read(8))
+            digest.update(header := stream.read(min(int.from_bytes(head, "little"), size)))
+            begin = 8 + len(header)
+            for name, about in parse_json(header).items():
+                if name != "__metadata__":
+                    first, last = about["data_offsets"]
+                    stream.seek(begin + max(first, (first + last - PIECE_BYTES) // 2))
+                    digest.update(stream.read(min(PIECE_BYTES, last - first)))
+    return {"size_bytes": size, "sha256": digest.hexdigest()}

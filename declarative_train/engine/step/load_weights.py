@@ -1,0 +1,292 @@
+"""Start values from files: `model.weights`, for the parameters below a node, names relative to it.
+
+A rank reads what it holds: of a sharded parameter its rows, of a file on this machine no other byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from declarative_train.components.layers.modules.packed import Packed, as_written, packed_in
+from declarative_train.engine.checkpoints.store import Entry, read_entry
+from declarative_train.engine.failures import CheckpointFailure, RunFailure
+from declarative_train.engine.step.frozen_base import source_of
+from declarative_train.engine.step.tensor_files import (
+    Tensors,
+    joined,
+    of_tensors,
+    open_tensors,
+    read_bytes,
+    rounded,
+    under_joins,
+    under_names,
+)
+from declarative_train.files.open_files import local_path
+from declarative_train.plan.checks.parameters import words
+from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
+from declarative_train.plan.renames import joined_shapes, joins, made_of, same_name, unmatched
+from declarative_train.plan.run_folder import EMA, PLAN, Shapes
+from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit
+
+if TYPE_CHECKING:
+    from declarative_train.components.published import Part
+    from declarative_train.components.storages import StorageName
+    from declarative_train.plan.plan import TensorMapPlan, WeightsPlan
+
+
+class Source(Protocol):
+    """Tensors by name, which are not read yet."""
+
+    @property
+    def shapes(self) -> Shapes: ...
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        """Their values, or this rank's part of them."""
+
+    def whole(self, name: str) -> torch.Tensor:
+        """One of them, as it is there."""
+
+    def all(self) -> dict[str, torch.Tensor]:
+        """Every tensor, whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A file and where its tensors go: `names[name in the model]` is that in the file."""
+
+    source: Source
+    names: Mapping[str, str]
+
+
+def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
+    """In place, in the plan's order. Raises RunFailure."""
+    write_weights(model, open_weights(model, plans, whole=whole))
+
+
+def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[Opened]:
+    """Names and shapes alone are looked at. Raises RunFailure: one message on all names that do not fit.
+
+    `whole` is False for a pipeline stage: names of the file that it does not hold are another stage's.
+    """
+    return [_opened(model, plan, whole) for plan in plans]
+
+
+def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
+    source = open_source(plan.path)
+    for prefix in unmatched(source.shapes, plan.rename):
+        message, hint = words(prefix, "it", list(source.shapes))
+        raise RunFailure(f"model.weights: {plan.path}: {message}; help: {hint}")
+    _require_none(plan, same_name(source.shapes, plan.rename))
+    if plan.tensors is not None:
+        return _opened_published(model, plan, plan.tensors, source, whole)
+    prefix = f"{plan.node}." if plan.node else ""
+    made = made_of(source.shapes, plan.rename)
+    if not whole:
+        held = model.state_dict()
+        made = {name: parts for name, parts in made.items() if f"{prefix}{name}" in held}
+    shapes, wrong = joined_shapes(made, source.shapes)
+    _require_none(plan, wrong or misfit(model, plan, shapes, whole=whole))
+    made = {name: parts for name, parts in made.items() if not is_selected(plan.exclude, name)}
+    if joins(plan.rename) is None:
+        return Opened(source, {f"{prefix}{name}": part.name for name, (part,) in made.items()})
+    if not isinstance(source, Tensors):
+        raise RunFailure(f"model.weights: {plan.path} is a checkpoint, and `rename` joins tensors of files alone")
+    return Opened(under_joins(source, made), {f"{prefix}{name}": name for name in made})
+
+
+def _opened_published(
+    model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: Source, whole: bool
+) -> Opened:
+    """By the names of the model, each made of the tensors that the map names."""
+    assert isinstance(source, Tensors)
+    source = under_names(source, tensors, plan.rename)
+    _require_none(plan, published_misfit(Held.by(model), plan, source.shapes, whole=whole))
+    prefix = f"{plan.node}." if plan.node else ""
+    parts: dict[str, tuple[Part, ...]] = {}
+    for name in model.state_dict(keep_vars=True):
+        if name.startswith(prefix) and not is_selected(plan.exclude, name.removeprefix(prefix)):
+            found = parts_in(tensors, name.removeprefix(prefix), source.shapes)
+            if found and all(part.name in source.shapes for part in found):
+                parts[name] = found
+    shapes = {name: shape for name, found in parts.items() if (shape := shape_of(found, source.shapes)) is not None}
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        assert dim == 0  # columns are those of a file
+        return joined(source, parts[name], first, last)
+
+    return Opened(Tensors(shapes, read), {name: name for name in shapes})
+
+
+def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
+    """Into the model's tensors, in place. Raises RunFailure."""
+    held, packed = model.state_dict(keep_vars=True), packed_in(model)
+    with torch.no_grad():
+        for each in opened:
+            into = {stored: held[name].detach() for name, stored in each.names.items()}
+            held_so = {stored: packed[name] for name, stored in each.names.items() if name in packed}
+            write_packed(each.source, into, held_so)
+
+
+def write_packed(source: Source, into: Mapping[str, torch.Tensor], packed: Mapping[str, Packed]) -> None:
+    """Also into what is held as bytes: one weight after the other, so that one alone is there in float32."""
+    if plain := {name: target for name, target in into.items() if name not in packed}:
+        source.write(plain)
+    for name in into:
+        if name in packed:
+            with as_written(into[name], packed[name]) as values:
+                source.write({name: values})
+
+
+def names_in(model: nn.Module, opened: Iterable[Opened]) -> Iterator[str]:
+    """Every name of the parameters that are written: a tied one has several."""
+    held = dict(model.named_parameters(remove_duplicate=False))
+    written = {id(held[name]) for each in opened for name in each.names if name in held}
+    return (name for name, item in held.items() if id(item) in written)
+
+
+def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> None:
+    if problem is not None:
+        message, hint = problem
+        raise RunFailure(f"model.weights: {plan.path} {message}" + (f"; help: {hint}" if hint else ""))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTensors:
+    """Those of a run's checkpoint, whatever the layout that wrote it."""
+
+    entry: Entry
+    shapes: Shapes
+    dtypes: Mapping[str, torch.dtype]
+    kind: str = "model/"
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        from declarative_train.engine.checkpoints.format import load_tensors
+
+        read = {
+            name: target if target.dtype == self.dtypes[name] else torch.empty_like(target, dtype=self.dtypes[name])
+            for name, target in into.items()
+        }
+        load_tensors(self.entry.path, {f"{self.kind}{name}": tensor for name, tensor in read.items()}, alone=True)
+        for name, target in into.items():
+            if read[name] is not target:
+                target.copy_(read[name])
+
+    def whole(self, name: str) -> torch.Tensor:
+        found = torch.empty(self.shapes[name], dtype=self.dtypes[name])
+        self.write({name: found})
+        return found
+
+    def all(self) -> dict[str, torch.Tensor]:
+        found = {name: torch.empty(shape, dtype=self.dtypes[name]) for name, shape in self.shapes.items()}
+        self.write(found)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a checkpoint holds, and the base that it names, as its run held that."""
+
+    held: CheckpointTensors
+    base: tuple[Tensors, ...]
+
+    @property
+    def shapes(self) -> Shapes:
+        return {name: shape for source in self._all for name, shape in source.shapes.items()}
+
+    @property
+    def _all(self) -> tuple[Source, ...]:
+        return (*self.base, self.held)
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        for source in self._all:
+            if held := {name: target for name, target in into.items() if name in source.shapes}:
+                source.write(held)
+
+    def whole(self, name: str) -> torch.Tensor:
+        return next(source for source in self._all if name in source.shapes).whole(name)
+
+    def all(self) -> dict[str, torch.Tensor]:
+        return {name: item for source in self._all for name, item in source.all().items()}
+
+
+def open_averages(path: str) -> Source:
+    """The weights of a checkpoint's folder with the moving averages of those that have one. Raises RunFailure."""
+    entry = read_entry(path)
+    weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
+    return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
+
+
+def open_source(path: str) -> Source:
+    """A `.safetensors` file, the index of several, a `.pt` file, or a checkpoint's folder (that of a run's which
+    `run_dir.settled_weights` chose). No code in it is run. Raises RunFailure."""
+    if path.endswith((".safetensors", INDEX)):
+        return open_tensors(path)
+    if path.endswith((".pt", ".pth", ".bin")):
+        return of_tensors(_read_torch(path))
+    return _open_checkpoint(read_entry(path))
+
+
+def _read_torch(path: str) -> dict[str, torch.Tensor]:
+    """Of an archive on this machine the numbers are read when they are looked at."""
+    import io
+    import pickle
+
+    local = local_path(path)
+    content = read_bytes(path, None if local is None else len(TORCH_BEGINS[0]))
+    if not content.startswith(TORCH_BEGINS):
+        raise RunFailure(f"model.weights: {path} cannot be read: it is no file of torch")
+    mapped = local is not None and content.startswith(TORCH_BEGINS[0])
+    source: Any = local if local is not None else io.BytesIO(content)
+    try:
+        found: Any = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError:  # whose words are about arguments of torch's own
+        message = f"model.weights: {path} holds more than tensors, and no code from it is run"
+        raise RunFailure(f"{message}; help: save a state_dict()") from None
+    except Exception as error:  # whatever torn bytes lead to
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RunFailure(f"model.weights: {path} cannot be read: {reason[:200]}") from None
+    for key in ("state_dict", "model"):
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(isinstance(item, torch.Tensor) for item in found.values()):
+        raise RunFailure(f"model.weights: {path} does not hold a mapping of names to tensors")
+    return dict(found)
+
+
+def _open_checkpoint(entry: Entry, kind: str = "model/") -> Source:
+    """With the base that it names. Raises CheckpointFailure where that is not what it was."""
+    from declarative_train.engine.checkpoints.format import entries
+
+    records = entry.manifest.get("base", []) if kind == "model/" else []
+    found = {name.removeprefix(kind): item for name, item in entries(entry.path).items() if name.startswith(kind)}
+    held = CheckpointTensors(
+        entry,
+        {name: tuple(size) for name, (size, _) in found.items()},
+        {name: dtype for name, (_, dtype) in found.items()},
+        kind,
+    )
+    if not records:
+        return held
+    storages = storages_in(entry)
+    return Beside(held, tuple(rounded(source_of(record, entry.path), storages) for record in records))
+
+
+def storages_in(entry: Entry) -> dict[str, StorageName]:
+    """What the run of a checkpoint held weights in, by name. Raises CheckpointFailure."""
+    from fsspec.core import url_to_fs
+
+    if PLAN not in entry.manifest["files"]:
+        return {}
+    fs, inner = url_to_fs(entry.path)
+    try:
+        plan = json.loads(fs.cat_file(f"{inner}/{PLAN}"))
+        held = {item["name"]: item.get("storage") for item in plan["parameters"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointFailure(f"the checkpoint {entry.path} is damaged: {PLAN} cannot be read: {error}") from None
+    return {name: storage for name, storage in held.items() if storage is not None}

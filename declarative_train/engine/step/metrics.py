@@ -1,0 +1,63 @@
+"""The metrics of a set, or of training: built from the plan, fed chunk by chunk, read once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.components.component import Collective, Judged, MetricModule
+from declarative_train.engine.step.objective import Values, tensor_specs
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import MetricPlan, Plan, UnitPlan
+
+
+class Metrics:
+    """`training`: only those that are means over items, as the others would need all rows of a window at once."""
+
+    def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
+        specs = tensor_specs(plan)
+        self._units: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._parts: list[tuple[MetricPlan, MetricModule]] = []
+        for metric in plan.objective.metrics:
+            from declarative_train.components.metrics import METRICS  # only a plan that has some pays for them
+
+            component = METRICS.read(metric.component)
+            if component.is_mean or not training:
+                target = None if metric.target is None else specs[metric.target]
+                mask = None if metric.mask is None else specs[metric.mask]
+                edges = Judged(specs[metric.input], target, mask, metric.class_dim, metric.ignore_index)
+                module = component.build(edges, device)
+                self._parts.append((metric, module))
+                if (unit := metric.unit) is not None:  # here, so that no step copies from the host
+                    multiply, add = (
+                        torch.tensor(part, dtype=torch.float64, device=device).reshape(unit.shape)
+                        for part in (unit.multiply, unit.add)
+                    )
+                    self._units[unit.field] = multiply, add
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def update(self, values: Values, row_weight: torch.Tensor | None) -> None:
+        with torch.no_grad():
+            for metric, module in self._parts:
+                judged, target = values[metric.input], None if metric.target is None else values[metric.target]
+                if metric.unit is not None and target is not None:
+                    judged, target = self._in_unit(metric.unit, judged), self._in_unit(metric.unit, target)
+                module.update(judged, target, None if metric.mask is None else values[metric.mask], row_weight)
+
+    def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
+        """(B, *S) as they were before scale and normalize, in float64: exact enough for any offset."""
+        multiply, add = self._units[unit.field]
+        return values.double() * multiply + add
+
+    def take(self, ranks: Collective) -> dict[str, float]:
+        """The values over all ranks since the last time. The host waits; all ranks must call it."""
+        if not self._parts:
+            return {}
+        computed = torch.stack([module.compute(ranks).double() for _, module in self._parts]).tolist()
+        for _, module in self._parts:
+            module.reset()
+        return {metric.name: value for (metric, _), value in zip(self._parts, computed, strict=True)}

@@ -1,0 +1,276 @@
+"""From the plan to a model that can be trained: built, initialised, frozen where asked, its units made ready.
+
+Order per unit: activation checkpointing, then compile, then (in the fsdp engine) sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx, nn
+
+from declarative_train.components.adapters.lora import MAGNITUDE
+from declarative_train.components.layers.libraries.modules.node import LibraryNode
+from declarative_train.components.layers.modules.packed import hold
+from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
+from declarative_train.components.losses.modules.chunked import ChunkedHead
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.engine.step.load_weights import names_in, open_weights, write_weights
+from declarative_train.graph.build import build
+from declarative_train.graph.initialise import has_module, initialise
+from declarative_train.plan.channels_last import lies_last
+
+if TYPE_CHECKING:
+    from declarative_train.components.storages import StorageName
+    from declarative_train.plan.layout import LayoutPlan
+    from declarative_train.plan.plan import ParameterPlan, Plan, TrainingPlan
+
+
+class Held:
+    """The part of the model that a rank holds.
+
+    model    under the plan's names
+    roots    what is called: the model itself, or the stages of a pipeline
+    modules  what is switched between training and evaluation; in dp, every replica
+    stages   of a pipeline, by number
+    whole    the whole model, without values: what nodes are in it
+    """
+
+    def __init__(self, model: nn.Module, stages: dict[int, nn.Module] | None = None, whole: nn.Module | None = None):
+        self.model = model
+        self.stages = stages or {}
+        self.roots: list[nn.Module] = list(self.stages.values()) or [model]
+        self.modules: list[nn.Module] = [model, *self.stages.values()]
+        self.whole = model if whole is None else whole
+
+    @property
+    def graph_module(self) -> fx.GraphModule:
+        """The model, where it is not cut into stages."""
+        assert isinstance(self.model, fx.GraphModule)
+        return self.model
+
+
+def whole_model(plan: Plan) -> Held:
+    """On meta: memory and start values come by `fill`."""
+    ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
+    model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties)
+    hold([model], storages_of(plan))
+    return Held(model)
+
+
+def storages_of(plan: Plan) -> dict[str, StorageName]:
+    """What weights are held in, by name, but for those that are held as they are computed with."""
+    return {item.name: item.storage for item in plan.parameters if item.storage is not None}
+
+
+def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
+    """On the device, start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure.
+
+    `restores`: a checkpoint brings every parameter, and none is drawn. `alone`: the model is whole, whatever the plan.
+    """
+    if alone:
+        materialise(held.roots, device)
+    else:
+        allocate(held, plan, device)
+    files = [] if restores else open_weights(held.model, plan.weights, whole=not held.stages)
+    names = (item.name for item in plan.parameters) if restores else names_in(held.model, files)
+    replaced = frozenset(names)
+    initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=replaced)
+    widen(held, plan)  # drawn in float32 in every mode; those of a file may have more digits
+    write_weights(held.model, files)
+    for root in held.roots:
+        root.to(device)
+    _start_magnitudes(held.model, {*replaced, *(item.name for item in plan.parameters if item.init is not None)})
+    lay_out(held, plan, device)
+
+
+def _start_magnitudes(model: nn.Module, given: set[str]) -> None:
+    """Of adapters with lengths of rows: those of the weights beside them, which are there now."""
+    from declarative_train.components.adapters.modules.lora import LoraLinear
+
+    with torch.no_grad():
+        for name, part in model.named_modules():
+            if isinstance(part, LoraLinear) and part.has_magnitude and f"{name}.{MAGNITUDE}" not in given:
+                part.start_magnitude()
+
+
+def widen(held: Held, plan: Plan) -> None:
+    if plan.training.precision == "fp64":
+        for root in held.roots:
+            root.double()
+
+
+def lay_out(held: Held, plan: Plan, device: torch.device) -> None:
+    """In memory, as the plan has it for the device."""
+    if lies_last(plan, device.type):
+        lay_out_convolutions(held.model)
+
+
+def allocate(held: Held, plan: Plan, device: torch.device) -> None:
+    """Memory for every tensor, without values."""
+    if not plan.layout.is_sharded:
+        materialise(held.roots, device)
+        return
+    for root in held.roots:
+        root.to_empty(device=device)
+
+
+def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.dtype | None = None) -> None:
+    """Memory for what lies on meta. Unlike `to_empty`, what is one tensor under several names stays one. `dtype` of
+    floating-point tensors, if another than theirs."""
+    made: dict[int, torch.Tensor] = {}
+    for part in (part for root in roots for part in root.modules()):
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is None or tensor.device.type != "meta":
+                continue
+            if id(tensor) not in made:
+                kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+                # not `empty_like`: of a tensor on meta it is torch's Python code, whose imports take 0.2 s
+                empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=kind, device=device)
+                is_parameter = isinstance(tensor, nn.Parameter)
+                made[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+            setattr(part, name, made[id(tensor)])
+
+
+def started_model(plan: Plan) -> nn.Module:
+    """The whole model on the CPU with its start values, under any plan, without a run. Raises RunFailure."""
+    from declarative_train.engine.checkpoints.store import damage
+    from declarative_train.run.storage.run_dir import settled_weights
+
+    held = whole_model(plan)
+    fill(held, replace(plan, weights=settled_weights(plan.weights, damage)[0]), torch.device("cpu"), alone=True)
+    return held.model
+
+
+def lay_out_convolutions(module: nn.Module) -> None:
+    """Weights of convolutions over images with the channels last: what comes out of them has that layout too. Values
+    and shapes stay as they are. A library's model is left alone."""
+    fixed = {id(inner) for part in module.modules() if isinstance(part, LibraryNode) for inner in part.modules()}
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
+            part.weight.data = part.weight.data.contiguous(memory_format=torch.channels_last)
+
+
+def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
+    """Those that the recipe freezes, and those that no loss reaches: no optimizer sees either."""
+    frozen = {item.name for item in parameters if item.frozen}
+    idle = {item.name for item in parameters if item.idle}
+    named = dict(module.named_parameters())
+    for name, parameter in named.items():
+        parameter.requires_grad_((name not in frozen or name in idle) and parameter.is_floating_point())
+    # of a stage that is frozen as a whole the nodes count one by one, as they do in the whole model
+    for part in (part for child in module.children() for top in frozen_parts(child) for part in top.modules()):
+        part._is_frozen = True  # type: ignore[assignment]
+    for name in idle & named.keys():
+        named[name].requires_grad_(False)
+
+
+def set_training(module: nn.Module, training: bool) -> None:
+    """Training or evaluation behaviour. What is frozen keeps that of evaluation: a module all of whose parameters are
+    frozen by the recipe, with everything below it (its dropout, its running statistics)."""
+    module.train(training)
+    if training:
+        for part in module.modules():
+            if getattr(part, "_is_frozen", False):
+                part.eval()
+
+
+def frozen_parts(module: nn.Module) -> list[nn.Module]:
+    """The topmost modules that have parameters, all of them frozen."""
+    parameters = list(module.parameters())
+    if not parameters:
+        return []
+    if not any(parameter.requires_grad for parameter in parameters):
+        return [module]
+    return [part for child in module.children() for part in frozen_parts(child)]
+
+
+def prepare_units(
+    module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups, *, draws: bool
+) -> None:
+    """Activation checkpointing and compilation, in place, names unchanged. `draws`: some node draws random numbers, so
+    that what is computed again begins with the same generators.
+
+    A unit that mixes samples and is computed again in backward is left as it is by the compiler, which does not follow
+    what the second time must know of the first (`SampleGroups.checkpoint_contexts`).
+    """
+    forgetful: list[nn.Module] = []
+    if training.compile:
+        from declarative_train.engine.step.compiled import share_classes
+
+        share_classes(module)
+    again = training.recomputation
+    if again.policy != "none":
+        pipeline = layout.pipeline
+        splits = pipeline is not None and PIPELINE_SCHEDULES[pipeline.schedule].splits_backward
+        forgetful = unit_modules(module, again.units(layout.units), rest=again.policy == "all")
+        forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # which keeps nothing anyway
+        for unit in forgetful:
+            checkpoint_activations(unit, groups, keep=frozenset(again.keep), draws=draws, splits=splits)
+    if training.compile:
+        from declarative_train.engine.step.compiled import compile_units
+
+        eager = {id(unit) for unit in forgetful if mixes_samples(unit)}
+        compile_units(module, [unit for unit in unit_modules(module, layout.units, rest=True) if id(unit) not in eager])
+
+
+def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
+    """The modules of the units; with `rest` also the nodes beside them, so that together they cover the model."""
+    found = [unit for unit in units if has_module(module, unit)]
+    paths = list(found)
+    if rest:
+        paths += _beside(module, "", tuple(found))
+    return [module.get_submodule(path) for path in paths]
+
+
+def _beside(module: nn.Module, prefix: str, units: tuple[str, ...]) -> list[str]:
+    paths: list[str] = []
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        if path in units:
+            continue
+        if any(unit.startswith(f"{path}.") for unit in units):
+            paths += _beside(child, f"{path}.", units)
+        else:
+            paths.append(path)
+    return paths
+
+
+def mixes_samples(unit: nn.Module) -> bool:
+    return any(isinstance(part, MixesSamples) for part in unit.modules())
+
+
+def checkpoint_activations(
+    unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
+) -> None:
+    """The unit forgets its activations and computes them again in backward, but for those that
+    `engine/step/selective.py` keeps by these words. `splits`: the backward comes in several calls."""
+    from torch.utils.checkpoint import checkpoint
+
+    forward = unit.forward
+    contexts: Any = None
+    of_groups = groups.checkpoint_contexts if mixes_samples(unit) else None
+    if keep:
+        from declarative_train.engine.step.selective import kept_contexts
+
+        contexts = partial(kept_contexts, keep, of_groups)
+    elif of_groups is not None:
+        contexts = of_groups
+    if splits:
+        from declarative_train.engine.step.recompute_once import checkpoint_once
+
+        def forward_again(*inputs: Any, **named: Any) -> Any:
+            call = partial(forward, **named) if named else forward
+            return checkpoint_once(call, inputs, draws=draws, contexts=contexts)
+    else:
+        settings = {} if contexts is None else {"context_fn": contexts}
+
+        def forward_again(*inputs: Any, **named: Any) -> Any:  # named: inside a library's model
+            call = partial(forward, **named) if named else forward
+            return checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=draws, **settings)
+
+    unit.forward = forward_again

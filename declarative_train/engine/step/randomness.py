@@ -1,0 +1,92 @@
+"""Draws in training, keyed by (seed, step, data-parallel rank, stage, chunk): there is no generator state to save.
+
+The same layout draws the same bits, whether the run was interrupted or not; another layout draws others from the same
+distribution. `torch.manual_seed` costs 96 us (it looks for every backend), a generator's own `manual_seed` a few.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.graph.read import read_layer
+
+if TYPE_CHECKING:
+    from declarative_train.graph.graph import Graph
+
+_MASK = (1 << 64) - 1
+
+
+class Randomness:
+    """`key`: what tells this rank's draws from the others': (dp rank, stage). Does nothing when not `needed`."""
+
+    def __init__(self, seed: int, key: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
+        self._key = mix(seed, *key)
+        self._needed = needed
+        self._generators: list[Any] = [torch.default_generator]  # what has a `manual_seed`
+        self.add([device])
+
+    def add(self, devices: Sequence[torch.device]) -> None:
+        """Other devices that this process draws on."""
+        if self._needed:
+            self._generators += [
+                torch.cuda.default_generators[device.index or 0] for device in devices if device.type == "cuda"
+            ]
+            self._generators += [torch.mps for device in devices if device.type == "mps"]
+
+    def begin(self, step: int, chunk: int, part: int = 0) -> None:
+        """Before the forward of a chunk; `part` tells several forwards of it apart (stages of one rank)."""
+        if self._needed:
+            for number, generator in enumerate(self._generators):
+                generator.manual_seed(mix(self._key, step, chunk, part, number))
+
+
+@contextmanager
+def same_bits(wanted: bool) -> Iterator[None]:
+    """`training.deterministic`, while it lasts. An operation that has no such kernel then fails (engine/failures.py
+    says which). Before the first product of matrices on a GPU, since cuBLAS reads its setting then. Where it is not
+    wanted, cuDNN tries its kernels for each shape and takes the fastest."""
+    cudnn = torch.backends.cudnn
+    if not wanted:
+        tried, cudnn.benchmark = cudnn.benchmark, True
+        try:
+            yield
+        finally:
+            cudnn.benchmark = tried
+        return
+    before = torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        cudnn.deterministic, cudnn.benchmark = before[1:]
+
+
+def mix(*words: int) -> int:
+    """64 well-stirred bits of whole numbers (splitmix64's finaliser, word by word)."""
+    state = 0x9E3779B97F4A7C15
+    for word in words:
+        state = (state ^ word & _MASK) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state
+
+
+def draws(graph: Graph, plugins: tuple[str, ...] = ()) -> bool:
+    """Whether some node of the graph draws random numbers in training."""
+    for node in graph.nodes:
+        if node.kind == "layer" and node.component is not None and read_layer(node.component, plugins).is_random:
+            return True
+        if node.kind == "expression" and node.expression is not None and parse(node.expression).is_random:
+            return True
+        if node.graph is not None and draws(node.graph, plugins):
+            return True
+    return False

@@ -1,0 +1,105 @@
+"""The one place that decides what a gradient is divided by.
+
+    loss of a microbatch = sum over its terms of  weight x sum x dp_size / global count
+
+where `dp_size` is the number of ranks whose gradients torch averages (1 in `single` and `dp`) and the count is that of
+the whole global batch: all ranks, accumulation chunks and microbatches. Nothing else is scaled anywhere, but
+for `LossScale`'s factor in fp16, which the update takes out again.
+
+Counts that depend on the values (ignored targets, masks, class weights) are added up over the ranks, once per step, in
+float64, before the first backward; all others are known from the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.components.component import Collective
+from declarative_train.engine.step.objective import Objective
+
+if TYPE_CHECKING:
+    from declarative_train.engine.step.forward_path import Chunk
+
+GROWTH_STEPS = 2000
+START = 65536.0
+
+
+class Scale:
+    """`of` gives the factors of a step. `dtype` is that of the sums: float64 for fp64, else float32."""
+
+    def __init__(
+        self, objective: Objective, dp_size: int, ranks: Collective, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._objective = objective
+        self._dp_size = dp_size
+        self._ranks = ranks
+        self._device = device
+        self._dtype = dtype
+        self._known: dict[int, tuple[list[torch.Tensor], tuple[float, ...]]] = {}
+        weights = torch.tensor(objective.weights, dtype=torch.float64, device=device)
+        self._weights = weights * dp_size
+
+    def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
+        """(L scalars to multiply the sums by, L global counts). `num_rows`: real rows of the global batch."""
+        if self._objective.items_per_row is None:
+            return self._counted(chunks)
+        found = self._known.get(num_rows)
+        if found is None:
+            found = self._known[num_rows] = self._from_rows(self._objective.items_per_row, num_rows)
+        return found
+
+    def _from_rows(self, items_per_row: Sequence[float], num_rows: int) -> tuple[list[torch.Tensor], tuple[float, ...]]:
+        counts = tuple(items * num_rows for items in items_per_row)
+        factors = [
+            torch.full(
+                (), weight * self._dp_size / count, dtype=self._dtype, device=self._device
+            )  # no copy to wait for
+            for weight, count in zip(self._objective.weights, counts, strict=True)
+        ]
+        return factors, counts
+
+    def _counted(self, chunks: Sequence[Chunk]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        with torch.no_grad():
+            mine = sum_of([self._objective.counts(chunk.tensors, chunk.row_weight, chunk.num_rows) for chunk in chunks])
+            counts = self._ranks.sum(mine)
+            # a global batch without a single valid item gives no gradient, and not nan
+            factors = torch.where(counts != 0, self._weights / counts, 0.0).to(self._dtype)
+            return list(factors.unbind()), counts
+
+
+class LossScale:
+    """fp16: the factor that keeps small gradients above the smallest half-precision number.
+
+    As torch's GradScaler, but the factor stays on the device, and whether a step was finite comes from the global
+    gradient norm, which all ranks share: no rank can skip a step that another one takes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.factor = torch.tensor(START, device=device)
+        self._good_steps = torch.zeros((), device=device)
+
+    def update(self, finite: torch.Tensor) -> None:
+        """After a step: halve when it was not finite, double after 2000 that were."""
+        good = torch.where(finite, self._good_steps + 1, 0.0)
+        grows = good >= GROWTH_STEPS
+        growth = torch.where(grows, 2.0, 1.0)
+        self.factor = self.factor * torch.where(finite, growth, 0.5)
+        self._good_steps = torch.where(grows, 0.0, good)
+
+    def state(self) -> dict[str, float]:
+        """The host waits."""
+        return {"factor": self.factor.item(), "good_steps": self._good_steps.item()}
+
+    def load(self, state: dict[str, float]) -> None:
+        self.factor.fill_(state["factor"])
+        self._good_steps.fill_(state["good_steps"])
+
+
+def sum_of(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total

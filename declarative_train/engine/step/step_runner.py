@@ -1,0 +1,149 @@
+"""What one rank does with its chunks, whatever the mode: forward, backward from the scaled sums, training metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from declarative_train.components.component import Collective
+from declarative_train.components.layers.sample_groups import SampleGroups, attach, end_step, rank_spans
+from declarative_train.data.batch import Batch
+from declarative_train.engine.devices import exact_device
+from declarative_train.engine.step.forward_path import Chunk, ForwardPath
+from declarative_train.engine.step.metrics import Metrics
+from declarative_train.engine.step.objective import Objective
+from declarative_train.engine.step.randomness import Randomness, draws
+from declarative_train.engine.step.scale import LossScale, Scale
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from declarative_train.plan.plan import MetricPlan, Plan, TermPlan
+
+Call = Callable[..., tuple[torch.Tensor, ...]]
+Sums = Sequence[tuple[torch.Tensor, ...]]
+_run_backward: Any = torch.autograd.Variable._execution_engine.run_backward
+
+
+class StepRunner:
+    """The parts of a rank that do not depend on how the ranks share the work."""
+
+    def __init__(
+        self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
+    ) -> None:
+        self.device = device
+        self.forward_path = ForwardPath(plan, device)
+        judged = exact_device(device)
+        self._judged = None if judged == device else judged
+        self.objective = Objective(plan, judged)
+        self.metrics = Metrics(plan, judged, training=True)
+        self._read = frozenset(_names_read(plan))
+        precision = plan.training.precision
+        dtype = torch.float64 if precision == "fp64" else torch.float32
+        self.scale = Scale(self.objective, context.dp_size, ranks, judged, dtype)
+        self.loss_scale = LossScale(device) if precision == "fp16" else None
+        self.randomness = Randomness(plan.seed, context.key, device, needed=draws(plan.graph, plan.plugins))
+        self.groups = SampleGroups(plan.batch.microbatch_size, context.process_groups, ranks)
+        self._model = model
+        self._ranks = ranks
+        self._at_once = device.type == "cpu" and not plan.training.compile
+        for module in (model, self.objective.modules):
+            attach(module, self.groups)
+        self._end_step = any(hasattr(module, "take_pending") for module in model.modules())
+
+    def chunks(self, batches: Sequence[Batch]) -> list[Chunk]:
+        return [self.forward_path.chunk(batch) for batch in batches]
+
+    def factors(
+        self, chunks: Sequence[Chunk], num_rows: int
+    ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
+        """What backward starts from, and the global counts (see `scale`)."""
+        if self._judged is not None and self.objective.items_per_row is None:
+            chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
+        factors, counts = self.scale.of(chunks, num_rows)
+        if self.loss_scale is not None:
+            factors = [factor * self.loss_scale.factor for factor in factors]
+        return factors, counts
+
+    def run(
+        self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
+    ) -> tuple[torch.Tensor, ...]:
+        """Forward and backward of chunk number `position`; its sums (L,), without their graph."""
+        self.randomness.begin(step, position)
+        self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
+        values = self._to_judge(self.forward_path.values(chunk, call))
+        row_weight = chunk.row_weight
+        if self._judged is not None and row_weight is not None:
+            row_weight = row_weight.to(self._judged)
+        sums = self.objective.sums(values, row_weight)
+        backward(sums, factors, at_once=self._at_once)
+        self.groups.end()
+        if self.metrics:
+            self.metrics.update({name: value.detach() for name, value in values.items()}, row_weight)
+        return tuple(value.detach() for value in sums)
+
+    def finish(self, finite: torch.Tensor | None) -> None:
+        """After the update: running statistics move by the groups of the step."""
+        if self._end_step:
+            end_step(self._model, self._ranks, finite)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch, call: Call) -> dict[str, torch.Tensor]:
+        return self._to_judge(self.forward_path.values(self.forward_path.chunk(batch), call))
+
+    def _to_judge(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Where losses and metrics are computed."""
+        if self._judged is None:
+            return values
+        return {name: value.to(self._judged) for name, value in values.items() if name in self._read}
+
+    def _chunk_to_judge(self, chunk: Chunk) -> Chunk:
+        row_weight = None if chunk.row_weight is None else chunk.row_weight.to(self._judged)
+        return Chunk(self._to_judge(chunk.tensors), chunk.num_rows, row_weight)
+
+
+def _names_read(plan: Plan) -> set[str]:
+    """All that losses and metrics look at."""
+    judged: tuple[TermPlan | MetricPlan, ...] = (*plan.objective.terms, *plan.objective.metrics)
+    return {name for each in judged for name in (each.input, each.target, each.mask) if name is not None}
+
+
+class RankContext:
+    """Where a rank stands among the others: how many ranks' gradients are averaged, what keys its draws, and which
+    process groups share nodes that mix samples."""
+
+    def __init__(
+        self, dp_size: int = 1, key: tuple[int, ...] = (0, 0), process_groups: Mapping[int, ProcessGroup] | None = None
+    ) -> None:
+        self.dp_size = dp_size
+        self.key = key
+        self.process_groups = process_groups or {}
+
+
+def group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
+    """The numbers of neighbouring ranks that hold one group of samples of some node or, as losses may mix samples too,
+    of some loss."""
+    return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
+
+
+def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor], *, at_once: bool = False) -> None:
+    """Accumulate the gradient of the sum of sums x factors; a term that reaches no parameter gives none.
+
+    `at_once`: the factors go to the engine of autograd as what backward begins with, the same to the bit as through the
+    products and a sixth sooner in a small step. `torch.autograd.backward` would import sympy first (0.6 s), and keeps
+    contexts for the threads of GPUs and of the compiler, so this is for neither.
+    """
+    pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
+    if not pairs:
+        return
+    if at_once:
+        roots, begins = zip(*pairs, strict=True)
+        _run_backward(roots, begins, False, False, (), allow_unreachable=True, accumulate_grad=True)
+        return
+    total, *others = [value * factor for value, factor in pairs]
+    for other in others:
+        total = total + other
+    total.backward()  # type: ignore[no-untyped-call]

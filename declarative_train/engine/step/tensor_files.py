@@ -1,0 +1,186 @@
+"""Tensors of safetensors files by name, which are not read yet; of a file on this machine no other byte is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from declarative_train.components.layers.modules.packed import Packed
+from declarative_train.core.json_text import parse_json
+from declarative_train.core.machine import install
+from declarative_train.engine.failures import RunFailure
+from declarative_train.files.open_files import local_path
+from declarative_train.graph.initialise import held_rows, write_whole
+from declarative_train.plan.published import respelt
+from declarative_train.plan.renames import joined_shapes, renamed
+from declarative_train.plan.run_folder import Shapes
+from declarative_train.plan.weights import INDEX, files_of_index
+
+if TYPE_CHECKING:
+    from declarative_train.components.published import Part
+    from declarative_train.components.storages import StorageName
+    from declarative_train.plan.plan import TensorMapPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """`read(name, first, last, dim)`: rows of a tensor (or columns, with dim 1), or all of it (None, None)."""
+
+    shapes: Shapes
+    read: Callable[[str, int | None, int | None, int], torch.Tensor]
+
+    def write(self, into: Mapping[str, torch.Tensor]) -> None:
+        for name, target in into.items():
+            rows = held_rows(target)
+            if rows is None:
+                write_whole(target, self.read(name, None, None, 0))
+            elif rows.values.shape == target.shape:
+                rows.values.copy_(self.read(name, None, None, 0))
+            else:
+                rows.values.copy_(self.read(name, rows.first, rows.first + len(rows.values), 0))
+
+    def whole(self, name: str) -> torch.Tensor:
+        return self.read(name, None, None, 0)
+
+    def all(self) -> dict[str, torch.Tensor]:
+        return {name: self.whole(name) for name in self.shapes}
+
+
+def open_tensors(path: str) -> Tensors:
+    """A `.safetensors` file, or the index of several. Raises RunFailure."""
+    return _open_index(path) if path.endswith(INDEX) else _open_safetensors(path)
+
+
+def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
+    """The same by the names that a map knows: without those that are dropped, and old ones as they are spelt today."""
+    names = renamed({name: name for name in source.shapes}, rename)
+    names = {respelt(tensors, new): old for new, old in names.items()}
+    shapes = {new: source.shapes[old] for new, old in names.items()}
+    return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
+
+
+def under_joins(source: Tensors, made: Mapping[str, Sequence[Part]]) -> Tensors:
+    """The same by the names of what its tensors are made into."""
+    shapes, _ = joined_shapes(made, source.shapes)
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        parts = made[name]
+        if len(parts) == 1:
+            return source.read(parts[0].name, first, last, dim)
+        assert dim == 0  # columns are those of a file
+        return joined(source, parts, first, last)
+
+    return Tensors(shapes, read)
+
+
+def rounded(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
+    """The same with what is left of the weights that these names are held in: rows are rounded each by itself."""
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        values = source.read(name, first, last, dim)
+        if name not in storages:
+            return values
+        assert dim == 0
+        return Packed(storages[name], values.shape[1], values.device).rounded(values)
+
+    return Tensors(source.shapes, read)
+
+
+def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int | None) -> torch.Tensor:
+    """The rows from `first` to `last` of the parts below each other, or all of them; nothing else is read."""
+    found = []
+    for part, a, b in _rows_of(parts, source.shapes, first, last):
+        if part.ones < 0:  # the only row is all of the file's tensor
+            whole = source.read(part.name, None, None, 0)
+            found.append(whole.reshape((1,) * -part.ones + whole.shape)[a:b])
+            continue
+        read = source.read(part.name, a, b, _rows_at(part))
+        read = read.reshape(read.shape[part.ones :]) if part.ones else read
+        found.append(read.T if part.transpose else read)
+    return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _rows_at(part: Part) -> int:
+    """The dimension of the file that holds the rows of the parameter."""
+    return part.ones + (1 if part.transpose else 0)
+
+
+def _rows_of(
+    parts: Iterable[Part], shapes: Shapes, first: int | None, last: int | None
+) -> Iterator[tuple[Part, int | None, int | None]]:
+    """What of each part lies in the rows from `first` to `last` of all together; else no rows of the last part."""
+    begin, found = 0, False
+    parts = list(parts)
+    for place, part in enumerate(parts):
+        size = 1 if part.ones < 0 else shapes[part.name][_rows_at(part)]
+        a, b = (0, size) if first is None or last is None else (max(first - begin, 0), min(last - begin, size))
+        begin += size
+        if a < b or (place == len(parts) - 1 and not found):
+            found = True
+            yield (part, None, None) if (a, b) == (0, size) else (part, a, max(a, b))
+
+
+def _open_index(path: str) -> Tensors:
+    """Of a model in several files: https://huggingface.co/docs/safetensors, `model.safetensors.index.json`."""
+    try:
+        files = files_of_index(path, parse_json(read_bytes(path)))
+    except ValueError as problem:
+        raise RunFailure(f"model.weights: cannot read {path}: {problem}") from None
+    opened = {file: _open_safetensors(file) for file in sorted(set(files.values()))}
+    lacking = next((name for name, file in files.items() if name not in opened[file].shapes), None)
+    if lacking is not None:
+        raise RunFailure(f"model.weights: {path} says that {lacking} is in {files[lacking]}, and it is not")
+    shapes = {name: opened[file].shapes[name] for name, file in files.items()}
+    return Tensors(shapes, lambda name, first, last, dim: opened[files[name]].read(name, first, last, dim))
+
+
+def _open_safetensors(path: str) -> Tensors:
+    try:
+        from safetensors import safe_open
+        from safetensors.torch import load
+    except ImportError:
+        raise RunFailure(
+            f"model.weights: {path} needs the package safetensors; help: {install('safetensors')}"
+        ) from None
+    try:
+        if (local := local_path(path)) is None:
+            return of_tensors(load(read_bytes(path)))
+        file: Any = safe_open(local, framework="pt")
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except FileNotFoundError:
+        raise RunFailure(f"model.weights: there is no file {path}") from None
+    except (OSError, RunFailure):
+        raise
+    except Exception as error:  # SafetensorError has no public base class
+        raise RunFailure(f"model.weights: cannot read {path}: {error}") from None
+
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        if first is None:
+            found: torch.Tensor = file.get_tensor(name)
+        else:
+            found = file.get_slice(name)[(slice(None),) * dim + (slice(first, last),)]
+        return found
+
+    return Tensors(shapes, read)
+
+
+def of_tensors(tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
+        return tensors[name] if first is None else tensors[name][(slice(None),) * dim + (slice(first, last),)]
+
+    return Tensors({name: tuple(tensor.shape) for name, tensor in tensors.items()}, read)
+
+
+def read_bytes(path: str, count: int | None = None) -> bytes:
+    """All of a file, or its first `count` bytes."""
+    from fsspec.core import open as open_file
+
+    try:
+        with open_file(path, "rb") as stream:
+            content: bytes = stream.read() if count is None else stream.read(count)
+    except FileNotFoundError:
+        raise RunFailure(f"model.weights: there is no file {path}") from None
+    return content

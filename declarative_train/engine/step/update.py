@@ -1,0 +1,76 @@
+"""From accumulated gradients to the next parameters: norm, loss scale, clipping, the guard, the optimizer's step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from declarative_train.engine.step.optimizers import Optimizers
+    from declarative_train.engine.step.scale import LossScale
+    from declarative_train.plan.plan import TrainingPlan
+
+
+class Update:
+    """`global_norm` gives the norm of the whole model's gradients, the same on every rank: what is decided by it
+    (clipping, `non_finite: skip`, fp16's skipping) is decided alike everywhere, without another message."""
+
+    def __init__(
+        self,
+        optimizers: Optimizers,
+        training: TrainingPlan,
+        loss_scale: LossScale | None,
+        global_norm: Callable[[Sequence[torch.Tensor]], torch.Tensor],
+    ) -> None:
+        self._optimizers = optimizers
+        self._max_norm = training.clip_grad_norm
+        self._loss_scale = loss_scale
+        self._guarded = training.non_finite == "skip" or loss_scale is not None
+        self._global_norm = global_norm
+
+    def __call__(self, lr_factor: float, measure: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """(gradient norm before clipping, whether all was finite), each None when nothing asked for it."""
+        optimizers = self._optimizers
+        optimizers.set_lr_factor(lr_factor)
+        if not (measure or self._guarded or self._max_norm is not None):
+            optimizers.step()
+            return None, None
+        with torch.no_grad():
+            gradients = optimizers.gradients()
+            norm = self._global_norm(gradients)
+            factor = None
+            if self._loss_scale is not None:
+                factor = self._loss_scale.factor.reciprocal()
+                norm = norm * factor
+            if self._max_norm is not None:
+                clip = torch.clamp(self._max_norm / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
+                factor = clip if factor is None else factor * clip
+            if factor is not None and gradients:  # a stage may train nothing
+                torch._foreach_mul_(gradients, factor)
+        if not self._guarded:
+            optimizers.step()
+            return norm, None
+        finite = norm.isfinite()
+        optimizers.step_if(finite)
+        if self._loss_scale is not None:
+            self._loss_scale.update(finite)
+        return norm, finite
+
+
+def local_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The 2-norm of plain tensors that every rank holds whole."""
+    if not gradients:
+        return torch.zeros(())
+    norms = torch._foreach_norm(list(gradients))
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
+
+
+def sharded_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The 2-norm over DTensors: each rank's part, joined."""
+    from torch.distributed.tensor import DTensor
+
+    total = torch.nn.utils.get_total_norm(gradients)
+    return total.full_tensor() if isinstance(total, DTensor) else total

@@ -1,0 +1,209 @@
+"""The `path` of a source -> the files that it means, on this machine or by any fsspec URL.
+
+Local files do not go through fsspec, whose import costs as much as reading a small table.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from glob import glob, has_magic
+from typing import Any
+from urllib.parse import urlsplit
+
+from declarative_train.components.data import SourceError
+from declarative_train.core.machine import install
+from declarative_train.core.secrets import masked, variables_in
+from declarative_train.files.remote import RemoteError, again, note, of_http, reason, seen
+
+_HERE = ("file://", "local://")
+_IN_PROCESS = ("memory://",)
+_LISTED = 8  # files of a folder that a message names
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
+_CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
+
+
+def is_remote(path: str) -> bool:
+    """Reading it needs a network."""
+    last = path.rpartition(_CHAIN)[2]
+    return "://" in last and not last.startswith((*_HERE, *_IN_PROCESS))
+
+
+def is_known(url: str) -> bool:
+    """fsspec has a file system for the scheme, whether or not its package is installed here."""
+    from fsspec.registry import available_protocols
+
+    return set(url.partition("://")[0].split(_CHAIN)) <= set(available_protocols())
+
+
+def local_path(path: str) -> str | None:
+    """The path in this machine's file system, or None for a URL of another."""
+    for scheme in _HERE:
+        if path.startswith(scheme):
+            return path[len(scheme) :]
+    return None if "://" in path else path
+
+
+def _scheme(url: str) -> str:
+    """Of the last link, which says where the bytes are."""
+    return url.rpartition(_CHAIN)[2].partition("://")[0]
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """fsspec's file system of a URL, and the path within it. Raises SourceError."""
+    import fsspec
+
+    archive = local_path(url.rpartition(_CHAIN)[2])
+    if _CHAIN in url and archive is not None and not os.path.isfile(archive):
+        _expand_local(archive, archive)  # says that it is missing, and what is there
+    _tell_of_variables(url)
+    try:
+        scheme = _scheme(url)
+        options = {scheme: of_http()} if scheme in ("http", "https") else {}
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
+    except (ImportError, ValueError) as error:
+        extra = _EXTRAS.get(_scheme(url)) if isinstance(error, ImportError) else None
+        hint = None if extra is None else install(extra)
+        raise SourceError("no_file_system", f"cannot open {shown(url)}: {reason(error)}", help=hint) from error
+    except Exception as error:
+        raise unreadable("open", url, error) from error
+    return found
+
+
+_announced: set[tuple[str, str]] = set()  # hosts and variables
+
+
+def _tell_of_variables(url: str) -> None:
+    """Print which host gets the value of which variable of the environment, before it does: once for each."""
+    if not is_remote(url):
+        return
+    host = masked(urlsplit(url.rpartition(_CHAIN)[2]).netloc.rpartition("@")[2])
+    for name in variables_in(url):
+        if (host, name) not in _announced:
+            _announced.add((host, name))
+            print(f"dtrain: {host} is sent the value of `{name}`, of which the recipe makes a URL", file=sys.stderr)
+
+
+@contextmanager
+def told(what: str, path: str) -> Iterator[None]:
+    """Whatever a file system raises is a SourceError: each client of a cloud has exceptions of its own."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        raise unreadable(what, path, error) from error
+
+
+def unreadable(what: str, path: str, error: Exception) -> SourceError:
+    return SourceError("unreadable", f"cannot {what} {shown(path)}: {reason(error)}")
+
+
+def expand(paths: Sequence[str]) -> list[str]:
+    """Every file, in the order written; the files of a glob by name. Raises SourceError."""
+    return [file for path in paths for file in _expand_one(path)]
+
+
+def _expand_one(path: str) -> list[str]:
+    local = local_path(path)
+    if local is not None:
+        return _expand_local(path, local)
+    system, inner = file_system(path)
+    with told("look at", path):
+        if is_remote(path):
+            system.invalidate_cache()  # it keeps listings as long as the process lives
+        if has_magic(inner):
+            found: dict[str, Any] = again(lambda: system.glob(inner, detail=True))
+            listed = [(_same_place(path, file), file, found[file]) for file in sorted(found)]
+            return _some(path, [url for url, file, info in listed if _is_file(system, url, file, info)])
+        if _is_file(system, path, inner):
+            return [path]
+        raise _not_found(path, inner, [os.path.basename(file) for file in _siblings(system, inner)])
+
+
+def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None = None) -> bool:
+    """By one request, or none where a listing said it; what was said is noted. Raises RemoteError where nobody can say:
+    fsspec's `isfile` says no whatever went wrong."""
+    try:
+        is_told = listed is not None and (listed.get("size") is not None or listed.get("type") != "file")
+        info = listed if listed is not None and is_told else again(lambda: system.info(path))
+        if info["type"] == "file":
+            note(url, info)
+        return bool(info["type"] == "file")
+    except FileNotFoundError:
+        return False
+    except RemoteError as error:
+        if isinstance(error.__cause__, LookupError | ValueError | NotADirectoryError | IsADirectoryError):
+            return False
+        raise
+
+
+def _same_place(url: str, file: str) -> str:
+    """The URL of a file that the file system of `url` names: the other links of a chain stay."""
+    links = url.split(_CHAIN)
+    own = next(index for index, link in enumerate(links) if "://" in link)
+    links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"
+    return _CHAIN.join(links)
+
+
+def _expand_local(path: str, local: str) -> list[str]:
+    if os.path.isfile(local):
+        return [local]
+    if os.path.isdir(local):
+        message = f"{shown(path)} is a folder"
+        raise SourceError("unreadable", message, help=f"name its files: {shown(path).rstrip('/')}/*")
+    if has_magic(local):
+        return _some(path, sorted(file for file in glob(local, recursive=True) if os.path.isfile(file)))
+    folder = os.path.dirname(local) or "."
+    raise _not_found(path, local, sorted(os.listdir(folder)) if os.path.isdir(folder) else [])
+
+
+def _siblings(system: Any, path: str) -> list[str]:
+    try:
+        return [str(file) for file in system.ls(path.rpartition("/")[0], detail=False)]
+    except Exception:  # only to name the nearest: what is wrong with the file system is reported elsewhere
+        return []
+
+
+def _some(path: str, found: list[str]) -> list[str]:
+    if not found:
+        hint = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
+        raise SourceError("no_match", f"no file matches {shown(path)}", help=hint)
+    return found
+
+
+def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
+    hint = None if local_path(path) is not None else _listed(siblings)
+    name = os.path.basename(inner)
+    return SourceError("not_found", f"there is no file {shown(path)}", help=hint, name=name, known=tuple(siblings))
+
+
+def _listed(names: list[str]) -> str:
+    if not names:
+        return "there are no files beside it"
+    more = f", and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return f"beside it: {', '.join(names[:_LISTED])}{more}"
+
+
+def shown(path: str) -> str:
+    """The path as a message names it: from the working directory where it lies below it, without passwords."""
+    links, _, last = path.rpartition(_CHAIN)
+    local = local_path(last)
+    if local is None or not os.path.isabs(local):
+        return masked(path)
+    near = os.path.relpath(local)
+    return masked(path if near.startswith("..") else f"{links}{_CHAIN if links else ''}{near}")
+
+
+def size_bytes(path: str) -> int:
+    """Raises SourceError."""
+    local = local_path(path)
+    with told("look at", path):
+        if local is not None:
+            return os.path.getsize(local)
+        if (known := seen(path)) is not None:
+            return known.size
+        system, inner = file_system(path)
+        return int(again(lambda: system.size(inner)))

@@ -1,0 +1,262 @@
+"""Bytes of files on other machines, kept in the user's cache: what was read once is not asked for again.
+
+A file is cut into grains of 64 KiB. 64 of them are a segment, a file of the cache, whose name follows from the URL, the
+size and the tag of the remote file: another content has other segments. A segment grows as its grains come:
+
+    head     (64, 2) uint32: 1 + the slot of each grain, 0 without one; CRC-32 of its bytes, begun with its number
+    slots    the bytes of grains, in the order in which they came
+
+The head is written last, and bytes that do not fit their checksum are not there: what was cut off or damaged costs a
+request. Of processes that want the same grains one asks for them, and the others wait, by a lock of
+the segment (flock) that the system gives back when a process ends.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from zlib import crc32
+
+from declarative_train.files.cache import count, is_at, is_locked, limit_bytes, place_of, used
+
+GRAIN = 1 << 16
+_OF_SEGMENT = 64  # grains
+_OF_REQUEST = 256  # grains that are asked for at once: 16 MiB, whole segments
+_AHEAD = 4, 128  # grains that are read ahead of who reads one after the other: at first, and at most
+_WAIT_S = 60.0  # for another process; then the bytes are asked for, and not kept
+_LOOK_S = 0.01
+_HEAD = struct.Struct(f"<{2 * _OF_SEGMENT}I")
+
+Fetch = Callable[[int, int], bytes]
+"""The bytes from one place up to another; all of the file from a server that gives no parts."""
+
+
+class Ranges:
+    """A remote file of `size` bytes, read by range. `name`: the parts of its name in the cache. Threads may come at
+    once."""
+
+    def __init__(self, name: Sequence[object], size: int, fetch: Fetch) -> None:
+        self.size = size
+        self._name = tuple(name)
+        self._fetch_once = fetch
+        self._whole: bytes | None = None
+        self._num_grains = -(-size // GRAIN)
+        self._next = -1  # the grain behind those that were asked for last
+        self._ahead = 0
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Up to the end of the file. Raises what `fetch` does."""
+        start, stop = max(start, 0), min(stop, self.size)
+        if start >= stop:
+            return b""
+        first, last = start // GRAIN, -(-stop // GRAIN)
+        found: list[bytes] = []
+        while first < last:
+            end = min(last, (first // _OF_REQUEST + 1) * _OF_REQUEST)
+            found += self._grains(first, end)
+            first = end
+        if self._whole is not None:
+            self._keep_whole()
+        begin = start // GRAIN * GRAIN
+        return b"".join(found)[start - begin : stop - begin]
+
+    def _keep_whole(self) -> None:
+        """All of it came, of a server that gives no parts: so that it need not come again."""
+        for segment in range(-(-self._num_grains // _OF_SEGMENT)):
+            begin, end = segment * _OF_SEGMENT, min((segment + 1) * _OF_SEGMENT, self._num_grains)
+            with self._held({segment}) as handles:
+                head = _head(handles[segment]) if handles else [1] * (2 * _OF_SEGMENT)
+                for run in _runs([grain for grain in range(begin, end) if not head[2 * (grain - begin)]]):
+                    self._fetched(*run, handles)
+        self._whole = None
+
+    def _grains(self, first: int, last: int) -> list[bytes]:
+        found = self._kept(first, last)
+        if len(found) < last - first:
+            missing = [grain for grain in range(first, last) if grain not in found]
+            with self._held({grain // _OF_SEGMENT for grain in missing}) as handles:
+                found |= self._kept(missing[0], missing[-1] + 1)  # another process may have been first
+                missing = [grain for grain in missing if grain not in found]
+                for run in _runs(missing + self._more(missing, last, handles)):
+                    found |= self._fetched(*run, handles)
+        return [found[grain] for grain in range(first, last)]
+
+    def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
+        """Grains to read ahead, of segments that are held, or begin behind them."""
+        if not missing:
+            return []
+        least, most = _AHEAD
+        self._ahead = min(max(2 * self._ahead, least), most) if missing[0] == self._next else 0
+        self._next = missing[-1] + 1
+        end = min(last + self._ahead, (last - 1) // _OF_SEGMENT * _OF_SEGMENT + _OF_SEGMENT, self._num_grains)
+        if missing[-1] + 1 != last or end <= last or (last - 1) // _OF_SEGMENT not in handles:
+            return []
+        head = _head(handles[(last - 1) // _OF_SEGMENT])
+        found = [grain for grain in range(last, end) if not head[2 * (grain % _OF_SEGMENT)]]
+        self._next = (found[-1] if found else last - 1) + 1
+        return found
+
+    def _fetched(self, first: int, last: int, handles: dict[int, int]) -> dict[int, bytes]:
+        begin, end = first * GRAIN, min(last * GRAIN, self.size)
+        if self._whole is not None:
+            content = self._whole[begin:end]
+        else:
+            content = self._fetch_once(begin, end)
+            if len(content) > end - begin:  # a server that gives no parts
+                self._whole, content = content, content[begin:end]
+        found = {grain: content[(grain - first) * GRAIN : (grain - first + 1) * GRAIN] for grain in range(first, last)}
+        for segment, handle in handles.items():
+            mine = [grain for grain in found if grain // _OF_SEGMENT == segment]
+            if mine:
+                with suppress(OSError):  # a full disk: it is asked for again
+                    _put(handle, mine, found)
+                    count(len(mine) * GRAIN, self._place(segment))
+        return found
+
+    def _kept(self, first: int, last: int) -> dict[int, bytes]:
+        """What is there of some grains, as it was written."""
+        found: dict[int, bytes] = {}
+        for segment in range(first // _OF_SEGMENT, (last - 1) // _OF_SEGMENT + 1):
+            place = self._place(segment)
+            begin = segment * _OF_SEGMENT
+            with suppress(OSError), open(place, "rb") as file:
+                self._take(file.fileno(), range(max(first, begin), min(last, begin + _OF_SEGMENT)), found)
+                used(place)
+        return found
+
+    def _take(self, handle: int, wanted: range, found: dict[int, bytes]) -> None:
+        head = _head(handle)
+        slots = {grain: slot for grain in wanted if (slot := head[2 * (grain % _OF_SEGMENT)])}
+        if not slots:
+            return
+        least, most = min(slots.values()), max(slots.values())
+        dense = most - least < 2 * len(slots) and most <= 4 * _OF_SEGMENT
+        together = os.pread(handle, (most - least + 1) * GRAIN, _at(least)) if dense else b""
+        for grain, slot in slots.items():
+            size = min(GRAIN, self.size - grain * GRAIN)
+            inside = (slot - least) * GRAIN
+            content = together[inside : inside + size] if dense else os.pread(handle, size, _at(slot))
+            if len(content) == size and crc32(content, grain) == head[2 * (grain % _OF_SEGMENT) + 1]:
+                found[grain] = content
+
+    def _place(self, segment: int) -> str:
+        place = place_of("remote", *self._name, segment, ending="bytes")
+        assert place is not None
+        return place
+
+    @contextmanager
+    def _held(self, segments: set[int]) -> Iterator[dict[int, int]]:
+        """Handles of segments that are now ours. One that another process does not give back, or that cannot be
+        written, has none."""
+        until = time.monotonic() + _WAIT_S
+        handles: dict[int, int] = {}
+        with ExitStack() as stack:
+            for segment in sorted(segments):  # all processes in the same order
+                place = self._place(segment)
+                with suppress(OSError):
+                    os.makedirs(os.path.dirname(place), exist_ok=True)
+                    while True:
+                        handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                        closing = stack.enter_context(ExitStack())
+                        closing.callback(_release, handle)
+                        while not (locked := is_locked(handle)) and time.monotonic() < until:
+                            time.sleep(_LOOK_S)
+                        if not locked or is_at(handle, place):
+                            break
+                        closing.close()  # it was removed meanwhile
+                    if locked:
+                        handles[segment] = handle
+            yield handles
+
+
+class RangeFile(io.RawIOBase):
+    """A remote file as one that can be read anywhere. What small reads need stays in memory until the next ones."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
+        self._at = 0
+        self._buffer = (0, b"")
+
+    def read(self, size: int | None = -1) -> bytes:
+        stop = self._ranges.size if size is None or size < 0 else min(self._at + size, self._ranges.size)
+        if stop - self._at >= GRAIN:
+            found = self._ranges.read(self._at, stop)
+        else:
+            begin, buffer = self._buffer
+            if not begin <= self._at <= stop <= begin + len(buffer):
+                begin = self._at // GRAIN * GRAIN
+                buffer = self._ranges.read(begin, -(-stop // GRAIN) * GRAIN)
+                self._buffer = begin, buffer
+            found = buffer[self._at - begin : max(stop - begin, 0)]
+        self._at += len(found)
+        return found
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        found = self.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        self._at = max(0, place + (0, self._at, self._ranges.size)[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+
+def _release(handle: int) -> None:
+    """Unlocked by name: a process that was forked meanwhile has the handle, too."""
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
+
+
+def is_on() -> bool:
+    """Whether there is a place for it."""
+    return place_of("remote") is not None and limit_bytes() > 0
+
+
+def _at(slot: int) -> int:
+    return _HEAD.size + (slot - 1) * GRAIN
+
+
+def _head(handle: int) -> list[int]:
+    """Two numbers for each grain."""
+    found = os.pread(handle, _HEAD.size, 0)
+    return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
+
+
+def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
+    """Behind what is there. Raises OSError."""
+    head = _head(handle)
+    slot = 1 + max(0, -(-(os.fstat(handle).st_size - _HEAD.size) // GRAIN))
+    whole = b"".join(content[grain] for grain in grains)
+    if os.pwrite(handle, whole, _at(slot)) < len(whole):
+        return
+    for place, grain in enumerate(grains):
+        head[2 * (grain % _OF_SEGMENT)] = slot + place
+        head[2 * (grain % _OF_SEGMENT) + 1] = crc32(content[grain], grain)
+    os.pwrite(handle, _HEAD.pack(*head), 0)
+
+
+def _runs(grains: Sequence[int]) -> list[tuple[int, int]]:
+    """Neighbours together: from which up to which."""
+    found: list[tuple[int, int]] = []
+    for grain in grains:
+        if found and found[-1][1] == grain:
+            found[-1] = (found[-1][0], grain + 1)
+        else:
+            found.append((grain, grain + 1))
+    return found

@@ -1,0 +1,172 @@
+"""Nodes that depend on fields alone, computed on real rows while the graph is inferred: which values occur.
+
+Intervals say what may occur; this says what does, and in which row. A value that a layer or a loss cannot take is an
+error then, and an interval that is wider than the truth is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.expressions.grammar import Expression
+from declarative_train.components.expressions.lower import infer as evaluate
+from declarative_train.components.plugin_layer import PluginLayer
+from declarative_train.core.span import Span
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.data.probe_samples import MOST_ELEMENTS, Sample
+from declarative_train.graph.read import ordered_ports
+
+_COLUMNS = 4096  # that are distinguished
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """The values of an edge in the first rows of the sample. `made_by`: the expression or layer that first gave a
+    number that is not finite, and what it was."""
+
+    values: torch.Tensor
+    is_field: bool = False
+    made_by: tuple[Span, str] | None = None
+
+
+class Observer:
+    """`sample` None: nothing is seen."""
+
+    def __init__(self, sample: Sample | None, double: bool = False) -> None:
+        self.sample, self._double = sample, double
+
+    def field(self, name: str, spec: TensorSpec) -> Seen | None:
+        values = None if self.sample is None else self.sample.values(name)
+        if values is None or not len(values):
+            return None
+        return Seen(torch.from_numpy(values).to(self._dtype(spec)), is_field=True)
+
+    def expression(
+        self, expression: Expression, inputs: Mapping[str, Seen], spec: TensorSpec, span: Span
+    ) -> Seen | None:
+        """Raises ExpressionError for values that an operation does not take."""
+        given = self._given(inputs, spec)
+        if given is None or expression.is_random:
+            return None
+        with torch.no_grad():
+            return self._made(evaluate(expression, given), inputs, given, span)
+
+    def layer(
+        self, layer: Layer, inputs: Mapping[str, Seen], specs: Mapping[str, TensorSpec], spec: TensorSpec, span: Span
+    ) -> Seen | None:
+        """Of a layer without parameters and with one output."""
+        given = self._given(inputs, spec)
+        if given is None or isinstance(layer, PluginLayer) or layer.is_random or layer.mixes_samples:
+            return None
+        module = layer.build(specs).eval()
+        if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
+            return None
+        try:
+            with torch.no_grad():
+                found = module(*[None if port is None else given[port] for port in ordered_ports(layer, given)])
+        except Exception:  # the rehearsal says what fails
+            return None
+        return self._made(found, inputs, given, span)
+
+    def check(
+        self,
+        check: Callable[[Mapping[str, TensorSpec]], Misfit | None],
+        specs: Mapping[str, TensorSpec],
+        seen: Mapping[str, Seen | None],
+        mask: Seen | None = None,
+        but: int | None = None,
+    ) -> tuple[Misfit | None, dict[str, str]]:
+        """What a check says of these specs, corrected by the values that occur: an interval may be wider than the
+        truth, or not known; and where that value stands. `mask`, `but`: see `narrowed`."""
+        close = {port: narrowed(spec, seen.get(port), mask, but) for port, spec in specs.items()}
+        said = check(specs)
+        if close == specs:
+            return said, {}
+        occurs = check(close)
+        if occurs == said:
+            return said, {}
+        if occurs is not None and not occurs.is_warning:
+            far = {port: seen[port] for port, spec in close.items() if spec != specs[port]}
+            rows = {port: self.row(row_of(each)) for port, each in far.items() if each is not None}
+            return (said or occurs), {port: f"the farthest value stands in {row}" for port, row in rows.items()}
+        if said is None or said.is_warning or said.lacks_key or self.sample is None:
+            return said, {}
+        if self.sample.is_whole:
+            return None, {}
+        return said._replace(is_warning=True), {}
+
+    def row(self, row: int) -> str:
+        assert self.sample is not None
+        return self.sample.place(row)
+
+    def _dtype(self, spec: TensorSpec) -> torch.dtype:
+        return torch.float64 if self._double and spec.is_floating else getattr(torch, spec.dtype)
+
+    def _given(self, inputs: Mapping[str, Seen], spec: TensorSpec) -> dict[str, torch.Tensor] | None:
+        if not inputs or self.sample is None:
+            return None
+        most = max(1, MOST_ELEMENTS * 2 // max(spec.num_elements, 1))
+        rows = min(most, *(len(seen.values) for seen in inputs.values()))
+        return {name: seen.values[:rows] for name, seen in inputs.items()}
+
+    def _made(
+        self, found: torch.Tensor, inputs: Mapping[str, Seen], given: Mapping[str, torch.Tensor], span: Span
+    ) -> Seen:
+        made_by = next((seen.made_by for seen in inputs.values() if seen.made_by is not None), None)
+        row = first_row(~found.isfinite()) if found.is_floating_point() else None
+        if row is None:
+            return Seen(found)
+        if made_by is None:
+            shown = ", ".join(f"`{name}` is {_shown(each[row])}" for name, each in given.items())
+            made_by = span, f"{shown} in {self.row(row)}"
+        return Seen(found, made_by=made_by)
+
+
+def first_row(bad: torch.Tensor) -> int | None:
+    if not bad.numel():
+        return None
+    rows = bad.reshape(len(bad), -1).any(dim=1).nonzero()
+    return int(rows[0]) if len(rows) else None
+
+
+def narrowed(spec: TensorSpec, seen: Seen | None, mask: Seen | None = None, but: int | None = None) -> TensorSpec:
+    """With the intervals of the values that occur, where the mask lets them count; `but`: a value that does not.
+    Unchanged for a field whose range was declared."""
+    if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
+        return spec
+    values = seen.values
+    if mask is not None:
+        rows = min(len(values), len(mask.values))
+        kept = mask.values[:rows] != 0
+        if kept.shape != values[:rows].shape[: kept.ndim]:
+            return spec
+        values = values[:rows][kept]
+    if but is not None:
+        values = values[values != but]
+    if not values.numel() or not bool(values.isfinite().all()):
+        return spec
+    columns = (
+        values.reshape(-1, values.shape[-1]) if values.ndim > 1 and not spec.is_floating else values.reshape(-1, 1)
+    )
+    if columns.shape[1] > _COLUMNS:
+        columns = values.reshape(-1, 1)
+    least, greatest = columns.amin(dim=0).tolist(), columns.amax(dim=0).tolist()
+    return replace(spec, num_values=None, bounds=()).between(list(zip(least, greatest, strict=True)))
+
+
+def row_of(seen: Seen) -> int:
+    """The row with the least value where that is below 0, else with the greatest."""
+    values = seen.values.reshape(len(seen.values), -1).double()
+    least, greatest = values.amin(dim=1), values.amax(dim=1)
+    return int(least.argmin()) if bool(least.min() < 0) else int(greatest.argmax())
+
+
+def _shown(values: torch.Tensor) -> str:
+    flat: list[Any] = values.reshape(-1).tolist()
+    shown = ", ".join(f"{value:g}" for value in flat[:4])
+    return shown if len(flat) == 1 else f"[{shown}{', ...' if len(flat) > 4 else ''}]"

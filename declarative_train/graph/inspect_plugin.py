@@ -1,0 +1,180 @@
+"""What the code of a plugin's layer does beside what its signature says, found by running it on a few made samples.
+
+dtrain's own layers declare these things and tests hold them to it; a plugin may say that it mixes samples, and no more.
+What cannot be run here (too large for the CPU, or it raises on made numbers) stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from declarative_train.components.plugin_layer import random_states, seeded
+from declarative_train.core.tensor_spec import TensorSpec
+
+ROWS, FEWER = 6, 4
+_TOLERANCE = 1e-4  # of the largest value: other numbers of rows are added up in another order
+
+Inputs = Sequence[TensorSpec | None]
+When = Literal["training", "evaluation"]
+WHEN: tuple[When, ...] = ("training", "evaluation")
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What was found of a layer.
+
+    draws          random numbers in training; None: not known
+    mixes          when the result of a sample depends on the other samples of its batch
+    batch_norms    names of the batch normalisations of torch inside
+    changed        numbers of the inputs that it writes into
+    unregistered   names of tensors that are neither parameters nor buffers
+    """
+
+    draws: bool | None
+    mixes: tuple[When, ...]
+    batch_norms: tuple[str, ...]
+    changed: tuple[int, ...]
+    unregistered: tuple[str, ...]
+
+
+MIXES = Habits(draws=False, mixes=("training",), batch_norms=(), changed=(), unregistered=())
+"""Of what is known to do nothing else."""
+
+
+def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in_training: bool = False) -> Habits:
+    """`inputs` in the order of `forward`, None for an open one. `module` is one made for this, on `device`.
+    `mixes_in_training`: it says so, whatever is found."""
+    unregistered = tuple(_unregistered(module))  # before a forward, which may leave caches
+    draws: bool | None = None
+    mixes: list[When] = []
+    module.eval()
+    if device.type == "cpu":
+        draws = _or_none(lambda: _Trial(module, inputs, "training").draws())
+        for when in WHEN:
+            trial = _Trial(module, inputs, when)
+            if _or_none(trial.mixes):
+                mixes.append(when)
+    if mixes_in_training and "training" not in mixes:
+        mixes.insert(0, "training")
+    changed = _or_none(lambda: _changed(module, inputs, device)) or ()
+    norms = tuple(name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
+    return Habits(draws, tuple(mixes), norms, changed, unregistered)
+
+
+def _or_none(run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except Exception:  # the user's code on made numbers: what it cannot do with them says nothing
+        return None
+
+
+class _Trial:
+    """A layer in training or evaluation behaviour, and batches of made samples."""
+
+    def __init__(self, module: nn.Module, inputs: Inputs, when: When) -> None:
+        self._module, self._inputs, self._is_training = module, inputs, when == "training"
+        self._buffers = {name: item.clone() for name, item in module.named_buffers()}
+        self._base = _samples(inputs, seed=1)
+
+    def run(self, samples: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        """The floating outputs; draws and running statistics begin alike each time."""
+        for name, item in self._module.named_buffers():
+            item.copy_(self._buffers[name])
+        self._module.train(self._is_training)
+        try:
+            with seeded(1), torch.no_grad():
+                found = self._module(*(None if item is None else item.clone() for item in samples))
+        finally:
+            self._module.eval()
+        outputs = found if isinstance(found, tuple) else (found,)
+        return tuple(item.double() for item in outputs if not item.is_complex())
+
+    def draws(self) -> bool:
+        with seeded(1):
+            before = random_states()
+            self._module.train(self._is_training)
+            try:
+                with torch.no_grad():
+                    self._module(*(None if item is None else item.clone() for item in self._base))
+            finally:
+                self._module.eval()
+            after = random_states()
+        return before != after
+
+    def mixes(self) -> bool:
+        """Other samples beside it, fewer of them, or another place in the batch: the result of a sample must stay."""
+        whole = self.run(self._base)
+        other = _samples(self._inputs, seed=2)
+        for row in (0, ROWS - 1):
+            beside = [_with_row(item, of, row) for item, of in zip(other, self._base, strict=True)]
+            if _differ([item[row] for item in whole], [item[row] for item in self.run(beside)]):
+                return True
+        if self.draws():  # from here on the draws of a sample are others
+            return False
+        fewer = self.run([None if item is None else item[:FEWER] for item in self._base])
+        turned = self.run([None if item is None else item.flip(0) for item in self._base])
+        return _differ([item[:FEWER] for item in whole], fewer) or _differ([item.flip(0) for item in whole], turned)
+
+
+def _samples(inputs: Inputs, seed: int) -> list[torch.Tensor | None]:
+    generator = torch.Generator().manual_seed(seed)
+    return [None if spec is None else _made(spec, generator) for spec in inputs]
+
+
+def _made(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
+    """Numbers from 0 to 1, any of a known range, else zeros."""
+    shape, dtype = (ROWS, *spec.shape), getattr(torch, spec.dtype)
+    if spec.is_floating:
+        return torch.rand(shape, generator=generator).to(dtype)
+    if spec.dtype == "bool":
+        return torch.randint(2, shape, generator=generator).bool()
+    return torch.randint(spec.num_values or 1, shape, generator=generator).to(dtype)
+
+
+def _with_row(tensor: torch.Tensor | None, other: torch.Tensor | None, row: int) -> torch.Tensor | None:
+    if tensor is None or other is None:
+        return None
+    made = tensor.clone()
+    made[row] = other[row]
+    return made
+
+
+def _differ(wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bool:
+    for one, other in zip(wanted, given, strict=True):
+        size = one.abs().max().item() if one.numel() else 0.0
+        if not torch.allclose(one, other, rtol=0.0, atol=_TOLERANCE * size, equal_nan=True):
+            return True
+    return False
+
+
+def _changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[int, ...]:
+    """Inputs whose memory a forward writes into, found by the counter that autograd keeps."""
+    found: set[int] = set()
+    for is_training in (False, True):
+        samples = [None if spec is None else _zeros(spec, device) for spec in inputs]
+        before = [None if item is None else item._version for item in samples]
+        module.train(is_training)
+        try:
+            with seeded(1), torch.no_grad():
+                module(*samples)
+        finally:
+            module.eval()
+        found |= {at for at, item in enumerate(samples) if item is not None and item._version != before[at]}
+    return tuple(sorted(found))
+
+
+def _zeros(spec: TensorSpec, device: torch.device) -> torch.Tensor:
+    return torch.zeros((ROWS, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
+
+
+def _unregistered(module: nn.Module) -> Iterator[str]:
+    known = {id(item) for item in (*module.parameters(), *module.buffers())}
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor) and id(value) not in known:
+                yield f"{path}.{name}" if path else name

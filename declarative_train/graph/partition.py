@@ -1,0 +1,163 @@
+"""Parts of a model's graph: what is computed from fields alone, and the stages of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.graph import Edge, Graph, Node, above
+
+
+def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
+    """The batch graph and the model graph. `graph.outputs` are all edges that the objective reads, fields included;
+    `bound_to_model` are the paths of parameters, and of layers that draw or mix samples."""
+    moved = _moved(graph, bound_to_model)
+    moved_names = {node.name for node in moved}
+    names = {
+        f"{node.name}:{output}": wire_name(graph, f"{node.name}:{output}") for node in moved for output in node.outputs
+    }
+    kept = tuple(
+        replace(node, inputs={port: names.get(edge, edge) for port, edge in node.inputs.items()})
+        for node in graph.nodes
+        if node.name not in moved_names
+    )
+    wanted = {name: names.get(edge, edge) for name, edge in graph.outputs.items()}
+    outputs = {name: edge for name, edge in wanted.items() if ":" in edge}
+    read = _read(kept)
+    batch_outputs = {name: edge for edge, name in names.items() if name in read or name in wanted.values()}
+    batch_graph = _with_inputs(graph, moved, batch_outputs, {})
+    return batch_graph, _with_inputs(graph, kept, outputs, {name: edge for edge, name in names.items()})
+
+
+def _moved(graph: Graph, bound_to_model: Collection[str]) -> tuple[Node, ...]:
+    bound = {*bound_to_model, *above(bound_to_model)}
+    called_twice = {node.target for node in graph.nodes if node.kind == "reuse"}
+    from_fields: set[Edge] = set(graph.inputs)
+    moved = []
+    for node in graph.nodes:
+        is_bound = node.name in bound
+        is_free = bool(node.inputs) and from_fields.issuperset(node.inputs.values())
+        if is_free and not is_bound and node.kind != "reuse" and node.name not in called_twice:
+            moved.append(node)
+            from_fields |= {f"{node.name}:{output}" for output in node.outputs}
+    return tuple(moved)
+
+
+def _read(nodes: Iterable[Node]) -> set[Edge]:
+    return {edge for node in nodes for edge in node.inputs.values()}
+
+
+def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
+    """A graph of some of the nodes, its inputs the fields and entries of the batch (`made`) that these read."""
+    read = _read(nodes) | set(outputs.values())
+    inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
+    inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}
+    return Graph(inputs, nodes, dict(outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`graph.inputs` are `wires_in` and then `batch`; `graph.outputs` are `wires_out`, or in the last stage the
+    outputs of the whole graph. Wires have the same names on both sides. `borrowed`: nodes of other stages that this one
+    calls again, and what they were built for."""
+
+    graph: Graph
+    wires_in: tuple[str, ...]
+    batch: tuple[str, ...]
+    wires_out: tuple[str, ...]
+    borrowed: tuple[tuple[Node, dict[str, TensorSpec]], ...] = ()
+
+
+def wire_name(graph: Graph, edge: Edge) -> str:
+    """How people write an edge: `lstm` for a node's first output, `lstm.hidden` for another."""
+    name, _, output = edge.partition(":")
+    if not output or output == next(iter(graph.node(name).outputs)):
+        return name
+    return f"{name}.{output}"
+
+
+def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
+    """The same graph without the blocks that hold a unit below them. A block that is called again stays closed."""
+    nodes: list[Node] = []
+    moved: dict[Edge, Edge] = {}
+    reused = {node.target for node in graph.nodes if node.kind == "reuse"}
+    holders = above(units)
+    for node in graph.nodes:
+        inputs = {port: moved.get(edge, edge) for port, edge in node.inputs.items()}
+        if node.graph is None or node.name not in holders or node.name in reused:
+            nodes.append(replace(node, inputs=inputs))
+            continue
+        below = tuple(unit[len(node.name) + 1 :] for unit in units if unit.startswith(f"{node.name}."))
+        body = open_blocks(node.graph, below)
+        outside = _outside(node.name, body, inputs)
+        nodes += [_placed(inner, node.name, outside) for inner in body.nodes]
+        moved |= {f"{node.name}:{output}": outside[edge] for output, edge in body.outputs.items()}
+    return Graph(graph.inputs, tuple(nodes), {name: moved.get(edge, edge) for name, edge in graph.outputs.items()})
+
+
+def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
+    """Each edge of an opened body by its edge in the graph around it. Open optional inputs have none."""
+    made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
+    return dict(inputs) | made
+
+
+def _placed(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
+    """A node of an opened block, where it stands now."""
+    return replace(
+        inner,
+        name=f"{name}.{inner.name}",
+        inputs={port: outside[edge] for port, edge in inner.inputs.items() if edge in outside},
+        target=f"{name}.{inner.target}" if inner.target is not None else None,
+    )
+
+
+def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
+    """The stages of an opened graph; `stages` share out its node names in their order."""
+    place = {name: position for position, names in enumerate(stages) for name in names}
+    last = len(stages) - 1
+    until = _last_use(graph, place, last)
+    result = []
+    for position, names in enumerate(stages):
+        wires_in = _crossing(graph, place, until, position - 1)
+        wires_out = _crossing(graph, place, until, position) if position < last else ()
+        result.append(_stage(graph, names, wires_in, wires_out, is_last=position == last))
+    return tuple(result)
+
+
+def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
+    """The last stage that reads each edge made by a node; outputs of the graph are read by the last stage."""
+    until: dict[Edge, int] = {}
+    for node in graph.nodes:
+        for edge in node.inputs.values():
+            if ":" in edge:
+                until[edge] = max(until.get(edge, 0), place[node.name])
+    return until | {edge: last for edge in graph.outputs.values() if ":" in edge}
+
+
+def _crossing(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
+    """The edges that travel from stage `position` to the next, in the order of their nodes."""
+    edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
+    return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
+
+
+def _stage(
+    graph: Graph, names: Sequence[str], wires_in: Sequence[Edge], wires_out: Sequence[Edge], *, is_last: bool
+) -> Stage:
+    arrived = {edge: wire_name(graph, edge) for edge in wires_in}
+    nodes = tuple(
+        replace(node, inputs={port: arrived.get(edge, edge) for port, edge in node.inputs.items()})
+        for node in map(graph.node, names)
+    )
+    wanted = graph.outputs if is_last else {wire_name(graph, edge): edge for edge in wires_out}
+    outputs = {name: arrived.get(edge, edge) for name, edge in wanted.items()}
+    read = {edge for node in nodes for edge in node.inputs.values()} | set(outputs.values())
+    batch = tuple(name for name in graph.inputs if name in read)
+    inputs: dict[str, TensorSpec] = {name: graph.spec(edge) for edge, name in arrived.items()}
+    inputs |= {name: graph.inputs[name] for name in batch}
+    called = dict.fromkeys(node.target for node in nodes if node.target is not None and node.target not in names)
+    borrowed = tuple(
+        (node, {port: graph.spec(edge) for port, edge in node.inputs.items()}) for node in map(graph.node, called)
+    )
+    sent = () if is_last else tuple(wanted)
+    return Stage(Graph(inputs, nodes, outputs), tuple(arrived.values()), batch, sent, borrowed)

@@ -1,0 +1,90 @@
+"""Why a model cannot be exported: the node that cannot, by its name in the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from declarative_train.engine.failures import RunFailure, first_line
+from declarative_train.graph.module_names import name_of
+
+Attempt = Callable[[nn.Module, tuple[Any, ...]], object]
+
+
+class ExportFailure(RunFailure):
+    """A model that a format cannot hold; or that is not the same when it is loaded back."""
+
+
+@contextmanager
+def told_of_node(
+    module: fx.GraphModule, inputs: tuple[Any, ...], what: str, attempt: Attempt | None = None
+) -> Iterator[None]:
+    """What fails inside is put down to the first node that fails when `attempt` is made on it alone. `what` cannot be
+    done, as in `computed in float16`."""
+    try:
+        yield
+    except (RunFailure, OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever torch's exporters lead to
+        found = _culprit(module, inputs, attempt or (lambda part, given: part(*given)))
+        reason = first_line(error if found is None else found[1])
+        node = "the model" if found is None else f"node `{found[0]}`"
+        raise ExportFailure(f"{node} cannot be {what}: {reason[:300]}") from error
+
+
+def _culprit(module: fx.GraphModule, inputs: tuple[Any, ...], attempt: Attempt) -> tuple[str, Exception] | None:
+    prefix = ""
+    found: tuple[str, Exception] | None = None
+    while True:
+        watcher = _Watcher(module, attempt)
+        with torch.no_grad():
+            try:
+                watcher.run(*inputs)
+            except Exception as error:
+                if watcher.failed is None:
+                    watcher.failed = (watcher.last, inputs, error)
+        if watcher.failed is None:
+            return found
+        name, inputs, problem = watcher.failed
+        path = f"{prefix}{name_of(name)}"
+        if path.startswith("network"):
+            found = (path.removeprefix("network.") or "network", problem)
+        else:
+            found = found or (path, problem)
+        inner = _submodule(module, name)
+        if not isinstance(inner, fx.GraphModule):
+            return found
+        module, prefix = inner, f"{path}."
+
+
+def _submodule(module: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return module.get_submodule(name)
+    except AttributeError:
+        return None
+
+
+class _Watcher(fx.Interpreter):
+    """Makes an attempt on each module, with the inputs that it gets, before it is called."""
+
+    def __init__(self, module: fx.GraphModule, attempt: Attempt) -> None:
+        super().__init__(module)
+        self._attempt = attempt
+        self.failed: tuple[str, tuple[Any, ...], Exception] | None = None
+        self.last = ""
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.last = str(n.target) if n.op == "call_module" else n.name
+        return super().run_node(n)
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.failed is None:
+            try:
+                self._attempt(self.fetch_attr(target), args)
+            except Exception as error:
+                self.failed = (str(target), args, error)
+        return super().call_module(target, args, kwargs)

@@ -1,0 +1,79 @@
+"""Whether the files that a plan rests on are still the ones that it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from declarative_train.components.data import SourceError
+from declarative_train.core.amounts import counted
+from declarative_train.core.secrets import masked
+from declarative_train.data.opened import record
+from declarative_train.data.spec import FileRecord
+from declarative_train.plan.plan import Plan
+from declarative_train.recipe.recipe import Recipe
+
+_STANDARD_INPUT = "<stdin>"
+
+
+def recipe_files(recipe: Recipe) -> tuple[FileRecord, ...]:
+    """The recipe, its bases, what `--with` added, and the plugins. Shipped blocks are dtrain's own."""
+    found = {
+        _absolute(file.path): FileRecord(_absolute(file.path), len(file.text.encode()), file.sha256)
+        for file in recipe.document.files
+        if file.role != "block"
+    }
+    found |= {path: _read(path) for path in recipe.plugins if Path(path).is_file()}
+    return tuple(found.values())
+
+
+def staleness(plan: Plan) -> list[str]:
+    """A sentence for each file that is not what it was; empty when the plan still holds."""
+    return [*_changed_recipes(plan.files), *_changed_data(plan.data.files)]
+
+
+def _changed_recipes(records: tuple[FileRecord, ...]) -> Iterator[str]:
+    for known in records:
+        if known.path == _STANDARD_INPUT:
+            continue
+        path = _shown(known.path)
+        try:
+            if _read(known.path) != known:
+                yield f"{path} is not what it was when the plan was made"
+        except OSError as problem:
+            yield f"{path} cannot be read any more: {(problem.strerror or str(problem)).lower()}"
+
+
+def _changed_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
+    for known in records:
+        path = _shown(known.path)
+        try:
+            found = record(known.path, whole=known.modified_ns is None)
+        except (SourceError, OSError) as problem:
+            yield f"{path} cannot be read any more: {problem}"
+            continue
+        if found.size_bytes != known.size_bytes:
+            yield f"{path} has {counted(found.size_bytes, 'byte')} now, and had {known.size_bytes:,}"
+        elif found.sha256 != known.sha256:
+            yield f"{path} has the same size, and another content"
+        elif found.modified_ns != known.modified_ns:
+            yield f"{path} has another date, and is too large to be compared whole"
+
+
+def _read(path: str) -> FileRecord:
+    content = Path(path).read_bytes()
+    return FileRecord(_absolute(path), len(content), hashlib.sha256(content).hexdigest())
+
+
+def _absolute(path: str) -> str:
+    return path if path == _STANDARD_INPUT else os.path.abspath(path)
+
+
+def _shown(path: str) -> str:
+    """Relative where that is shorter to read."""
+    if "://" in path or not os.path.isabs(path):
+        return masked(path)
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

@@ -1,0 +1,245 @@
+"""The numbers that a network reads and is to give, held against those that its start values are made for.
+
+A field counts where it reaches a layer with weights as it is: in another shape or beside others, not normalised, scaled
+or computed with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from declarative_train.components.expressions.functions import INDEX, VIEWS
+from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.fields.tokens import TokensField
+from declarative_train.components.layers.libraries import called
+from declarative_train.components.layers.transformers import MAIN, Transformers
+from declarative_train.components.texts.tokenizer import tokenizer
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
+from declarative_train.data.probe_samples import Sample
+from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.plan.checks.inputs import (
+    channels_last,
+    columns_of_other_magnitude,
+    id_as_feature,
+    large_targets,
+    padding_is_read,
+    unscaled_input,
+)
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, Scope, Wire, term_of
+from declarative_train.recipe.recipe import Recipe
+
+_WEIGHING = frozenset({"bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+                       "conv_transpose3d", "gru", "linear", "lstm", "patch_embedding", "rnn"})  # fmt: skip
+_SHAPED = (VIEWS - {INDEX}) | {"float"}
+_SAME = _SHAPED | {"concat", "stack"}
+_ROWS = 2048  # looked at
+_LARGE, _LARGE_TARGETS = 30.0, 1e4  # root mean squares; start values are made for inputs of about 1
+_APART = 1000.0  # of one column to another
+_OF_PICTURES = frozenset({"conv2d", "patch_embedding"})
+_CHANNELS = (1, 3, 4)
+_LEAST_SIDE = 16  # of a picture that is no square
+_LEAST_IDS = 100  # rows after which numbers without a name that tells are an id too
+_ID = re.compile(r"(?i)(|unnamed:? ?\d*|(.*[_ .-])?(id|idx|index|uuid|key|rownum|row_?(id|no|number|index)))")
+_DISTANCES = frozenset({"huber", "l1", "mse", "smooth_l1"})
+
+
+def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagnostic]:
+    fields = {field.name: field for field in data.fields}
+    read: dict[str, list[LayerNode]] = {}
+    wires: dict[Wire, frozenset[str]] = {name: frozenset({name}) for name in recipe.model.scope.inputs}
+    _follow(recipe.model.scope, wires, read)
+    for name, place in _pictures(recipe.model.scope, {name: (name, None) for name in recipe.model.scope.inputs}):
+        if name in fields and _is_channels_last(fields[name].tensor.shape):
+            yield channels_last(place, name, fields[name].tensor.shape)
+    yield from _paddings(recipe.model.scope, fields, rows)
+    for name, layers in read.items():
+        if name in fields:
+            yield from _of_field(recipe, data, fields[name], layers, rows)
+    yield from _of_targets(recipe, fields, wires, rows)
+
+
+def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
+    """Adds to `wires` the fields that travel on each as they are, and to `read` the layers that weigh them."""
+    for node in scope.nodes:
+        arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}
+        if not arriving:
+            continue
+        found = frozenset[str]().union(*arriving.values())
+        if isinstance(node, BlockNode):
+            inner: dict[Wire, frozenset[str]] = dict(arriving)
+            _follow(node.scope, inner, read)
+            wires |= {f"{node.name}:{name}": inner[wire] for name, wire in node.scope.outputs.items() if wire in inner}
+        elif isinstance(node, LayerNode) and node.layer.type in _WEIGHING:
+            for name in sorted(found):
+                read.setdefault(name, []).append(node)
+        elif _keeps(term_of(node), _SAME) or (isinstance(node, LayerNode) and node.layer.type == "dropout"):
+            wires[f"{node.name}:output"] = found
+
+
+def _pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
+    """The fields that layers of pictures read as they are, also inside of blocks, and where the recipe says so: of
+    each the first. `untouched`: field and, within a block, the place of the block's input."""
+    seen = set[str]()
+    for node in scope.nodes:
+        for port, wire in node.inputs.items():
+            if wire not in untouched:
+                continue
+            name, outer = untouched[wire]
+            place = outer or node.input_spans.get(port, node.span)
+            found = [(name, place)] if isinstance(node, LayerNode) and node.layer.type in _OF_PICTURES else []
+            if isinstance(node, BlockNode):
+                found = list(_pictures(node.scope, {port: (name, place)}))
+            yield from (each for each in found if each[0] not in seen)
+            seen.update(each[0] for each in found)
+
+
+def _keeps(term: Term | None, names: frozenset[str]) -> bool:
+    if isinstance(term, Operation):
+        return term.name in names and all(_keeps(each, names) for each in term.operands)
+    return isinstance(term, Reference)
+
+
+def _of_field(
+    recipe: Recipe, data: DataSpec, field: FieldSpec, layers: Sequence[LayerNode], rows: Sample
+) -> Iterator[Diagnostic]:
+    place, shape = recipe.span(f"data.fields.{field.name}.{_key(field)}"), field.tensor.shape
+    values = rows.first(field.name, _ROWS)
+    if values is None or not len(values) or values.dtype == bool:
+        return
+    yield from _of_magnitudes(field, place, layers[0].path, np.asarray(values, np.float64))
+    if data.window is None and shape == (len(field.columns),) and len(field.columns) > 1:
+        columns = _as_in_the_file(field, np.asarray(values, np.float64))
+        numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _numbers_rows(name, each)]
+        if numbers:
+            yield id_as_feature(place, field.name, numbers[0])
+
+
+def _paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
+    """Encoders that read padded texts without a mask."""
+    texts: dict[Wire, str] = {name: name for name in scope.inputs if name in fields and _is_text(fields[name])}
+    for node in scope.nodes:
+        arriving = [texts[wire] for wire in node.inputs.values() if wire in texts]
+        if not arriving:
+            continue
+        if isinstance(node, ExpressionNode):
+            if _keeps(term_of(node), _SHAPED | {INDEX}):
+                texts[f"{node.name}:output"] = arriving[0]
+            continue
+        found = _encoder(node)
+        if found is None or found.mask in node.inputs:
+            continue
+        port = next((port for port, wire in node.inputs.items() if wire in texts), "")
+        if port in found.ports and _is_padded(fields[arriving[0]], rows):
+            place = node.input_spans.get(port, node.span)
+            yield padding_is_read(place, node.path, found.kind, arriving[0], (found.ports[-1], found.mask))
+
+
+class _Encoder(NamedTuple):
+    """`ports` that take texts, as the last of them is written beside others; `mask`: what hides padding."""
+
+    kind: str
+    ports: tuple[str, ...]
+    mask: str
+
+
+def _encoder(node: ModelNode) -> _Encoder | None:
+    if isinstance(node, BlockNode):
+        return _Encoder("bert", ("tokens",), "mask") if node.block == "bert" else None
+    if isinstance(node, LayerNode) and isinstance(node.layer, Transformers) and not node.layer.is_causal:
+        return _Encoder(called(node.layer.as_data()), (MAIN, "input_ids"), "attention_mask")
+    return None
+
+
+def _is_text(field: FieldSpec) -> bool:
+    return field.component.get("type") == "tokens" and field.component.get("output", "ids") == "ids"
+
+
+def _is_padded(field: FieldSpec, rows: Sample) -> bool:
+    values, read = rows.first(field.name, _ROWS), FIELDS.read(field.component)
+    if values is None or not isinstance(read, TokensField) or read.pack is not None:
+        return False
+    pad = read.pad_of(tokenizer(read.tokenizer))
+    return bool((values[:, -2:] == pad).all(axis=1).any())
+
+
+def _is_channels_last(shape: tuple[int, ...]) -> bool:
+    """A square with few channels behind it; or a picture of any format whose channels are colours: (64, 10, 1) may be
+    64 channels of something else."""
+    if len(shape) != 3 or shape[2] not in _CHANNELS or min(shape[:2]) <= shape[2]:
+        return False
+    return shape[0] == shape[1] or (shape[2] > 1 and min(shape[:2]) >= _LEAST_SIDE and max(shape) <= 4 * min(shape[:2]))
+
+
+def _of_magnitudes(field: FieldSpec, place: Span, layer: str, values: np.ndarray) -> Iterator[Diagnostic]:
+    shape = field.tensor.shape
+    by_column = values if len(field.columns) > 1 and shape[-1:] == (len(field.columns),) else values[..., None]
+    sizes = _root_mean_square(by_column.reshape(-1, by_column.shape[-1]))
+    least, greatest = values.min(), values.max()
+    told = sizes > 0
+    if told.any() and sizes.max() >= max(_LARGE, _APART * sizes[told].min()):
+        small = int(np.flatnonzero(told)[np.argmin(sizes[told])])
+        large = int(np.argmax(sizes))
+        names = (field.columns[small], field.columns[large])
+        yield columns_of_other_magnitude(place, field.name, names, (sizes[small], sizes[large]))
+    elif _root_mean_square(values.reshape(-1, 1))[0] >= _LARGE:
+        is_image = 100 < greatest <= 255 and least >= 0 and bool((values == np.floor(values)).all()) and len(shape) > 0
+        yield unscaled_input(place, field.name, layer, (float(least), float(greatest)), is_image=is_image)
+
+
+def _root_mean_square(columns: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sqrt(np.mean(np.square(columns), axis=0)))
+
+
+def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
+    unit = FIELDS.read(field.component).unit(field.statistics)
+    return values if unit is None else values * np.asarray(unit.multiply) + np.asarray(unit.add)
+
+
+def _numbers_rows(name: str, values: np.ndarray) -> bool:
+    """Whether the column counts the rows: whole numbers that grow from row to row, with no more gaps than the rows of
+    other sets leave."""
+    whole = np.rint(values)
+    if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():
+        return False
+    is_dense = whole[-1] - whole[0] < 2 * len(whole)
+    return _ID.fullmatch(name) is not None or (is_dense and len(whole) >= _LEAST_IDS)
+
+
+def _of_targets(
+    recipe: Recipe, fields: Mapping[str, FieldSpec], wires: Mapping[Wire, frozenset[str]], rows: Sample
+) -> Iterator[Diagnostic]:
+    scope = recipe.model.scope
+    for name, term in recipe.objective.losses.items():
+        target = scope.outputs.get(term.target or "", term.target or "")
+        made = scope.outputs.get(term.input, term.input)
+        if term.component.type not in _DISTANCES or not _is_of_a_layer(scope, made):
+            continue
+        for field in [fields[each] for each in sorted(wires.get(target, {target})) if each in fields]:
+            values = rows.first(field.name, _ROWS)
+            if values is None or not len(values):
+                continue
+            size = float(_root_mean_square(np.asarray(values, np.float64).reshape(-1, 1))[0])
+            if size >= _LARGE_TARGETS:
+                place = recipe.span(f"data.fields.{field.name}.{_key(field)}")
+                yield large_targets(place, field.name, name, size)
+
+
+def _is_of_a_layer(scope: Scope, wire: Wire) -> bool:
+    """Whether a layer makes it, in whatever shape: what an expression computes may be in the target's unit."""
+    name, _, output = wire.partition(":")
+    node = next((node for node in scope.nodes if node.name == name), None)
+    if isinstance(node, BlockNode):
+        return output in node.scope.outputs and _is_of_a_layer(node.scope, node.scope.outputs[output])
+    if node is not None and (term := term_of(node)) is not None:
+        return _keeps(term, _SHAPED | {INDEX}) and all(_is_of_a_layer(scope, each) for each in node.inputs.values())
+    return isinstance(node, LayerNode) and node.layer.type in _WEIGHING
+
+
+def _key(field: FieldSpec) -> str:
+    return "columns" if field.component.get("columns") is not None else "column"

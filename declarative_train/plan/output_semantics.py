@@ -1,0 +1,216 @@
+"""What the outputs of a model mean, derived from the losses that read them and from the fields of their targets.
+
+    cross_entropy, nll                  one class out of several: its name, and a probability for each
+    bce_with_logits                     yes or no, once or for each column: an answer and a probability
+    mse, l1, huber, smooth_l1           a number, in the unit of the target's columns
+    poisson_nll                         the same of what it is the logarithm of
+
+A loss without a target (`mean`), or between distributions (`kl_div`, `info_nce`), does not say what its input means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from declarative_train.components.expressions.functions import VIEWS
+from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.losses.shape_checks import class_axis
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.graph import Edge, Graph
+from declarative_train.graph.read import term_of
+from declarative_train.plan.subgraph import whole_graph
+
+if TYPE_CHECKING:
+    from declarative_train.components.data import Unit
+    from declarative_train.data.spec import FieldSpec
+    from declarative_train.plan.plan import Plan, TermPlan
+
+Kind = Literal["class", "yes_no", "number", "count"]
+_KINDS: Mapping[str, Kind] = {
+    "bce_with_logits": "yes_no",
+    "cross_entropy": "class",
+    "huber": "number",
+    "l1": "number",
+    "mse": "number",
+    "nll": "class",
+    "poisson_nll": "count",
+    "smooth_l1": "number",
+}
+_SAME_VALUES = VIEWS | {"float", "int"}
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Of one output.
+
+    output    its name, as `pruned` takes it
+    target    what the loss holds it against, by its name in the batch; None where nothing is
+    field     the field that the target's values come from, unchanged but for their order and shape; None: computed
+    classes   the names of the classes, of a `class`; of a `yes_no` whose target has two named classes: those
+    class_axis  of a `class`: which dimension of a sample of the output holds the scores
+    columns   the table's columns that a row of the target comes from, where each element has one
+    unit      of numbers: how they go back to what stands in the columns
+    items     the shape of what is answered for one sample: () for one answer
+    ignored   of a `class`: the target that does not count
+    """
+
+    term: str
+    kind: Kind
+    output: str
+    target: str | None
+    mask: str | None
+    field: str | None
+    classes: tuple[str, ...] = ()
+    class_axis: int = 0
+    columns: tuple[str, ...] = ()
+    unit: Unit | None = None
+    items: tuple[int, ...] = ()
+    ignored: int | None = None
+
+    @property
+    def name(self) -> str:
+        """For people: the target's column, else its field or the loss."""
+        return self.columns[0] if len(self.columns) == 1 else self.field or self.term
+
+
+def meanings(plan: Plan) -> tuple[Meaning, ...]:
+    """One for each loss that says what its input means, in the order of the recipe; of two about one output and target
+    the first."""
+    graph = whole_graph(plan)
+    found: dict[tuple[str, str | None], Meaning] = {}
+    for term in plan.objective.terms:
+        made = _meaning(plan, graph, term)
+        if made is not None:
+            found.setdefault((made.output, made.target), made)
+    return tuple(found.values())
+
+
+def _meaning(plan: Plan, graph: Graph, term: TermPlan) -> Meaning | None:
+    fields = {field.name: field for field in plan.data.fields}
+    kind = _KINDS.get(str(term.component["type"]))
+    if kind is None or term.target is None:
+        return None
+    output, target = _spec(graph, term.input), _spec(graph, term.target)
+    source, is_moved = _field_of(graph, term.target)
+    field = None if source is None else fields[source]
+    about = (term.name, kind, term.input, term.target, term.mask, source)
+    if kind == "class":
+        axis = class_axis(output.shape, int(str(term.component.get("class_dim", -1))))
+        if axis is None:
+            return None
+        items = output.shape[:axis] + output.shape[axis + 1 :]
+        ignored = term.component.get("ignore_index")
+        is_soft = target.is_floating and not (field is not None and field.component.get("one_hot"))
+        classes = _parts(field, output.shape[axis]) if is_soft else _classes(plan, field, output.shape[axis])
+        if plan.data.source.get("tokenizer") == "bytes" and output.shape[axis] == 256:
+            classes = tuple(map(_character, range(256)))
+        columns = () if field is None else field.columns
+        return Meaning(
+            *about, classes, axis, columns, items=items, ignored=ignored if isinstance(ignored, int) else None
+        )
+    columns = () if field is None or is_moved else _column_of_each(field, output)
+    if kind == "yes_no":
+        classes = _classes(plan, field, 2) if field is not None and field.component.get("type") == "category" else ()
+        return Meaning(*about, classes, 0, columns, items=output.shape)
+    unit = None if source is None else unit_of(fields[source])
+    if unit is not None and is_moved and len(unit.add) > 1:
+        unit = None  # which element belongs to which column is not known any more
+    return Meaning(*about, (), 0, columns, unit, output.shape)
+
+
+def _spec(graph: Graph, name: str) -> TensorSpec:
+    return graph.spec(graph.outputs.get(name, name))
+
+
+def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
+    """(the field whose values the entry of the batch holds, whether they were moved or cut); None: of no single one."""
+    found = _read(graph, graph.outputs.get(name, name))
+    return found if found is not None else (None, False)
+
+
+def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
+    name, colon, _ = edge.partition(":")
+    if not colon:
+        return name, False
+    node = graph.node(name)
+    root = term_of(node)
+    names = {None if root is None else _only(root)}
+    if None in names:
+        return None
+    found = _read(graph, node.inputs[str(names.pop())])
+    return None if found is None or root is None else (found[0], found[1] or not _in_place(root))
+
+
+def _only(term: Term) -> str | None:
+    """The one reference of which the expression shows elements, as they are."""
+    if isinstance(term, Reference):
+        return term.text
+    if isinstance(term, Operation) and term.name in _SAME_VALUES and len(term.operands) == 1:
+        return _only(term.operands[0])
+    return None
+
+
+def _in_place(term: Term) -> bool:
+    """Every element is there, in its order: a dimension of one more or less, another dtype."""
+    kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
+    return isinstance(term, Reference) or (
+        isinstance(term, Operation) and term.name in kept and all(_in_place(each) for each in term.operands)
+    )
+
+
+def _column_of_each(field: FieldSpec, output: TensorSpec) -> tuple[str, ...]:
+    return field.columns if len(field.columns) == output.num_elements else ()
+
+
+def _classes(plan: Plan, field: FieldSpec | None, size: int) -> tuple[str, ...]:
+    names = None if field is None else classes_of(plan, field)
+    return names if names is not None and len(names) == size else _numbers(size)
+
+
+def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
+    """The classes of a category field by number; None for a field that has none. Of several columns: those of the
+    first."""
+    promises = plan.data.source.get("type") in ("synthetic", "text")
+    return _class_names(field, is_bool=not promises)
+
+
+def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
+    """By class number: the words or numbers of the vocabulary, `unknown` for the class of strangers; the numbers
+    themselves where the columns hold class numbers. None for a field without classes. `is_bool`: two classes without a
+    vocabulary, which nobody gave a number of, are those of a column of truth values."""
+    size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
+    if field.component.get("type") != "category" or size is None:
+        return None
+    found = field.statistics.get("vocabulary")
+    vocabulary = found[0] if isinstance(found, list) and found else None
+    if not isinstance(vocabulary, list) and is_bool and size == 2 and field.component.get("num_classes") is None:
+        return ("false", "true")
+    if not isinstance(vocabulary, list):
+        return tuple(map(str, range(size)))
+    names = [str(value) for value in vocabulary]
+    unknown = field.component.get("unknown")
+    if isinstance(unknown, int):
+        names.insert(min(unknown, len(names)), "unknown")
+    return tuple((names + [str(number) for number in range(len(names), size)])[:size])
+
+
+def unit_of(field: FieldSpec) -> Unit | None:
+    """How values of a field go back to what stands in its columns: value * multiply + add; None where they are as in
+    the columns."""
+    return FIELDS.read(field.component).unit(field.statistics)
+
+
+def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
+    """Of a target that is a part for each class: its columns are the classes."""
+    return field.columns if field is not None and len(field.columns) == size else _numbers(size)
+
+
+def _character(byte: int) -> str:
+    return repr(chr(byte)) if 32 <= byte < 127 else f"byte {byte}"
+
+
+def _numbers(size: int) -> tuple[str, ...]:
+    return tuple(map(str, range(size)))

@@ -1,0 +1,108 @@
+"""A plan and the names of some outputs -> the graph that computes them from fields, and nothing else.
+
+A plan holds two graphs: what is computed from fields alone, and the model. Here they are one, without the nodes that no
+wanted output needs. So the targets, and what is made of them, are inputs of it only where a wanted output reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.partition import open_blocks, wire_name
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+class UnknownOutputError(Exception):
+    """There is no node of this name; `known` are those that there are."""
+
+    def __init__(self, name: str, known: Sequence[str], reason: str = "") -> None:
+        self.name, self.known, self.reason = name, tuple(known), reason
+        super().__init__(reason or f"the model has no node `{name}`")
+
+
+def whole_graph(plan: Plan) -> Graph:
+    """From the fields to all that the objective reads, by the names that the plan has for it."""
+    batch_graph, graph = plan.batch_graph, plan.graph
+    made = dict(batch_graph.outputs)
+    nodes = (*batch_graph.nodes, *(replace(node, inputs=_through(node.inputs, made)) for node in graph.nodes))
+    inputs = {field.name: field.tensor for field in plan.data.fields}  # targets that no node reads are among them
+    return Graph(inputs, nodes, dict(batch_graph.outputs) | _through(graph.outputs, made))
+
+
+def _through(edges: Mapping[str, Edge], made: Mapping[str, Edge]) -> dict[str, Edge]:
+    return {name: made.get(edge, edge) for name, edge in edges.items()}
+
+
+def pruned(plan: Plan, outputs: Sequence[str]) -> Graph:
+    """`outputs`: names of what the objective reads, of nodes (`encoder`, `lstm.hidden` for another output than the
+    first), or of nodes inside of blocks (`gpt.layers.0.attn`). The graph's outputs have these names, in this order.
+    Raises UnknownOutputError."""
+    graph = whole_graph(plan)
+    edges: dict[str, Edge] = {}
+    for name in outputs:
+        found = _edge(graph, name)
+        if found is None:
+            graph = open_blocks(replace(graph, outputs=graph.outputs | edges), [name])
+            edges = {each: graph.outputs[each] for each in edges}
+            found = _edge(graph, name)
+        if found is None:
+            raise UnknownOutputError(name, nodes_of(plan), _why_not(graph, name))
+        edges[name] = found
+    needed = _needed(graph, edges.values())
+    nodes = tuple(node for node in graph.nodes if node.name in needed)
+    read = {edge for node in nodes for edge in node.inputs.values()} | set(edges.values())
+    return Graph({name: spec for name, spec in graph.inputs.items() if name in read}, nodes, edges)
+
+
+def _edge(graph: Graph, name: str) -> Edge | None:
+    if name in graph.outputs:
+        return graph.outputs[name]
+    if name in graph.inputs:
+        return name
+    nodes = {node.name: node for node in graph.nodes}
+    if name in nodes:
+        return f"{name}:{next(iter(nodes[name].outputs))}"
+    owner, _, output = name.rpartition(".")
+    return f"{owner}:{output}" if owner in nodes and output in nodes[owner].outputs else None
+
+
+def _why_not(graph: Graph, name: str) -> str:
+    called_again = {node.target for node in graph.nodes if node.kind == "reuse"}
+    inside = next((each for each in called_again if each is not None and name.startswith(f"{each}.")), None)
+    return f"`{name}` is inside of `{inside}`, which is called more than once" if inside else ""
+
+
+def _needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
+    """The nodes behind some edges, with those whose modules they call again."""
+    nodes = {node.name: node for node in graph.nodes}
+    found: set[str] = set()
+    waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        node = nodes[name]
+        waiting += [edge.partition(":")[0] for edge in node.inputs.values() if ":" in edge]
+        if node.target is not None:
+            waiting.append(node.target)
+    return found
+
+
+def nodes_of(plan: Plan) -> list[str]:
+    """The nodes that can be asked for, as a recipe names them; those inside of blocks after the others."""
+    graph = whole_graph(plan)
+    outer = [wire_name(graph, f"{node.name}:{output}") for node in graph.nodes for output in node.outputs]
+    return [*outer, *(inner for node in graph.nodes for inner in _inside(node))]
+
+
+def _inside(node: Node) -> list[str]:
+    if node.graph is None:
+        return []
+    names = [f"{node.name}.{inner.name}" for inner in node.graph.nodes]
+    return [*names, *(f"{node.name}.{deeper}" for inner in node.graph.nodes for deeper in _inside(inner))]

@@ -1,0 +1,90 @@
+"""The ways in which a recipe could run on its devices, the simpler ones first: this order settles a tie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import get_args
+
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.core.amounts import counted
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Axes, DataAxes, Parallelism, PipelineAxis, Schedule
+
+FILLINGS = (
+    1,
+    2,
+    4,
+    8,
+)  # microbatches for each rank of a pipeline: more make the bubble smaller, and smaller ones dearer
+MOST_REPLICAS = 4096
+DEFAULT: Schedule = "1f1b"  # which wins a tie
+SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule) if name != DEFAULT))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """`family`: a row of the table that the plan shows; the best of a family stands in it."""
+
+    parallelism: Parallelism
+    family: str
+
+    @property
+    def words(self) -> str:
+        pipeline = self.parallelism.pipeline
+        if pipeline is None:
+            return self.family
+        return f"{self.family}, {pipeline.schedule}, {counted(pipeline.microbatches, 'microbatch')}"
+
+
+def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
+    """`most_stages`: the nodes that have parameters, of which every stage needs one."""
+    layout = recipe.layout
+    if layout.num_gpus == 1:
+        yield Candidate(Axes(), "single")
+        return
+    yield Candidate(Axes(data=DataAxes(replicate="all")), "ddp")
+    yield Candidate(Axes(data=DataAxes(shard="all")), "fsdp")
+    for groups in divisors(layout.num_nodes, 2, min(layout.num_gpus - 1, MOST_REPLICAS)):
+        yield Candidate(Axes(data=DataAxes(replicate=groups, shard="all")), f"fsdp, {groups} replicas")
+    for num_ranks in divisors(layout.num_gpus, 2, most_stages):
+        yield from _pipelines(recipe, num_ranks, layout.num_gpus // num_ranks, most_stages)
+
+
+def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> Iterator[Candidate]:
+    products: dict[str, DataAxes | None] = {"": None}
+    if size > 1:
+        products = {f" x ddp {size}": DataAxes(replicate=size), f" x fsdp {size}": DataAxes(shard=size)}
+    for beside, data in products.items():
+        for schedule in SCHEDULES:
+            num_stages = num_ranks * _chunks(schedule)
+            if num_stages > most_stages:
+                continue
+            for number in _microbatches(recipe, num_ranks, size):
+                pipeline = PipelineAxis(stages=num_stages, schedule=schedule, microbatches=number)
+                yield Candidate(Axes(data=data, pipeline=pipeline), f"pipeline of {num_ranks}{beside}")
+
+
+def _chunks(schedule: Schedule) -> int:
+    """Stages on each rank: two where the schedule wants several."""
+    return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
+
+
+def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
+    """Numbers that the batch of one pipeline divides by, a few for each rank. With `microbatch_size` there is one: what
+    the recipe would accumulate is made microbatches."""
+    training = recipe.training
+    known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
+    share, rest = divmod(training.global_batch_size, prod(known))
+    if rest or not share:
+        return [num_ranks]  # and lint says what does not divide
+    if training.microbatch_size is not None:
+        return [share]
+    wanted = [divisors(share, filling * num_ranks, 2 * filling * num_ranks - 1)[:1] for filling in FILLINGS]
+    return [each for found in wanted for each in found] or divisors(share, 1, num_ranks)[-1:]
+
+
+def divisors(number: int, least: int, most: int) -> list[int]:
+    """Between two bounds: a batch or a layout may be a very large number."""
+    return [each for each in range(least, min(number, most) + 1) if number % each == 0]

@@ -1,0 +1,168 @@
+"""A candidate of `auto` -> what speaks against it, or its memory and step time. Nothing is compiled for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.mesh import size_of
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.graph.lower import Lowered
+from declarative_train.graph.partition import stage_graphs
+from declarative_train.plan.layout import WireBytes
+from declarative_train.plan.plan import ParameterPlan
+from declarative_train.plan.plugins import check_shards
+from declarative_train.plan.precision import reduce_word
+from declarative_train.plan.recomputation import Recomputation
+from declarative_train.plan.sample_groups import check_mixing
+from declarative_train.plan.sharding import sharding_of
+from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wire_bytes
+from declarative_train.plan.timing import batch_of
+from declarative_train.planner.auto.candidates import Candidate
+from declarative_train.planner.auto.target import Target
+from declarative_train.planner.estimate.memory import Scale, largest_bytes, least_bytes
+from declarative_train.planner.estimate.model import ModelFacts, model_facts
+from declarative_train.planner.estimate.placement import Part, Pipes, Placement, candidate_parts, groups
+from declarative_train.planner.estimate.step_time import step_time
+from declarative_train.recipe.draft import Draft
+from declarative_train.recipe.parse import CHECKS
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Parallelism, PipelineAxis
+from declarative_train.recipe.sections.top import SECTIONS
+
+ScaleOf = Callable[[Recipe, ModelFacts], Scale | None]
+Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`refusal`: what lint would say of it, and then there is nothing else. `least_bytes` it needs in any case."""
+
+    candidate: Candidate
+    refusal: Diagnostic | None = None
+    memory_bytes: int = 0
+    step_s: float | None = None
+    fits: bool = False
+    least_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What all candidates of a recipe have in common. `cuts` are made once for each number of stages."""
+
+    recipe: Recipe
+    lowered: Lowered
+    parameters: tuple[ParameterPlan, ...]
+    data: DataSpec
+    target: Target
+    model: ModelFacts
+    scales: ScaleOf
+    cuts: dict[tuple[int, bool], Cut] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        recipe: Recipe,
+        lowered: Lowered,
+        parameters: tuple[ParameterPlan, ...],
+        data: DataSpec,
+        target: Target,
+        scales: ScaleOf,
+    ) -> Judge:
+        training = recipe.training
+        model = model_facts(
+            lowered.graph,
+            parameters,
+            lowered.units,
+            precision=training.precision.compute,
+            reduce=reduce_word(training.precision),
+            matmul=training.precision.matmul,
+            recomputation=Recomputation.of(training.activation_checkpointing),
+            optimizer=training.optimizer.as_data(),
+            heads=lowered.heads,
+            averages=training.ema is not None,
+            channels_last=training.channels_last,
+            has_plugins=bool(recipe.plugins),
+        )
+        return Judge(recipe, lowered, parameters, data, target, model, scales)
+
+    def verdict(self, candidate: Candidate) -> Verdict:
+        recipe = self.recipe._replace(parallelism=candidate.parallelism)
+        refusal = _first_error(findings(recipe))
+        if refusal is not None:
+            return Verdict(candidate, refusal)
+        batch, found = batch_of(recipe, self.data)
+        if batch is None:
+            return Verdict(candidate, _first_error(found))
+        mixing = check_mixing(recipe, self.lowered, batch, self.data)
+        refusal = _first_error([*mixing, *check_shards(recipe, self.lowered)])
+        if refusal is not None:
+            return Verdict(candidate, refusal)
+        placement, refusal = self._placement(recipe, candidate.parallelism, batch)
+        if placement is None:
+            return Verdict(candidate, refusal)
+        needed = largest_bytes(self.model, placement, self.scales(self.recipe, self.model))
+        hardware = self.target.hardware
+        time = None if hardware is None else step_time(self.model, placement, hardware)
+        step_s = None if time is None else time.total_s
+        least = least_bytes(self.model, placement)
+        return Verdict(candidate, None, needed, step_s, self.target.holds(needed), least)
+
+    def _placement(
+        self, recipe: Recipe, parallelism: Parallelism, batch: BatchSpec
+    ) -> tuple[Placement | None, Diagnostic | None]:
+        layout, number = recipe.layout, batch.accumulation * batch.num_microbatches
+        mesh = parallelism.mesh(layout.num_gpus)
+        assert mesh is not None, "P001 comes first"
+        shards, replicas = groups(mesh)
+        placement = Placement(
+            scatters=parallelism.scatters,
+            devices_per_node=layout.num_gpus_per_node,
+            num_devices=layout.num_gpus,
+            shards=shards,
+            replicas=replicas,
+            rows=batch.microbatch_size,
+            num_microbatches=number,
+            parts=(Part("each device", (tuple(self.model.nodes),), (1,)),),
+            sharding=sharding_of(
+                self.model.opened,
+                self.lowered.units,
+                self.parameters,
+                reshard=parallelism.reshard,
+                in_pipeline=size_of(mesh, "pipeline") > 1,
+            ),
+        )
+        pipeline = parallelism.pipeline
+        if pipeline is None:
+            return placement, None
+        schedule = PIPELINE_SCHEDULES[pipeline.schedule]
+        key = (pipeline.stages, schedule.splits_backward)
+        if key not in self.cuts:
+            self.cuts[key] = self._stage_graphs(PlacementInput(recipe, self.lowered, self.parameters, number), pipeline)
+        stages, found, wires = self.cuts[key]
+        if stages is None:
+            return None, _first_error(found)
+        num_ranks = size_of(mesh, "pipeline")
+        held = [schedule.stages_of(rank, num_ranks, pipeline.stages) for rank in range(num_ranks)]
+        return replace(
+            placement,
+            parts=candidate_parts(stages, held, pipeline.schedule, number),
+            pipes=Pipes(pipeline.schedule, num_ranks, pipeline.stages, wires, stride=batch.data_parallel_size),
+        ), None
+
+    def _stage_graphs(self, site: PlacementInput, pipeline: PipelineAxis) -> Cut:
+        stages, found = stages_of(site, pipeline, self.model.opened)
+        wires = () if stages is None else wire_bytes(stage_graphs(self.model.opened, stages), self.model.precision)
+        return stages, found, wires
+
+
+def findings(recipe: Recipe) -> list[Diagnostic]:
+    """What the recipe's own rules say of it."""
+    sections: Mapping[str, object] = {name: getattr(recipe, name) for name in SECTIONS if name != "model"}
+    draft = Draft(recipe.tree, sections, recipe.model.scope, tuple(recipe.data.split), recipe.model.rules)
+    return [diagnostic for rule in CHECKS for diagnostic in rule(draft)]
+
+
+def _first_error(diagnostics: list[Diagnostic]) -> Diagnostic | None:
+    return next((diagnostic for diagnostic in diagnostics if diagnostic.is_error), None)

@@ -1,0 +1,90 @@
+"""What `auto` chooses for: the hardware that the recipe names, else what this machine has, and what is not known."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from declarative_train.components.hardware import HARDWARE, hardware_of_device
+from declarative_train.components.hardware.hardware import Hardware
+from declarative_train.core.amounts import amount, counted
+from declarative_train.recipe.sections.layout import Layout
+
+RESERVE = 0.1  # of a device's memory: for CUDA, its libraries, fragments, and what the estimate does not count
+DRIVER = Path(
+    "/proc/driver/nvidia/gpus"
+)  # the driver's own files: asking CUDA would initialise it before the ranks fork
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`memory_bytes` that a device may be filled with; None: unknown, and so not looked at."""
+
+    hardware: Hardware | None
+    memory_bytes: int | None
+    assumptions: tuple[str, ...]
+
+    def holds(self, num_bytes: int) -> bool:
+        return self.memory_bytes is None or num_bytes <= self.memory_bytes
+
+
+def target_of(layout: Layout) -> Target:
+    if layout.hardware is not None and layout.hardware != "cpu":
+        return _on(HARDWARE[layout.hardware], ())
+    if layout.device == "mps":
+        return Target(None, None, ("on mps: no figures are known of Apple's GPUs",))
+    if layout.hardware is None and layout.device != "cpu":
+        name = gpu_here(layout.num_gpus_per_node)
+        if name is not None:
+            return _found(name)
+    if layout.hardware is None and layout.device == "cuda":
+        return Target(None, None, ("layout.hardware is not given: neither speed nor memory of the GPUs are known",))
+    return _cpu(layout)
+
+
+def _on(hardware: Hardware, said: tuple[str, ...]) -> Target:
+    assert hardware.memory_bytes is not None
+    usable = int(hardware.memory_bytes * (1 - RESERVE))
+    reserve = f"of {amount(hardware.memory_bytes, 'B')} on a device, {RESERVE:.0%} are kept free"
+    return Target(hardware, usable, (*said, reserve))
+
+
+def _found(name: str) -> Target:
+    hardware = hardware_of_device(name)
+    if hardware is None:
+        return Target(None, None, (f"layout.hardware is not given, and no figures are known of {name}, which is here",))
+    return _on(hardware, (f"layout.hardware is not given: {hardware.name}, which this machine has, is taken",))
+
+
+def _cpu(layout: Layout) -> Target:
+    ranks = layout.num_gpus_per_node
+    said = "layout.hardware is not given, and this machine has not the GPUs" if layout.device == "auto" else "on CPUs"
+    if layout.hardware == "cpu":
+        said = "layout.hardware is cpu"
+    unknown = f"{said}: nothing is known of the speed, so the simplest mode that fits is taken"
+    if layout.num_nodes > 1:
+        return Target(None, None, (unknown, f"nor of the memory of {counted(layout.num_nodes, 'node')}"))
+    memory = memory_here()
+    shared = (
+        f"its memory, {amount(memory, 'B')}, is shared by {counted(ranks, 'rank')}, and {RESERVE:.0%} are kept free"
+    )
+    return Target(None, int(memory * (1 - RESERVE)) // ranks, (unknown, shared))
+
+
+def memory_here() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def gpu_here(number: int) -> str | None:
+    """What torch calls the GPUs of this machine, where there are so many."""
+    import torch
+
+    if torch.cuda.device_count() < number:  # NVML's, where torch has CUDA at all: nothing is initialised
+        return None
+    for path in sorted(DRIVER.glob("*/information")):
+        for line in path.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key == "Model":
+                return value.strip()
+    return "a GPU"

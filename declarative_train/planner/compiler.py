@@ -1,0 +1,330 @@
+"""Recipe -> Plan: describe the data, lower the graph, divide the batch, place it on the ranks, sign it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.machine import own_version
+from declarative_train.data.build_spec import describe
+from declarative_train.data.probe_samples import sample
+from declarative_train.data.set_overlap import of_one_answer, without_class
+from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.graph.check_targets import check_targets, units
+from declarative_train.graph.lower import Lowered, lower
+from declarative_train.graph.target_leakage import check_disguises
+from declarative_train.plan.assign_ranks import place
+from declarative_train.plan.channels_last import check_channels_last
+from declarative_train.plan.checks import metric_of_another_kind
+from declarative_train.plan.checks.stages import does_not_fit
+from declarative_train.plan.class_weights import balanced_terms
+from declarative_train.plan.codec import signed, through_json
+from declarative_train.plan.file_fingerprints import recipe_files
+from declarative_train.plan.first_step import check_first_step
+from declarative_train.plan.flops import plan_flops
+from declarative_train.plan.input_scale import check_inputs
+from declarative_train.plan.parameters import plan_parameters
+from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
+from declarative_train.plan.plugins import check_plugins, check_shards, unrun_plugins
+from declarative_train.plan.predicted import TAKEN, ChoicePlan
+from declarative_train.plan.published import plan_published
+from declarative_train.plan.recomputation import Recomputation
+from declarative_train.plan.run_fields import inherited_fields
+from declarative_train.plan.sample_groups import check_draws, check_mixing
+from declarative_train.plan.samples import with_samples
+from declarative_train.plan.sections import (
+    plan_checkpoint,
+    plan_evaluation,
+    plan_logging,
+    plan_objective,
+    plan_training,
+    plan_units,
+)
+from declarative_train.plan.settings import settings_of
+from declarative_train.plan.timing import Timing, batch_of, num_steps_of
+from declarative_train.plan.weights import plan_weights
+from declarative_train.planner.auto.choose import choose, judged
+from declarative_train.planner.auto.judge import Judge, Verdict
+from declarative_train.planner.auto.target import target_of
+from declarative_train.planner.estimate.memory import Scale
+from declarative_train.planner.estimate.model import ModelFacts
+from declarative_train.planner.estimate.tracing import Tracer
+from declarative_train.planner.estimates import decides, ways, with_estimates
+from declarative_train.recipe.batch import accumulation
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
+
+MOST_TRIED_S = 20.0  # of a processor, about: `auto` tries no more doubtful candidates then
+MOST_TOO_LARGE = 4  # candidates that fit by the estimate alone, or are the smallest, and that a trace finds too large
+SCALE_ROWS = 2
+
+
+@contextmanager
+def _float32_is_default() -> Iterator[None]:
+    """Make what is created while a plan is compiled float32, whatever default the calling process has set."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@_float32_is_default()
+def compile(  # noqa: A001 (plan.compile reads as what it does)
+    recipe: Recipe, *, offline: bool = False, tracer: Tracer | None = None, traces_all: bool = False
+) -> tuple[Plan | None, list[Diagnostic]]:
+    """The plan, or None when there is an error; diagnostics of what the parts found on the way.
+
+    `offline`: a source on another machine is not looked at; there is no plan then, and what depends on its columns is
+    not checked. `tracer` tries what a step needs of memory, where that decides something, or with `traces_all` of every
+    plan; without one it is derived from shapes."""
+    waiting = unrun_plugins(recipe)
+    inherited, found = inherited_fields(recipe, offline=offline)
+    data, diagnostics = describe(
+        recipe.data,
+        recipe.seed,
+        recipe.span,
+        floats=recipe.training.precision.of_fields,
+        offline=offline,
+        inherited=inherited,
+        read=recipe.wires_read,
+    )
+    diagnostics = [*found, *diagnostics]
+    if data is None:
+        return None, [*diagnostics, *waiting]
+    rows = sample(data)
+    diagnostics += check_targets(recipe, data)
+    if waiting:
+        return None, [*diagnostics, *waiting]
+    lowered, found = lower(recipe, {field.name: field.tensor for field in data.fields}, rows)
+    diagnostics = [*diagnostics, *found]
+    parameters = None
+    if lowered is not None:
+        diagnostics += check_inputs(recipe, data, rows)
+        diagnostics += check_disguises(recipe, data, rows)
+        diagnostics += check_channels_last(recipe, lowered.graph)
+        parameters, found = plan_parameters(recipe, lowered)
+        diagnostics += found
+    if lowered is not None and parameters is not None:
+        parameters, found = check_first_step(recipe, lowered, parameters, rows)
+        diagnostics += found
+    weights, found = plan_weights(recipe, lowered, parameters)
+    diagnostics += found
+    is_auto = isinstance(recipe.parallelism, Auto)
+    if is_auto and (lowered is None or parameters is None):
+        return None, diagnostics
+    site = None
+    if lowered is not None:
+        site = Site(data, lowered, weights, parameters, tracer if traces_all or decides(recipe) else None)
+    if is_auto:
+        assert site is not None
+        plan, found = _chosen(recipe, site)
+    else:
+        if site is None:
+            return None, diagnostics + batch_of(recipe, data)[1]
+        plan, found = _planned(recipe, site, None)
+    diagnostics += found
+    if plan is None or any(item.is_error for item in diagnostics):
+        return None, diagnostics
+    return signed(through_json(plan)), diagnostics  # what is run is what can be saved
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a recipe's plans have in common, whatever its mode. `parameters` None: one was in error."""
+
+    data: DataSpec
+    lowered: Lowered
+    weights: tuple[WeightsPlan, ...]
+    parameters: tuple[ParameterPlan, ...] | None
+    tracer: Tracer | None
+
+    @cached_property
+    def scales(self) -> Scales:
+        return Scales(self)
+
+
+def _chosen(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
+    """`auto`: candidates are judged by what one trace tells of all. What decides is traced itself (`auto/choose.py`),
+    and so is what is taken; where that does not fit after all the search goes on. When the time for it is used up the
+    plan says what was left out."""
+    assert site.parameters is not None
+    target, tracer = target_of(recipe.layout), site.tracer
+    judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
+    verdicts, known = judged(judge), dict[str, int]()
+    num_hopeless = num_too_large = 0
+    begun_s = 0.0 if tracer is None else tracer.spent_s
+    while True:
+        may_trace = tracer is not None and tracer.spent_s - begun_s < MOST_TRIED_S and num_hopeless < MOST_TOO_LARGE
+        choice = choose(judge, verdicts, known, may_trace=may_trace)
+        if choice.doubtful is not None:
+            tried, found = _tried(recipe._replace(parallelism=choice.doubtful.parallelism), site)
+            words = choice.doubtful.words
+            at = next(at for at, each in enumerate(verdicts) if each.candidate.words == words)
+            if found:
+                verdicts[at] = Verdict(choice.doubtful, found[0])
+            else:
+                known[words] = verdicts[at].memory_bytes if tried is None else _most(tried)
+            num_hopeless += choice.is_last_hope
+            continue
+        if choice.recipe is None or choice.plan is None:
+            return None, choice.diagnostics
+        plan, more = _planned(choice.recipe, site, choice.plan)
+        taken = next(each.parallelism for each in choice.plan.candidates if each.verdict == TAKEN)
+        refusals = _of_mode(recipe, more)
+        if refusals:
+            at = next(at for at, each in enumerate(verdicts) if each.candidate.words == taken)
+            verdicts[at] = Verdict(verdicts[at].candidate, refusals[0])
+            continue
+        if tracer is not None and plan is not None and plan.memory and taken not in known:
+            known[taken] = _most(plan)
+            if not target.holds(known[taken]):
+                num_too_large += not may_trace
+                if num_too_large < MOST_TOO_LARGE:
+                    continue
+                assert target.memory_bytes is not None
+                place, certain = recipe.span("parallelism"), target.hardware is not None
+                room = target.memory_bytes
+                more = [*more, does_not_fit(place, taken, known[taken], room, ways(plan), is_certain=certain)]
+        return _told(plan, len(known)), [*choice.diagnostics, *more]
+
+
+def _tried(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
+    """With its memory, or why there is none."""
+    plan, found = _planned(recipe, site, None)
+    return (plan if plan is not None and plan.memory else None), _of_mode(recipe, found)
+
+
+def _planned(recipe: Recipe, site: Site, choice: ChoicePlan | None) -> tuple[Plan | None, list[Diagnostic]]:
+    batch, found = batch_of(recipe, site.data)
+    if batch is None:
+        return None, found
+    plan, more = _assembled(recipe, site, batch, choice)
+    return plan, [*found, *more]
+
+
+def _of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    """What speaks against this mode, and not against all."""
+    places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
+    return [each for each in diagnostics if each.is_error and each.span in places]
+
+
+def _most(plan: Plan) -> int:
+    return max(each.of_step for each in plan.memory)
+
+
+def _told(plan: Plan | None, num_traced: int) -> Plan | None:
+    """With the trace of what was taken counted."""
+    if plan is None or plan.choice is None:
+        return plan
+    return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
+
+
+class Scales:
+    """What a trace of a recipe's model tells of all its plans; made once for each way to compute. The model is sharded,
+    as fsdp would run the recipe, so that `auto` need not trace that again; on one device where it cannot be."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._known: dict[tuple[str, Recomputation], Scale | None] = {}
+
+    def __call__(self, recipe: Recipe, model: ModelFacts) -> Scale | None:
+        tracer, training = self._site.tracer, recipe.training
+        if tracer is None:
+            return None
+        key = (training.precision.compute, Recomputation.of(training.activation_checkpointing))
+        if key not in self._known:
+            plan = self._reference(recipe)
+            self._known[key] = None if plan is None else tracer.scale(plan, model)
+        return self._known[key]
+
+    def _reference(self, recipe: Recipe) -> Plan | None:
+        site = replace(self._site, tracer=None)
+        sharded = recipe._replace(parallelism=Axes(data=DataAxes(shard="all")))
+        divides = accumulation(recipe.training, sharded.mode, recipe.layout) is not None
+        if divides and recipe.layout.num_gpus > 1 and not check_shards(sharded, site.lowered):
+            batch, _ = batch_of(sharded, site.data)
+            plan = None if batch is None else _assembled(sharded, site, batch, None)[0]
+            if plan is not None:
+                return plan
+        batch = BatchSpec(SCALE_ROWS, 1, 1, SCALE_ROWS, 1, steps_per_epoch=1)
+        return _assembled(recipe._replace(parallelism=Axes()), site, batch, None)[0]
+
+
+def _assembled(
+    recipe: Recipe, site: Site, batch: BatchSpec, choice: ChoicePlan | None
+) -> tuple[Plan | None, list[Diagnostic]]:
+    """What depends on shapes, sizes and the batch."""
+    data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
+    diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
+    diagnostics += check_plugins(recipe, lowered, batch)
+    classes = {term.edges.target for term in lowered.terms if term.component.about == "classes" and term.edges.target}
+    diagnostics += without_class(data, classes, recipe.span)
+    ranked = {each.edges.target: each.name for each in lowered.measures if each.component.ranks_answers}
+    diagnostics += of_one_answer(data, {target: name for target, name in ranked.items() if target}, recipe.span)
+    diagnostics += metric_of_another_kind.check(recipe, lowered, data)
+    of_targets, found = units(recipe, data)
+    diagnostics += found
+    terms, found = balanced_terms(recipe, lowered, data)
+    diagnostics += found
+    timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))
+    sections = (plan_training(recipe, timing), plan_evaluation(recipe, timing, batch))
+    keeping = (plan_checkpoint(recipe, timing), plan_logging(recipe, timing))
+    diagnostics += timing.diagnostics
+    if parameters is None:
+        return None, diagnostics
+    layout, found = place(recipe, lowered, parameters, batch)
+    diagnostics += found
+    if layout is None:
+        return None, diagnostics
+    layout = replace(layout, hardware=recipe.layout.hardware)
+    plan = Plan(
+        version=PLAN_VERSION,
+        dtrain_version=own_version(),
+        name=recipe.name,
+        seed=recipe.seed,
+        language=recipe.language,
+        files=recipe_files(recipe),
+        overrides=recipe.document.overrides,
+        plugins=recipe.plugins,
+        recipe={file.path: file.text for file in recipe.document.files if file.role != "block"},
+        data=data,
+        batch=batch,
+        batch_graph=lowered.batch_graph,
+        graph=lowered.graph,
+        parameters=parameters,
+        objective=plan_objective(terms, lowered.measures, lowered.sources, plan_units(of_targets, data)),
+        training=sections[0],
+        evaluation=sections[1],
+        checkpoint=keeping[0],
+        logging=keeping[1],
+        layout=layout,
+        weights=weights,
+        published=plan_published(recipe.model.scope),
+        meta=dict(recipe.meta),
+        draws=tuple(fact.path for fact in lowered.facts if fact.kind == "random"),
+        settings=settings_of(recipe),
+        flops=plan_flops(
+            lowered.graph,
+            parameters,
+            layout.units,
+            Recomputation.of(recipe.training.activation_checkpointing),
+            lowered.heads,
+        ),
+    )
+    plan, more = with_samples(plan, recipe)
+    diagnostics += more
+    plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales)
+    return plan, [*diagnostics, *found]
+
+
+def _tokens_per_sample(lowered: Lowered) -> int | None:
+    """The length of the first sequence of token ids that the model reads."""
+    specs = lowered.graph.inputs.values()
+    return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)

@@ -1,0 +1,175 @@
+"""What the estimates know of a model, whatever its layout: computed once, for all candidates of `auto`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from declarative_train.components.hardware.hardware import Precision
+from declarative_train.components.optimizers import OPTIMIZERS
+from declarative_train.components.storages import held_bytes
+from declarative_train.graph.chunked import heads_of
+from declarative_train.graph.cost import Work, activations
+from declarative_train.graph.graph import Graph, Node
+from declarative_train.graph.partition import open_blocks
+from declarative_train.plan.channels_last import Images, Turned, Word, turned_by_node
+from declarative_train.plan.flops import unit_works
+from declarative_train.plan.plan import ParameterPlan, Plan
+from declarative_train.plan.recomputation import Recomputation
+
+PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
+REDUCE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}  # of gradients on their way between devices
+COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, and of what fsdp gathers
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Elements of a device's share of some parameters, ties counted once; `packed` are the bytes of those that are held
+    in fewer bits, which are none of the `weights`."""
+
+    weights: int = 0
+    trained: int = 0
+    state: int = 0
+    packed: int = 0
+
+    def __add__(self, other: Held) -> Held:
+        return Held(
+            self.weights + other.weights,
+            self.trained + other.trained,
+            self.state + other.state,
+            self.packed + other.packed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node of the model, opened down to its units. `recomputed`: how much of its forward runs once more; `kept`
+    elements per sample stay from forward to backward,
+    `passing` are there only while the backward of a node that is computed again is at work."""
+
+    name: str
+    is_unit: bool
+    works: tuple[Work, ...]
+    recomputed: float
+    kept: int
+    passing: int
+    parameters: tuple[tuple[int, int, int, int], ...]  # of each tensor: as `Held`
+    turned: Turned = field(default_factory=Turned)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """`nodes` by name, in the order of the opened graph; `judged` elements per sample are what the losses read."""
+
+    opened: Graph
+    nodes: dict[str, NodeFacts]
+    precision: Precision
+    judged: int = 0
+    reduce: str = "fp32"
+    matmul: str = "highest"
+    images: Images = field(default_factory=lambda: Images("auto", Turned(), "fp32", has_plugins=False))
+    _shares: dict[tuple[str, int], Held] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def arithmetic(self) -> Precision:
+        """Of the matrix products: whose peak counts."""
+        return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
+
+    def held(self, name: str, num_shards: int) -> Held:
+        """By one device of those over which each parameter of a node is spread."""
+        key = (name, num_shards)
+        if key not in self._shares:
+            tensors = self.nodes[name].parameters
+            sizes = zip(*((ceil(size / num_shards) for size in each) for each in tensors), strict=True)
+            self._shares[key] = Held(*(sum(column) for column in sizes)) if tensors else Held()
+        return self._shares[key]
+
+    def held_by(self, names: Iterable[str], num_shards: int = 1) -> Held:
+        return sum((self.held(name, num_shards) for name in names), Held())
+
+
+def model_facts(
+    graph: Graph,
+    parameters: tuple[ParameterPlan, ...],
+    units: tuple[str, ...],
+    *,
+    precision: Precision,
+    reduce: str,
+    matmul: str,
+    recomputation: Recomputation,
+    optimizer: Mapping[str, object],
+    heads: Collection[str] = (),
+    averages: bool = False,
+    channels_last: Word = "auto",
+    has_plugins: bool = False,
+) -> ModelFacts:
+    """`optimizer`: the fields of that of the run. `averages`: a moving average is kept of what is trained.
+    `heads`: the layers that losses in chunks compute once more."""
+    opened = open_blocks(graph, units)
+    works = unit_works(opened, parameters)
+    tensors = _tensors(opened, parameters, optimizer, averages)
+    around = turned_by_node(opened)
+    nodes, computed_again = {}, recomputation.units(units)
+    for node in opened.nodes:
+        again = recomputation.part_of(node, computed_again)
+        inside = activations(node)
+        if node.name in heads:  # an item in the place of its scores
+            again, inside = 1.0, _given(node) // next(iter(node.outputs.values())).shape[-1]
+        nodes[node.name] = NodeFacts(
+            name=node.name,
+            is_unit=node.name in units,
+            works=works[node.name],
+            recomputed=again,
+            kept=round(again * _given(node) + (1 - again) * inside) if node.name not in heads else inside,
+            passing=inside if again else 0,
+            parameters=tuple(tensors.get(node.name, ())),
+            turned=around[node.name],
+        )
+    judged = sum(
+        opened.spec(edge).num_elements for edge in opened.outputs.values() if edge.partition(":")[0] not in heads
+    )
+    images = Images(channels_last, sum(around.values(), Turned()), precision, has_plugins)
+    return ModelFacts(opened, nodes, precision, judged, reduce, matmul, images)
+
+
+def facts_of(plan: Plan) -> ModelFacts:
+    training = plan.training
+    return model_facts(
+        plan.graph,
+        plan.parameters,
+        plan.layout.units,
+        precision=training.precision,
+        reduce=training.reduce,
+        matmul=training.matmul,
+        recomputation=training.recomputation,
+        optimizer=training.optimizer,
+        heads=heads_of(plan.graph, plan.objective.terms),
+        averages=training.ema_decay is not None,
+        channels_last=training.channels_last,
+        has_plugins=bool(plan.plugins),
+    )
+
+
+def _given(node: Node) -> int:
+    return sum(spec.num_elements for spec in node.outputs.values())
+
+
+def _tensors(
+    opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
+) -> dict[str, list[tuple[int, int, int, int]]]:
+    """By the node that a parameter's name leads to."""
+    names = {node.name for node in opened.nodes}
+    found: dict[str, list[tuple[int, int, int, int]]] = {}
+    for item in parameters:
+        if item.tie is not None:
+            continue
+        parts = item.name.split(".")
+        node = next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)
+        if item.storage is not None:
+            found.setdefault(node, []).append((0, 0, 0, held_bytes(item.storage, item.shape)))
+            continue
+        size = prod(item.shape)
+        state = OPTIMIZERS.read(item.optimizer or optimizer).num_state_elements(item.shape) + size * averages
+        found.setdefault(node, []).append((size, 0, 0, 0) if item.frozen else (size, size, state, 0))
+    return found

@@ -1,0 +1,195 @@
+"""A plan with fewer copies of what is repeated, and fewer ranks of an axis: small enough to be tried, and of the same
+kind. What it needs of memory grows evenly with each copy and with each rank's share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from declarative_train.core.mesh import MeshAxis
+from declarative_train.data.spec import BatchSpec
+from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.plan.assign_ranks import coordinates
+from declarative_train.plan.layout import LayoutPlan, RankPlan
+from declarative_train.plan.plan import ParameterPlan, Plan
+
+MOST_RANKS = 8  # of an axis
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Copies of one thing, each of which reads the one before it: their paths in the model."""
+
+    paths: tuple[str, ...]
+
+
+def runs_of(plan: Plan, least: int) -> list[Run]:
+    """The chains of at least `least` equal copies, in one pipeline stage each, whose parameters are set alike."""
+    settings = _settings(plan.parameters)
+    found = []
+    for run in _runs(plan.graph, ""):
+        alike: list[str] = []
+        for path in (*run, None):
+            if alike and (path is None or not _go_on(alike[-1], path, plan, settings)):
+                if len(alike) >= least and not _tied(alike, plan.parameters):
+                    found.append(Run(tuple(alike)))
+                alike = []
+            if path is not None:
+                alike.append(path)
+    return found
+
+
+def shortened(plan: Plan, runs: Sequence[Run], kept: Sequence[int]) -> Plan:
+    """Of each run the first so many copies."""
+    moved: dict[str, str] = {}  # what goes, and who stands in for it
+    for run, number in zip(runs, kept, strict=True):
+        moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])
+    if not moved:
+        return plan
+    layout = replace(plan.layout, units=tuple(unit for unit in plan.layout.units if not _below(unit, moved)))
+    if layout.pipeline is not None:
+        stages = tuple(tuple(name for name in stage if name not in moved) for stage in layout.pipeline.stages)
+        layout = replace(layout, pipeline=replace(layout.pipeline, stages=stages))
+    return replace(
+        plan,
+        graph=_without(plan.graph, moved, ""),
+        parameters=tuple(item for item in plan.parameters if not _below(item.name, moved)),
+        layout=layout,
+    )
+
+
+def fewer_ranks(plan: Plan) -> Plan:
+    """At most so many that share parameters; two of those that average gradients, who send the same however many they
+    are. The pipeline stays."""
+    most = {"pipeline": plan.layout.size("pipeline"), "replicate": 2, "shard": MOST_RANKS}
+    mesh = tuple(MeshAxis(axis.name, min(axis.size, most[axis.name])) for axis in plan.layout.mesh)
+    if mesh == plan.layout.mesh:
+        return plan
+    stages = {rank.coordinates.get("pipeline", 0): rank.stages for rank in plan.layout.ranks}
+    number = 1
+    for axis in mesh:
+        number *= axis.size
+    ranks = []
+    for rank in range(number):
+        place = coordinates(rank, mesh)
+        ranks.append(RankPlan(rank, 0, rank, rank, place, stages[place.get("pipeline", 0)]))
+    return replace(plan, layout=replace(plan.layout, mesh=mesh, ranks=tuple(ranks)))
+
+
+def alone(plan: Plan) -> Plan:
+    """The same model on one device, with the rows of a microbatch."""
+    rows = plan.batch.microbatch_size
+    batch = BatchSpec(rows, 1, 1, rows, 1, steps_per_epoch=1)
+    layout = LayoutPlan("single", plan.layout.device, 1, 1, (), (RankPlan(0, 0, 0, 0, {}),), plan.layout.units)
+    return replace(plan, batch=batch, layout=layout)
+
+
+def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:
+    """The first rank at each place of the pipeline."""
+    found: dict[int, RankPlan] = {}
+    for rank in layout.ranks:
+        found.setdefault(rank.coordinates.get("pipeline", 0), rank)
+    return dict(sorted(found.items()))
+
+
+def _runs(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
+    chain: list[Node] = []
+    used = _readers(graph)
+    for node in (*graph.nodes, None):
+        if chain and (node is None or not _follows(chain, node, used)):
+            if len(chain) > 1:
+                yield tuple(f"{prefix}{each.name}" for each in chain)
+            elif chain[0].graph is not None:
+                yield from _runs(chain[0].graph, f"{prefix}{chain[0].name}.")
+            chain = []
+        if node is not None:
+            chain.append(node)
+
+
+def _readers(graph: Graph) -> dict[str, list[str]]:
+    """Of each node: who reads it, "" being the graph's outputs."""
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        for edge in node.inputs.values():
+            found.setdefault(edge.partition(":")[0], []).append(node.name)
+        if node.target is not None:
+            found.setdefault(node.target, []).append("")
+    for edge in graph.outputs.values():
+        found.setdefault(edge.partition(":")[0], []).append("")
+    return found
+
+
+def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
+    """The next copy: alone in reading the one before it, and reading else what that reads."""
+    last = chain[-1]
+    stem, _, number = last.name.rpartition(".")
+    if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":
+        return False
+    if (
+        set(used.get(last.name, ())) != {node.name}
+        or _bare(last) != _bare(node)
+        or last.inputs.keys() != node.inputs.keys()
+    ):
+        return False
+    taken = {port: edge for port, edge in node.inputs.items() if edge.partition(":")[0] == last.name}
+    if any(last.inputs[port] != edge for port, edge in node.inputs.items() if port not in taken):
+        return False
+    if len(chain) == 1:
+        return bool(taken)
+    before = chain[-2].name
+    return {port: edge.partition(":")[2] for port, edge in taken.items()} == {
+        port: edge.partition(":")[2] for port, edge in last.inputs.items() if edge.partition(":")[0] == before
+    }
+
+
+def _bare(node: Node) -> Node:
+    return replace(node, name="", inputs={})
+
+
+def _settings(parameters: Sequence[ParameterPlan]) -> dict[str, list[tuple[Any, ...]]]:
+    """What stands below each path, without names: equal for equal copies."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for item in parameters:
+        parts = item.name.split(".")
+        fact = (item.shape, item.frozen, item.idle, str(item.optimizer), item.storage)
+        for end in range(1, len(parts)):
+            found.setdefault(".".join(parts[:end]), []).append((".".join(parts[end:]), *fact))
+    return found
+
+
+def _go_on(last: str, path: str, plan: Plan, settings: Mapping[str, list[tuple[Any, ...]]]) -> bool:
+    if settings.get(last) != settings.get(path):
+        return False
+    pipeline = plan.layout.pipeline
+    return pipeline is None or any(last in stage and path in stage for stage in pipeline.stages)
+
+
+def _tied(paths: Sequence[str], parameters: Sequence[ParameterPlan]) -> bool:
+    return any(
+        _below(name, dict.fromkeys(paths, ""))
+        for item in parameters
+        if item.tie is not None
+        for name in (item.name, item.tie)
+    )
+
+
+def _below(path: str, tops: Mapping[str, str]) -> bool:
+    parts = path.split(".")
+    return any(".".join(parts[:end]) in tops for end in range(1, len(parts) + 1))
+
+
+def _without(graph: Graph, moved: Mapping[str, str], prefix: str) -> Graph:
+    def standing(edge: Edge) -> Edge:
+        name, colon, output = edge.partition(":")
+        path = f"{prefix}{name}"
+        return f"{moved[path][len(prefix) :]}{colon}{output}" if path in moved else edge
+
+    nodes = []
+    for node in graph.nodes:
+        path = f"{prefix}{node.name}"
+        if path in moved:
+            continue
+        body = node.graph if node.graph is None else _without(node.graph, moved, f"{path}.")
+        nodes.append(replace(node, graph=body, inputs={port: standing(edge) for port, edge in node.inputs.items()}))
+    return Graph(graph.inputs, tuple(nodes), {name: standing(edge) for name, edge in graph.outputs.items()})

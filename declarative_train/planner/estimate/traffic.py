@@ -1,0 +1,156 @@
+"""What travels between devices in one optimizer step, on which link, and how long it takes.
+
+Rings, as NCCL uses them for large messages: of n devices each sends (n - 1) / n of a gathered or scattered tensor, and
+twice that in an all-reduce. A ring over several nodes enters and leaves each of them once, through the network of all
+its members there; it is as fast as its slowest link (Thakur et al., Optimization of collective communication, 2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from declarative_train.components.hardware.hardware import Hardware
+from declarative_train.plan.layout import ShardingPlan
+from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
+from declarative_train.planner.estimate.placement import Group, Part, Placement
+
+LINK_EFFICIENCY = 0.8  # of a link's figure: what large collectives reach
+BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
+LATENCY_S = 20e-6  # of one collective or message, whatever its size
+
+Link = Literal["node", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """`bytes_sent` by each device in a step, in `num_calls` collectives or messages."""
+
+    what: str
+    link: Link
+    bytes_sent: float
+    num_calls: int
+    per_s: float | None
+
+    @property
+    def seconds(self) -> float:
+        assert self.per_s is not None
+        return self.bytes_sent / (self.per_s * LINK_EFFICIENCY) + self.num_calls * LATENCY_S
+
+
+def transfers_of(model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """All of the device that sends the most."""
+    every = ([each for kind in KINDS for each in kind(part, model, placement, hardware)] for part in placement.parts)
+    return max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
+
+
+def gathers(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """Sharded parameters made whole, in what the run computes in, for each microbatch: before the forward, and before
+    the backward what was let go or spread over fewer; in a pipeline once a step, since a stage stays whole."""
+    sharding = placement.sharding
+    if sharding is None:
+        return []
+    shards, width = placement.shards, COMPUTE_BYTES[model.precision]
+    groups = [(again, shares(names, model, shards, width)) for again, names in gathered(part, model, sharding)]
+    first, again = [size for _, size in groups], [size for is_again, size in groups if is_again]
+    times = placement.num_microbatches if placement.pipes is None else 1
+    if sharding.reshard is True:
+        return _gather("parameters, all-gather", first + again, times, shards, placement, hardware)
+    found = _gather("parameters, all-gather", first, times, shards, placement, hardware)
+    if sharding.reshard:
+        near = Group(sharding.reshard)
+        found += _gather("parameters, all-gather again", again, times, near, placement, hardware)
+    return found
+
+
+def _gather(
+    what: str, sizes: list[int], times: int, group: Group, placement: Placement, hardware: Hardware
+) -> list[Transfer]:
+    if group.size < 2:
+        return []
+    sent = sum(sizes) * times * (group.size - 1) / group.size
+    return [_collective(what, sent, times * len(sizes), group, placement, hardware)]
+
+
+def gathered(part: Part, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
+    """The nodes whose parameters travel together, and whether they do so again for the backward."""
+    units = [
+        name
+        for name in part.nodes
+        if model.nodes[name].is_unit and model.nodes[name].parameters and name not in sharding.shared
+    ]
+    ends = [[name for name in names if name in part.nodes] for names in (sharding.first, sharding.last)]
+    taken = {*units, *ends[0], *ends[1]}
+    roots = [[name for name in stage if name not in taken and model.nodes[name].parameters] for stage in part.stages]
+    found = [*((True, [name]) for name in units), (True, ends[0]), (False, ends[1]), *((False, rest) for rest in roots)]
+    return [(again, names) for again, names in found if names]
+
+
+def shares(names: Iterable[str], model: ModelFacts, group: Group, width: int) -> int:
+    """Bytes of what all of a group hold of these nodes, padding included; `width` of a parameter on its way."""
+    held = model.held_by(names, group.size)
+    return (held.weights * width + held.packed) * group.size
+
+
+def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """Gradients: scattered over the shards, once a step or after every microbatch; averaged over those who hold the
+    same, once a step."""
+    size = model.held_by(part.nodes).trained * REDUCE_BYTES[model.reduce]
+    shards, replicas, found = placement.shards, placement.replicas, []
+    sharding = placement.sharding
+    if sharding is not None:
+        times = 1 if sharding.keeps_gradients else placement.num_microbatches
+        size = model.held_by(part.nodes, shards.size).trained * shards.size * REDUCE_BYTES[model.reduce]
+        calls = len(gathered(part, model, sharding))
+        if shards.size > 1:
+            sent = times * size * (shards.size - 1) / shards.size
+            found.append(_collective("gradients, reduce-scatter", sent, times * calls, shards, placement, hardware))
+        size //= shards.size
+    if replicas.size > 1 and not placement.scatters:
+        sent = 2 * size * (replicas.size - 1) / replicas.size
+        calls = ceil(size / BUCKET_BYTES) if sharding is None else calls
+        found.append(_collective("gradients, all-reduce", sent, calls, replicas, placement, hardware))
+    return found
+
+
+def scattered(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """In `dp` the first device sends the model to the others, at every forward, and takes their gradients: both as wide
+    as the parameters are."""
+    if not placement.scatters:
+        return []
+    others = placement.num_devices - 1
+    held, width = model.held_by(part.nodes), PARAMETER_BYTES[model.precision]
+    sent = ((held.weights + held.trained) * width + held.packed) * others * placement.num_microbatches
+    calls = 2 * others * placement.num_microbatches
+    return [Transfer("parameters and gradients, by the first device", "node", sent, calls, hardware.link_per_s)]
+
+
+def messages(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """What a rank of a pipeline sends to others: what its stages give, and gradients of what they took."""
+    pipes = placement.pipes
+    if pipes is None or pipes.num_stages < 2:
+        return []
+    group = Group(pipes.num_ranks, pipes.stride)
+    link: Link = "node" if group.size * group.stride <= placement.devices_per_node else "network"
+    per_s = hardware.link_per_s if link == "node" else hardware.network_per_s
+    here = frozenset(part.numbers)
+    onward = [wire.forward for number, wire in enumerate(pipes.wires) if number in here and number + 1 not in here]
+    back = [wire.backward for number, wire in enumerate(pipes.wires) if number + 1 in here and number not in here]
+    sent = sum(onward + back) * placement.rows * placement.num_microbatches
+    return [Transfer("stage to stage", link, sent, len(onward + back) * placement.num_microbatches, per_s)]
+
+
+KINDS = (gathers, reductions, scattered, messages)
+
+
+def _collective(what: str, sent: float, calls: int, group: Group, placement: Placement, hardware: Hardware) -> Transfer:
+    per_node = placement.devices_per_node
+    if group.size * group.stride <= per_node:
+        return Transfer(what, "node", sent, calls, hardware.link_per_s)
+    members = max(1, per_node // group.stride)  # of the ring on each node, each with its part of the network
+    per_s = None if hardware.network_per_s is None else hardware.network_per_s * members
+    if per_s is not None and members > 1 and hardware.link_per_s is not None:
+        per_s = min(per_s, hardware.link_per_s)
+    return Transfer(what, "network", sent, calls, per_s)

@@ -1,0 +1,101 @@
+"""A plan -> the same plan with its estimates, where the hardware is known; and whether it fits there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from declarative_train.components.hardware import HARDWARE
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.data.spec import DataSpec, may_lie_on_gpu
+from declarative_train.data.splitting import TRAINING
+from declarative_train.plan.checks.stages import does_not_fit
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
+from declarative_train.planner.auto.judge import ScaleOf
+from declarative_train.planner.auto.target import Target, target_of
+from declarative_train.planner.estimate.estimate import estimate
+from declarative_train.planner.estimate.memory import Scale, memory_of
+from declarative_train.planner.estimate.model import facts_of
+from declarative_train.planner.estimate.placement import placement_of
+from declarative_train.planner.estimate.tracing import Tracer
+from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Auto
+
+
+def decides(recipe: Recipe) -> bool:
+    """Whether the memory that a plan needs decides something: the mode, or whether it fits."""
+    return recipe.layout.hardware is not None or isinstance(recipe.parallelism, Auto)
+
+
+def with_estimates(
+    plan: Plan, recipe: Recipe, choice: ChoicePlan | None, tracer: Tracer | None, scales: ScaleOf
+) -> tuple[Plan, list[Diagnostic]]:
+    """`choice`: of `auto`, which has looked at the memory already; the hardware that it found here counts, too.
+    `scales` of plans that cannot be traced themselves."""
+    named = recipe.layout.hardware
+    if tracer is None and named is None and choice is None:
+        return plan, []
+    model = facts_of(plan)
+    placement = placement_of(plan.layout, plan.batch, tuple(model.nodes))
+    if tracer is not None:
+        traced = tracer.memory(plan)
+        rows, scale = traced.rows, None
+        if not rows:
+            scale = scales(recipe, model)
+            rows = tuple(memory_of(model, placement, scale))
+        plan = replace(plan, memory=rows, not_traced=_not_traced(traced.why_not, scale))
+    if named is None and choice is None:
+        return plan, []
+    target = target_of(recipe.layout)
+    rows = plan.memory or tuple(memory_of(model, placement))
+    needed = max(each.of_step for each in rows)
+    rows = beside_set(rows, plan.data, target)
+    if plan.memory:
+        plan = replace(plan, memory=rows)
+    diagnostics = []
+    if choice is not None:
+        plan = replace(plan, choice=_with_exact_memory(choice, needed))
+    elif target.hardware is not None and target.memory_bytes is not None and not target.holds(needed):
+        span, mode = recipe.span("layout.hardware"), plan.layout.mode
+        diagnostics.append(does_not_fit(span, mode, needed, target.memory_bytes, ways(plan), is_certain=False))
+    hardware = target.hardware if named is None else HARDWARE[named]
+    if hardware is None:
+        return plan, diagnostics
+    most = max(each.total for each in rows)
+    found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size, most)
+    return replace(plan, estimate=found), diagnostics
+
+
+def beside_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
+    """With the training set on GPUs of a known size: a run puts it there where the steps leave room for it, and counts
+    it anew by what is free then."""
+    held, room = data.set(TRAINING).held_bytes, target.memory_bytes
+    if target.hardware is None or room is None or not held or data.workers:
+        return rows
+    lie_there = [may_lie_on_gpu(held, room - row.parameters, row.of_step - row.parameters) for row in rows]
+    return tuple(replace(row, held=held if lies else 0) for row, lies in zip(rows, lie_there, strict=True))
+
+
+def _not_traced(why: str, scale: Scale | None) -> str:
+    if not why:
+        return ""
+    how = "shapes" if scale is None else "shapes, on the scale of a trace of the model in another mode"
+    return f"the step could not be tried ({why}); derived from {how}"
+
+
+def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
+    """A candidate had no grid yet, and a bound in the place of what waits for its backward."""
+    taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
+    return replace(choice, candidates=tuple(taken))
+
+
+def ways(plan: Plan) -> list[str]:
+    """What is worth a try, not computed."""
+    found = []
+    if not plan.layout.is_sharded and plan.layout.pipeline is None:
+        found.append("parallelism: auto, which looks for a mode that fits")
+    if plan.training.recomputation.policy == "none":
+        found.append("training.activation_checkpointing: blocks")
+    if plan.batch.microbatch_size > 1:
+        found.append("more training.gradient_accumulation_steps")
+    return found

@@ -1,0 +1,181 @@
+"""One rank of a plan as it would be, alone in this process: on tensors without memory, in groups of ranks that answer
+nothing. The engine is the one that runs (`engine/engine.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from declarative_train.components.layers.modules.documents import as_on_a_gpu
+from declarative_train.data.batch import Batch
+from declarative_train.engine.collectives import Place
+from declarative_train.engine.devices import start_autograd
+from declarative_train.engine.engine import Engine
+from declarative_train.engine.step.model import allocate, lay_out, materialise, widen
+from declarative_train.planner.footprint import traced_step
+from declarative_train.planner.footprint.live_bytes import LiveBytes
+from declarative_train.run.rank import default_dtype, slots_of
+
+if TYPE_CHECKING:
+    from declarative_train.engine.step.model import Held
+    from declarative_train.plan.plan import Plan
+
+_CPU = torch.device("cpu")
+_SCALAR = torch.ops.aten._local_scalar_dense.default
+_LSTM: Any = getattr(torch.ops.aten.mkldnn_rnn_layer, "default", None)
+MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm whose kernel is asked
+
+
+class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """No tensor has a value: where a step asks whether it was finite, it was. And what oneDNN's lstm keeps for its
+    backward is as large as it is, while torch says of tensors without memory that it is nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _SCALAR and hasattr(args[0], "fake_mode"):
+            return args[0].dtype == torch.bool or 1
+        made = func(*args, **(kwargs or {}))
+        if func is _LSTM:
+            *rest, workspace = made
+            steps, rows, _ = args[0].shape
+            size = lstm_workspace(steps, rows, args[10], args[0].dtype)
+            return (*rest, workspace.new_empty(size))
+        return made
+
+
+Answers.__torch_dispatch__ = getattr(Answers.__torch_dispatch__, "__wrapped__", Answers.__torch_dispatch__)  # type: ignore[method-assign]  # see live_bytes.py
+
+
+def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
+    """Bytes, asked of the kernel itself on small tensors: it grows evenly with each of the three. Off by up to 2%,
+    since its parts are rounded up to pages."""
+    few_rows, narrow = min(rows, MOST_ROWS), min(width, MOST_WIDTH)
+    few, more = (_lstm_workspace(number, few_rows, narrow, dtype) for number in (MOST_STEPS // 2, MOST_STEPS))
+    if steps <= MOST_STEPS:
+        found = float(_lstm_workspace(steps, few_rows, narrow, dtype))
+    else:
+        found = more + (steps - MOST_STEPS) * (more - few) / (MOST_STEPS // 2)
+    return round(found * (rows / few_rows) * (width / narrow))
+
+
+@cache
+def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
+    with _disable_current_modes(), torch.enable_grad():  # without it the kernel keeps nothing
+        x, state = torch.zeros(steps, rows, width, dtype=dtype), torch.zeros(rows, width, dtype=dtype)
+        weight, bias = torch.zeros(4 * width, width, dtype=dtype), torch.zeros(4 * width, dtype=dtype)
+        found = _LSTM(x, weight, weight, bias, bias, state, state, False, [], 2, width, 1, True, False, False, True)
+        return int(found[-1].nbytes)
+
+
+def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bool = True) -> LiveBytes:
+    """The count of a step of `rank`, with the optimizer's state there from its beginning; `is_begun`: gradients of
+    earlier chunks, too."""
+    plan = replace(plan, weights=())
+    live = LiveBytes(copies_reduced=plan.layout.device != "cuda")
+    with ExitStack() as stack:
+        stack.enter_context(default_dtype(plan))
+        if not plan.layout.is_one_process:
+            stack.enter_context(_ranks(rank, len(plan.layout.ranks)))
+        if plan.layout.pipeline is not None:
+            stack.enter_context(_messages_held())
+        place = Place(plan.layout, _CPU)
+        if is_fake:
+            from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
+
+            start_autograd()
+
+            stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            stack.enter_context(as_on_a_gpu(plan.layout.device == "cuda"))
+            stack.enter_context(Answers())  # type: ignore[no-untyped-call]
+        engine = Engine(plan, _CPU, place=place, fill=_without_values)
+        _begin_state(engine)
+        if is_begun:
+            engine.optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
+        else:
+            engine.optimizer.zero_grad()
+        batches = _batches(plan)
+        traced_step.step(engine, live, 1, batches, num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False)
+    return live
+
+
+def _without_values(held: Held, plan: Plan, device: torch.device) -> None:
+    if plan.training.precision == "fp64" and not plan.layout.is_sharded:
+        materialise(held.roots, device, torch.float64)  # torch cannot swap a fake tensor for a wider one
+    else:
+        allocate(held, plan, device)
+        widen(held, plan)
+    lay_out(held, plan, torch.device("cuda") if plan.layout.device == "cuda" else device)
+
+
+def _begin_state(engine: Engine) -> None:
+    """What the optimizer remembers, and gradients, as after a first step."""
+    for parameter in engine.optimizer.parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    engine.optimizer.step()
+
+
+def _batches(plan: Plan) -> list[Batch]:
+    batch = slots_of(plan)
+    rows = batch.microbatch_size
+    fields = {field.name: field.tensor for field in plan.data.fields}
+    return [
+        Batch(
+            {name: torch.zeros((rows, *spec.shape), dtype=getattr(torch, spec.dtype)) for name, spec in fields.items()},
+            rows,
+            None,
+            np.arange(rows),
+        )
+        for _ in range(batch.accumulation * batch.num_microbatches)
+    ]
+
+
+class Sent:
+    """A message under way, which holds what it sends until the schedule lets go of it, as gloo's and NCCL's do."""
+
+    def __init__(self, work: Any, tensors: list[Any]) -> None:
+        self._work, self._tensors = work, tensors
+
+    def wait(self) -> None:
+        self._work.wait()
+
+
+@contextmanager
+def _messages_held() -> Iterator[None]:
+    """What a group that answers nothing gives for a message holds nothing. Before the first step stages ask each other
+    whether they know the sizes of what travels: they do, where this one does."""
+    from torch import distributed
+    from torch.distributed.pipelining import schedules
+
+    send, receive = schedules._batch_p2p, distributed.recv
+
+    def sent(operations: list[Any], *more: Any, **named: Any) -> list[Any]:
+        tensors = [each.tensor for each in operations]
+        return [Sent(work, tensors) for work in send(operations, *more, **named)]
+
+    def agreed(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
+        tensor.fill_(1)
+        return 0
+
+    schedules._batch_p2p, distributed.recv = sent, agreed  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        schedules._batch_p2p, distributed.recv = send, receive
+
+
+@contextmanager
+def _ranks(rank: int, number: int) -> Iterator[None]:
+    from torch import distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=number)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,30 @@
+"""The peak of a count of live bytes, by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from declarative_train.planner.footprint.live_bytes import CLASSES, GRADIENTS, KINDS, WHOLE, LiveBytes
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """`by_class`: bytes of what lived when all together were the most."""
+
+    by_class: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_class.values())
+
+
+def footprint_of(live: LiveBytes) -> Footprint:
+    now, peak, at_peak = [0] * KINDS, 0, [0] * KINDS
+    total = 0
+    for stored, more in live.changes:
+        now[stored.kind] += more
+        total += more
+        if total > peak:
+            peak, at_peak = total, list(now)
+    at_peak[GRADIENTS] += at_peak[WHOLE]
+    return Footprint(dict(zip(CLASSES, at_peak[: len(CLASSES)], strict=True)))

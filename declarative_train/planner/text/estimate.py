@@ -1,0 +1,264 @@
+"""As text: the estimate of a plan, its memory, and the choice of `parallelism: auto`, figures first, then what they
+assume; and plans of one recipe for several numbers of GPUs -> when more of them stop paying.
+
+Of the latter two ends are told, and the truth lies between: communication that runs beside computing as far as it can,
+and communication that everything waits for. Where it lies depends on the kernels, which share the processors and the
+memory with the transfers, and can only be measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from declarative_train.core.amounts import amount, counted, time_in_words
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, TransferPlan
+from declarative_train.planner.text.model import columns
+
+_MOST_CANDIDATES = 16
+_LINKS = {"node": "inside the node", "network": "between nodes"}
+
+
+def describe_estimate(plan: Plan) -> list[str]:
+    estimate = plan.estimate
+    if estimate is None:
+        return []
+    rows = [["operations", _operations(plan)], ["memory", _memory(estimate)]]
+    rows += [[each.what, _transfer(each)] for each in estimate.transfers]
+    if estimate.step_s is not None:
+        rows.append(["step", _step(estimate)])
+        rows.append(["throughput", f"{amount(plan.batch.global_batch_size / estimate.step_s)} samples/s"])
+        rows.append(["utilisation", f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%}"])
+        steps = counted(plan.training.num_steps, "step")
+        rows.append(
+            ["run", f"{steps} in {time_in_words(plan.training.num_steps * estimate.step_s)}, without evaluation"]
+        )
+    return [*columns(rows, numbers=False), *(f"assumed: {each}" for each in estimate.assumptions)]
+
+
+def estimate_in_words(estimate: EstimatePlan) -> str:
+    assert estimate.step_s is not None
+    return f"{time_in_words(estimate.step_s)} a step on {estimate.hardware}, MFU {estimate.mfu:.1%}"
+
+
+def _operations(plan: Plan) -> str:
+    flops, size = plan.flops, plan.batch.global_batch_size
+    shown = f"{amount(flops.model * size, 'FLOP')} a step, forward and backward: {amount(flops.model, 'FLOP')} a sample"
+    return shown + (f"; {amount(flops.recomputed * size, 'FLOP')} again" if flops.recomputed else "")
+
+
+def _memory(estimate: EstimatePlan) -> str:
+    there = estimate.device_memory_bytes
+    return amount(estimate.memory_bytes, "B") + (f" of {amount(there, 'B')}" if there is not None else "")
+
+
+def _transfer(each: TransferPlan) -> str:
+    time = "" if each.seconds is None else f", {time_in_words(each.seconds)}"
+    return f"{amount(each.bytes_sent, 'B')} a step from each device, {_LINKS[each.link]}{time}"
+
+
+def _step(estimate: EstimatePlan) -> str:
+    parts = {
+        "computing": estimate.compute_s,
+        "waiting for others": estimate.exposed_s,
+        "pipeline idle": estimate.bubble_s,
+        "updating": estimate.update_s,
+    }
+    shown = " + ".join(f"{time_in_words(seconds)} {what}" for what, seconds in parts.items() if seconds)
+    return f"{time_in_words(estimate.step_s or 0.0)} = {shown}"
+
+
+def describe_choice(plan: Plan) -> list[str]:
+    choice = plan.choice
+    if choice is None:
+        return []
+    possible = sorted((each for each in choice.candidates if each.memory_bytes is not None), key=_rank)
+    rows = [["candidate", "memory", "step", "verdict"], *(_candidate(each) for each in possible[:_MOST_CANDIDATES])]
+    refused = [f"refused: {names}: {verdict}" for verdict, names in _refused(choice).items()]
+    assumed = [f"assumed: {each}" for each in choice.assumptions]
+    return [choice.reason, *columns(rows), *refused, *_not_shown(choice), *_traced(choice), *assumed]
+
+
+def _traced(choice: ChoicePlan) -> list[str]:
+    if not choice.num_traced:
+        return []
+    said = f"tried on tensors without memory: {counted(choice.num_traced, 'candidate')}; the others are estimated"
+    if not choice.untried:
+        return [said]
+    left = f"would be faster, do not fit by the estimate, and were not tried: {_names(choice.untried)}"
+    return [f"{said}", f"{left} (name one as `parallelism` to try it)"]
+
+
+def _rank(each: CandidatePlan) -> tuple[bool, float]:
+    """What was taken, then by time; else in their own order."""
+    return each.verdict != TAKEN, each.step_s or 0.0
+
+
+def _refused(choice: ChoicePlan) -> dict[str, str]:
+    """What lint would say, and of which candidates."""
+    found: dict[str, list[str]] = {}
+    for each in choice.candidates:
+        if each.memory_bytes is None:
+            found.setdefault(each.verdict, []).append(each.parallelism)
+    return {verdict: _names(names) for verdict, names in found.items()}
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _candidate(each: CandidatePlan) -> list[str]:
+    memory = "" if each.memory_bytes is None else amount(each.memory_bytes, "B")
+    return [each.parallelism, memory, "" if each.step_s is None else time_in_words(each.step_s), each.verdict]
+
+
+def _not_shown(choice: ChoicePlan) -> list[str]:
+    """The families that the table leaves out, and those that differ in schedule or microbatches only."""
+    possible = sum(each.memory_bytes is not None for each in choice.candidates)
+    rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
+    return [f"{counted(rest, 'more candidate')}, slower or too large"] if rest else []
+
+
+def describe_memory(plan: Plan) -> list[str]:
+    gathering = ["gathered"] if plan.layout.is_sharded else []
+    head = ["", "parameters", "gradients", "optimizer", *gathering, "activations", "loss", "data", "together"]
+    rows = memory(plan)
+    held = max(each.held for each in rows)
+    said = (
+        [f"of data {amount(held, 'B')} are the training set, which fits on the device beside the steps"] if held else []
+    )
+    return [*columns([head, *(_row(each, plan.layout.is_sharded) for each in rows)]), *said]
+
+
+def memory_title(plan: Plan) -> str:
+    return f"memory per device, {'traced' if plan.memory and plan.memory[0].is_traced else 'estimated'}"
+
+
+def not_traced(plan: Plan) -> list[str]:
+    return [f"not traced: {plan.not_traced}"] if plan.not_traced else []
+
+
+def largest(plan: Plan) -> str:
+    """What the device needs that needs the most."""
+    return amount(max(each.total for each in memory(plan)), "B")
+
+
+def memory(plan: Plan) -> Sequence[MemoryPlan]:
+    if plan.memory:
+        return plan.memory
+    from declarative_train.planner.estimate.memory import memory_of  # with torch, which an editor does not load
+    from declarative_train.planner.estimate.model import facts_of
+    from declarative_train.planner.estimate.placement import placement_of
+
+    model = facts_of(plan)
+    return memory_of(model, placement_of(plan.layout, plan.batch, tuple(model.nodes)))
+
+
+def _row(each: MemoryPlan, is_sharded: bool) -> list[str]:
+    gathered = [each.gathered] if is_sharded else []
+    cells = [
+        each.parameters,
+        each.gradients,
+        each.optimizer,
+        *gathered,
+        each.activations,
+        each.loss,
+        each.data + each.held,
+    ]
+    return [each.name, *(amount(cell, "B") for cell in (*cells, each.total))]
+
+
+PAYS = 1.4  # times as fast with twice as many devices: less does not pay
+
+
+class Scaled(NamedTuple):
+    """`plan` with an estimate that has a time; None: `why` there is none."""
+
+    num_gpus: int
+    plan: Plan | None
+    why: str = ""
+
+
+def describe_scale(found: Sequence[Scaled]) -> str:
+    """A row for each number of GPUs, the speed beside that of the first row; then what is assumed."""
+    rows = [["GPUs", "mode", "rows each", "memory", "step", "speed", "of ideal", ""]]
+    first = next((each for each in found if each.plan is not None), None)
+    before, refused = None, list[str]()
+    for each in found:
+        if each.plan is None or first is None or first.plan is None:
+            refused.append(f"{counted(each.num_gpus, 'GPU')}: {each.why}")
+            continue
+        rows.append(_scale_row(each, each.plan, first, first.plan, before))
+        before = each
+    if first is None:
+        return "\n".join([_head(first), *refused])
+    return "\n".join([_head(first), "", *columns(rows), *refused, "", *_assumed(first)])
+
+
+def _head(first: Scaled | None) -> str:
+    if first is None or first.plan is None or first.plan.estimate is None:
+        return "none of these numbers of GPUs can be planned for"
+    plan, on = first.plan, first.plan.estimate.hardware
+    size = plan.batch.global_batch_size
+    return (
+        f"{plan.name} on {on}, always {size:,} samples a step; estimated, speed beside {counted(first.num_gpus, 'GPU')}"
+    )
+
+
+def _scale_row(each: Scaled, plan: Plan, first: Scaled, first_plan: Plan, before: Scaled | None) -> list[str]:
+    best, worst = ends(plan)
+    first_best, first_worst = ends(first_plan)
+    ideal = each.num_gpus / first.num_gpus
+    fast, slow = first_best / best, first_worst / worst
+    estimate = plan.estimate
+    assert estimate is not None
+    fits = estimate.device_memory_bytes is None or estimate.memory_bytes <= estimate.device_memory_bytes
+    return [
+        f"{each.num_gpus:,}",
+        plan.layout.mode,
+        f"{plan.batch.global_batch_size / plan.batch.data_parallel_size:g}",
+        amount(estimate.memory_bytes, "B"),
+        _between(time_in_words(best), time_in_words(worst)),
+        _between(f"{fast:.3g}", f"{slow:.3g}"),
+        _between(f"{fast / ideal:.0%}", f"{slow / ideal:.0%}"),
+        "too large" if not fits else "" if before is None else verdict(before, each),
+    ]
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low} .. {high}"
+
+
+def ends(plan: Plan) -> tuple[float, float]:
+    """Seconds of a step if communication hides as far as it can, and if nothing of it does."""
+    estimate = plan.estimate
+    assert estimate is not None
+    assert estimate.step_s is not None
+    return estimate.step_s, max(estimate.step_s, estimate.step_s - (estimate.exposed_s or 0.0) + sent_s(estimate))
+
+
+def sent_s(estimate: EstimatePlan) -> float:
+    return sum(each.seconds or 0.0 for each in estimate.transfers)
+
+
+def verdict(before: Scaled, each: Scaled) -> str:
+    """Whether steps are `PAYS` times as fast for each doubling of the devices since the row before."""
+    assert before.plan is not None
+    assert each.plan is not None
+    needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)
+    faster = [then / now for then, now in zip(ends(before.plan), ends(each.plan), strict=True)]
+    if min(faster) >= needed:
+        return "pays"
+    return "pays if hidden" if max(faster) >= needed else "does not pay"
+
+
+def _assumed(first: Scaled | None) -> list[str]:
+    lines = [
+        "step, speed: from communication hidden behind computing as far as it can be, to none hidden.",
+        f"pays: from the row above, steps are at least {PAYS} times as fast for each doubling of the GPUs.",
+    ]
+    if first is not None and first.plan is not None and first.plan.estimate is not None:
+        lines += [f"assumed: {each}" for each in first.plan.estimate.assumptions]
+    return lines

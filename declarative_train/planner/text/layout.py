@@ -1,0 +1,142 @@
+"""The layout of a plan as text: mesh, ranks, stage cuts, and the grid of the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from declarative_train.core.amounts import amount, counted, ranges
+from declarative_train.plan.layout import LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.schedule_grid import bubble
+from declarative_train.planner.text.model import columns
+
+_MOST_RANKS = 16  # listed one by one
+_MOST_STAGES = 16
+_MOST_COLUMNS = 24  # of a grid
+
+
+def describe_layout(plan: Plan) -> list[str]:
+    layout = plan.layout
+    if layout.scatters:
+        return [f"one process, a replica on each of the devices {ranges(sorted(layout.devices))}"]
+    if layout.is_one_process:
+        return [f"one process on device {layout.ranks[0].device}"]
+    mesh = " x ".join(f"{axis.name} {axis.size}" for axis in layout.mesh)
+    lines = [f"mesh: {mesh}" + (", the last axis over neighbours" if len(layout.mesh) > 1 else "")]
+    lines += _ranks(layout)
+    if layout.units:
+        lines.append(f"units: {len(layout.units)}, from {layout.units[0]} to {layout.units[-1]}")
+    if layout.sharding is not None and layout.pipeline is None:
+        lines += _sharding(layout.sharding, plan.batch.accumulation)
+    return lines + (_pipeline(layout.pipeline) if layout.pipeline is not None else [])
+
+
+def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
+    """What is not as usual: parameters that stay, gradients of several chunks."""
+    lines = []
+    if sharding.reshard is False:
+        lines.append("gathered parameters stay until the backward")
+    elif sharding.reshard is not True:
+        lines.append(f"gathered parameters are spread over {sharding.reshard} neighbours until the backward")
+    if num_chunks > 1 and sharding.keeps_gradients:
+        lines.append(f"whole gradients add up over the {num_chunks} chunks of a step, and are reduced once")
+    elif num_chunks > 1:
+        lines.append(f"gradients are reduced after each of the {num_chunks} chunks of a step")
+    return lines
+
+
+def _ranks(layout: LayoutPlan) -> list[str]:
+    axes = [axis.name for axis in layout.mesh]
+    head = ["rank", "node", "device", *axes, *(["stages"] if layout.pipeline is not None else [])]
+    if len(layout.ranks) <= _MOST_RANKS:
+        return columns([head, *(_rank(rank, axes, layout) for rank in layout.ranks)])
+    return _collapsed(layout)
+
+
+def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
+    stages = [", ".join(map(str, rank.stages))] if layout.pipeline is not None else []
+    return [str(rank.rank), str(rank.node), str(rank.device), *(str(rank.coordinates[axis]) for axis in axes), *stages]
+
+
+def _collapsed(layout: LayoutPlan) -> list[str]:
+    """Ranks that do the same are one row: those of one stage, else all of them."""
+    alike: dict[tuple[int, ...], list[RankPlan]] = {}
+    for rank in layout.ranks:
+        alike.setdefault(rank.stages, []).append(rank)
+    rows = [["ranks", "nodes", "stages" if layout.pipeline is not None else ""]]
+    for stages, ranks in alike.items():
+        numbers, nodes = [rank.rank for rank in ranks], sorted({rank.node for rank in ranks})
+        rows.append([_short(numbers), _short(nodes), ", ".join(map(str, stages))])
+    if len(rows) > _MOST_RANKS + 1:
+        rows = [*rows[: _MOST_RANKS + 1], ["...", "", f"and {counted(len(rows) - 1 - _MOST_RANKS, 'more row')} alike"]]
+    return columns(rows)
+
+
+def _short(numbers: Sequence[int]) -> str:
+    text = ranges(numbers)
+    return text if len(text) <= 40 else f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
+
+
+def _pipeline(pipeline: PipelinePlan) -> list[str]:
+    rows = [["stage", "from", "to", "parameters", "sends per sample"]]
+    for stage, names in enumerate(pipeline.stages):
+        sent = pipeline.wires[stage] if stage < len(pipeline.wires) else ()
+        elements = amount(pipeline.wire_elements[stage]) if sent else ""
+        shown = f"{', '.join(sent[:3])}{', ...' if len(sent) > 3 else ''}: {elements} elements" if sent else ""
+        rows.append([str(stage), names[0], names[-1], f"{pipeline.num_parameters[stage]:,}", shown])
+    if len(rows) > _MOST_STAGES + 1:
+        half = _MOST_STAGES // 2
+        rows = [
+            *rows[: half + 1],
+            ["...", "", "", "", f"{counted(len(rows) - 1 - 2 * half, 'stage')} between"],
+            *rows[-half:],
+        ]
+    idle = bubble(pipeline.grid)
+    lines = [
+        *columns(rows),
+        f"schedule {pipeline.schedule}, {counted(pipeline.num_microbatches, 'microbatch')} per step: "
+        f"{idle:.0%} of the places in the grid are idle; the loss is on pipeline rank {pipeline.last_stage_rank}",
+    ]
+    return [*lines, *_shared(pipeline), _legend(pipeline), *_grid(pipeline)]
+
+
+def _shared(pipeline: PipelinePlan) -> list[str]:
+    """Who holds copies of what, a line for each set of stages."""
+    by_stages: dict[tuple[int, ...], list[str]] = {}
+    for item in pipeline.shared:
+        by_stages.setdefault(item.stages, []).append(item.name)
+    return [
+        f"copies of {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} in the stages "
+        f"{', '.join(map(str, stages))}: their gradients are added up"
+        for stages, names in by_stages.items()
+    ]
+
+
+def _legend(pipeline: PipelinePlan) -> str:
+    """Of the letters that occur."""
+    written = "".join(cell for row in pipeline.grid for cell in row)
+    first = pipeline.grid[0][0]
+    stage, _, number = first.partition("F")
+    meanings = {
+        "B": "B backward",
+        "I": "I backward to the inputs",
+        "W": "W backward to the weights",
+        "+": "+ both at once",
+    }
+    found = [meaning for letter, meaning in meanings.items() if letter in written]
+    words = [f"{first} is stage {stage}, forward of microbatch {number}", *found, ". idle", "time runs to the right"]
+    return "; ".join(words)
+
+
+def _grid(pipeline: PipelinePlan) -> list[str]:
+    """A row per rank of a pipeline, a column per unit of time: `1F0` is stage 1, forward of microbatch 0."""
+    ranks = list(range(len(pipeline.grid)))
+    shown = ranks if len(ranks) <= 8 else [*ranks[:4], *ranks[-4:]]
+    rows = [[f"rank {rank}", *(cell or "." for cell in pipeline.grid[rank][:_MOST_COLUMNS])] for rank in shown]
+    length = len(pipeline.grid[0])
+    rest = []
+    if len(shown) < len(ranks):
+        rest.append(f"{counted(len(ranks) - len(shown), 'rank')} between them not shown")
+    if length > _MOST_COLUMNS:
+        rest.append(f"and {counted(length - _MOST_COLUMNS, 'more time')}")
+    return columns(rows) + (["; ".join(rest)] if rest else [])

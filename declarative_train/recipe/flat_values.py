@@ -1,0 +1,74 @@
+"""The values of a recipe one by one, each with where it was typed: what `dtrain show` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping as MappingABC
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from declarative_train.core.duration import Duration
+from declarative_train.core.span import Span
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.top import SECTIONS
+from declarative_train.source.node import Mapping, Node, Path, Scalar, Sequence, to_value
+
+HEAD = ("requires", "language", "name", "seed", "vars", "meta", "plugins")
+"""The keys beside the sections that a recipe has when all its files are merged."""
+_OF_FILES = ("extends", "fragment")
+
+
+class Leaf(NamedTuple):
+    """A value of the resolved recipe. `span` None: nobody wrote it, it is the default."""
+
+    path: Path
+    value: object
+    span: Span | None
+
+
+def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
+    """Every value in the order of a whole recipe. `values`: what could be read, sections and keys beside them, defaults
+    included; the rest, and the model, as it was typed."""
+    for name in (*HEAD, *SECTIONS):
+        word = getattr(values.get(name), "word", None) if name == "parallelism" else None
+        if word is not None:
+            node = tree.get(name)
+            yield Leaf((name,), word, None if node is None else node.span)
+        elif name in values and name != "model":
+            yield from _read((name,), values[name], tree.get(name))
+        else:
+            yield from _written((name,), tree.get(name))
+    for entry in tree:
+        if entry.name not in HEAD and entry.name not in SECTIONS and entry.name not in _OF_FILES:
+            yield from _written((entry.name,), entry.value)
+
+
+def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
+    """Of a model: its fields, those of its component beside them; of a mapping or list: what it holds."""
+    if isinstance(value, BaseModel):
+        for name, info in type(value).model_fields.items():
+            inner, key = getattr(value, name), info.alias or name
+            if isinstance(value, Section) and name == value.inline:
+                yield from _read(path, inner, node)
+            elif inner is not None:
+                yield from _read((*path, key), inner, node.get(key) if isinstance(node, Mapping) else None)
+    elif isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _read((*path, key), inner, node.get(str(key)) if isinstance(node, Mapping) else None)
+    elif value not in (None, {}, ()):
+        shown = str(value) if isinstance(value, Duration) else value
+        if isinstance(node, Scalar) and node.value == value:
+            shown = node.value  # 30, where the model holds 30.0
+        yield Leaf(path, shown, None if node is None else node.span)
+
+
+def _written(path: Path, node: Node | None) -> Iterator[Leaf]:
+    """As it was typed."""
+    if isinstance(node, Mapping):
+        for entry in node:
+            yield from _written((*path, entry.name), entry.value)
+    elif isinstance(node, Sequence):
+        yield Leaf(path, to_value(node), node.span)
+    elif isinstance(node, Scalar):
+        yield Leaf(path, node.value, node.span)

@@ -1,0 +1,75 @@
+"""Where a key belongs that was typed in the wrong section, or under the name that another framework gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from declarative_train.components.component import written_keys
+from declarative_train.recipe.hints.aliases import KEYS as ALIASES
+from declarative_train.recipe.sections.parallelism import KEPT, Axes
+from declarative_train.recipe.sections.section import Section
+from declarative_train.recipe.sections.top import Top
+from declarative_train.recipe.validate import KINDS, children_of, table
+
+SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `nodes` is another word
+
+
+def home_of(name: str, near: str | None = None) -> str | None:
+    """A help line, or None when no section has such a key, or when it is only a slip of `near`, a key of its section.
+    Slow (it reads every optimizer): for mistakes only."""
+    from difflib import SequenceMatcher  # which only mistakes need
+
+    if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
+        return None
+    if name == "mode":
+        return "how the ranks share the work is `parallelism: ddp`; `mode` is a key of `sweep`, `early_stop` and `best`"
+    for word in ALIASES.get(name, (name,)):
+        if places := paths_of(word):
+            break
+    else:
+        return None
+    shown = " or ".join(f"`{place}`" if place else "the top level" for place in places[:3])
+    if name in ALIASES and near == word:
+        return f"here it is called `{word}`"
+    if word == name:
+        return f"`{name}` belongs in {shown}"
+    return f"here it is called `{word}`, in {shown}"
+
+
+def paths_of(word: str) -> list[str]:
+    """The sections that have such a key, the outermost first; "" is the top level."""
+    return sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
+
+
+def _keys() -> Iterator[tuple[str, str]]:
+    """Section and key, for every key of the language but those of nodes."""
+    yield from _of(Top, "")
+    yield from _of(Axes, "parallelism")
+
+
+def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
+    children = children_of(model)
+    for name in (*written_keys(model), *model.short_forms):
+        if name != model.inline:
+            yield path, name
+        child: Any = children.get(name)
+        inner = path if name == model.inline else f"{path}.{name}" if path else name
+        if child is None or child.holder is not None:
+            continue
+        if child.model in KINDS:
+            known = table(child.model)
+            yield from ((inner, key) for kind in known for key in written_keys(known[kind]))
+        else:
+            yield from _of(child.model, inner)
+
+
+def home_in_axes(name: str, near: str | None) -> str | None:
+    """For a key below `parallelism`."""
+    if name in KEPT:
+        return f"`{name}` is kept for an axis that is not built yet; `data` and `pipeline` are"
+    if name in ("mode", "type", "strategy"):
+        return "parallelism is a word (`fsdp`) or axes: `{data: {shard: all}}`, `{pipeline: {stages: 4, ...}}`"
+    if name == "data_parallel":
+        return "here it is an axis: `data: {replicate: N}`, or `data: {shard: N}`"
+    return home_of(name, near)

@@ -1,0 +1,68 @@
+"""A file of keys and values none of which is a recipe's: of dtrain itself, or of another program."""
+
+from __future__ import annotations
+
+import os
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.suggest import nearest
+from declarative_train.source.checks.yaml_values import not_a_recipe
+from declarative_train.source.node import Mapping
+
+MADE: tuple[tuple[frozenset[str], str, str], ...] = (  # keys that tell it, what it is, what to do with it
+    (
+        frozenset({"version", "dtrain_version", "fingerprint"}),
+        "a plan",
+        "`dtrain plan {path}` shows it, `dtrain run {path}` runs it; the recipe that it was made of is {recipe}",
+    ),
+    (frozenset({"num_ranks", "started_unix_s", "settings"}), "the record of a run", "`dtrain trace {folder}`"),
+    (frozenset({"sha256", "fingerprint", "files"}), "a checkpoint's list", "`dtrain predict {folder} INPUT` uses it"),
+    (frozenset({"$schema", "$defs"}), "a JSON schema", "editors read it; name a recipe: a YAML file"),
+)
+COMMON = frozenset({"description", "meta", "name", "plugins", "seed", "vars", "version"})  # of other programs, too
+SLIPS = 0.4  # of the keys, which are near to one of a recipe's by chance: `site_name`, `validation`
+
+
+def foreign(root: Mapping) -> Diagnostic | None:
+    """What to say of the file alone, or None where it may be meant as a recipe."""
+    if not root.entries:
+        return None
+    keys = [entry.name for entry in root]
+    span = root.entries[0].key.span
+    for tell, what, hint in MADE:
+        if tell <= set(keys):
+            names = {"path": span.path, "folder": os.path.dirname(span.path) or ".", "recipe": _recipe_of(root)}
+            return not_a_recipe(span, what, hint.format(**names))
+    own = [key for key in keys if key not in COMMON]  # of which one beside a name may be a section, badly misspelt
+    if not own or len(own) < len(keys) < 3 or any(_is_known(key) for key in own):
+        return None
+    if len([key for key in own if _is_near(key)]) > len(own) * SLIPS:
+        return None
+    shown = ", ".join(f"`{key}`" for key in own[:3]) + ", ..." * (len(own) > 3)
+    hint = "a recipe has `data`, `model`, `objective` and `training`; `dtrain init` writes a first one"
+    return not_a_recipe(span, f"of another program ({shown})", hint)
+
+
+def _is_known(key: str) -> bool:
+    """Whether it is a key of a recipe's, or a word that is answered where it stands."""
+    from declarative_train.recipe.hints.aliases import KEYS, NOTES
+    from declarative_train.recipe.hints.key_places import home_of
+    from declarative_train.recipe.hints.relocated_keys import hint_for
+    from declarative_train.recipe.sections.top import Top  # which the merge rules come before
+
+    if key in Top.model_fields:
+        return True
+    return key in KEYS or key in NOTES or hint_for(key, "the recipe") is not None or home_of(key) is not None
+
+
+def _is_near(key: str) -> bool:
+    from declarative_train.recipe.sections.top import Top
+
+    return nearest(key, Top.model_fields) is not None
+
+
+def _recipe_of(root: Mapping) -> str:
+    """The file that a plan was compiled from, as far as it says."""
+    texts = root.get("recipe")
+    names = [f"`{entry.name}`" for entry in texts] if isinstance(texts, Mapping) else []
+    return names[0] if names else "named in it"

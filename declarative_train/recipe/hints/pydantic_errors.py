@@ -1,0 +1,318 @@
+"""Every error of pydantic -> a diagnostic at its own place: the one room where pydantic's words become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceABC
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel
+
+from declarative_train.components.component import written_keys
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.span import Span
+from declarative_train.recipe.checks.durations import bad_duration, bare_duration
+from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
+from declarative_train.recipe.hints.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
+from declarative_train.recipe.hints.relocated_keys import hint_for
+from declarative_train.recipe.hints.value_hints import ValueHint, value_hint
+from declarative_train.recipe.sections.section import models_in
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, found_words, to_value
+
+_SHORT = (("precision", "compute"), ("activation_checkpointing", "policy"))  # words in the place of a mapping
+_KINDS = {  # pydantic's error type -> what the key takes
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "int_parsing": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "string_type": "text",
+    "bool_type": "`true` or `false`",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "frozen_set_type": "a list",
+    "set_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "none_required": "nothing (`null`)",
+    "is_instance_of": "something else",
+}
+_BOUNDS = {
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "multiple_of": "a multiple of {multiple_of}",
+    "finite_number": "a finite number",
+    "string_pattern_mismatch": "text like `{pattern}`",
+}
+
+
+class _Problem(NamedTuple):
+    """A pydantic error with its place: the deepest node on its way, and the branches of unions passed through."""
+
+    error: Any
+    node: Node
+    span: Span  # of the value
+    key_span: Span  # of the key that holds it
+    path: tuple[str | int, ...]
+    union: tuple[str | int, ...] | None  # path of the union that it is a branch of
+    branch: str
+    rest: tuple[str | int, ...]  # parts of the location below the deepest node
+
+
+class Reading(NamedTuple):
+    """What `validate` was given; `where` is what messages call the mapping."""
+
+    node: Mapping
+    where: str
+    extra_known: tuple[str, ...]
+    model: type[BaseModel]
+    elsewhere: Callable[[str, str | None], str | None]
+
+
+def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
+    """What pydantic says of the entries `kept` of a mapping; `place` is where it points for keys that are missing."""
+    problems = _without_echoes([_place(error, kept, place) for error in errors], reading)
+    return [_diagnostic(problem, reading) for problem in _choose(problems)]
+
+
+def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
+    """One mistake, not two: without the missing keys that stand there under a misspelt name, the lists that are too
+    short only because of an entry that is wrong, and a short form beside the long one, which has its own rule."""
+    typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
+
+    def is_mistyped(problem: _Problem) -> bool:
+        if problem.error["type"] != "missing":
+            return False
+        name = str(problem.error["loc"][-1])
+        return any(path == problem.path and (name in KEYS.get(key, ()) or nearest(key, [name])) for path, key in typed)
+
+    def is_echo(problem: _Problem) -> bool:
+        kind, path = problem.error["type"], problem.path
+        if kind == "too_short":
+            return any(other.path[: len(path)] == path and other is not problem for other in problems)
+        if kind == "extra_forbidden" and len(path) == 1:
+            return path[0] in getattr(reading.model, "short_forms", ())
+        return is_mistyped(problem)
+
+    return [problem for problem in problems if not is_echo(problem)]
+
+
+def _place(error: Any, root: Mapping, place: Span) -> _Problem:
+    node: Node = root
+    span, key_span = root.span, place
+    path: list[str | int] = []
+    union: tuple[str | int, ...] | None = None
+    branch: list[str] = []
+    loc: tuple[str | int, ...] = error["loc"]
+    absent = error["type"] in ("missing", "union_tag_not_found")
+    for position, part in enumerate(loc):
+        last = position == len(loc) - 1
+        if isinstance(node, Mapping) and (entry := node.entry(str(part))) is not None:
+            node, span, key_span = entry.value, entry.value.span, entry.key.span
+            path.append(part)
+        elif isinstance(node, Sequence) and isinstance(part, int) and part < len(node.items):
+            node = node.items[part]
+            span = key_span = node.span
+            path.append(part)
+        elif part == "[key]" or (last and absent):
+            return _Problem(error, node, span, key_span, tuple(path), union, "/".join(branch), loc[position:])
+        else:
+            if union is None:
+                union = tuple(path)
+            branch.append(str(part))
+    return _Problem(error, node, span, key_span, tuple(path), union, "/".join(branch), ())
+
+
+def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
+    """One entry per mistake: where every branch of a union failed, the errors of the branch that came furthest, or
+    all of them together when each failed at its door."""
+    chosen: list[_Problem | list[_Problem]] = []
+    unions: dict[tuple[str | int, ...], list[_Problem]] = {}
+    for problem in problems:
+        if problem.union is None:
+            chosen.append(problem)
+        else:
+            unions.setdefault(problem.union, []).append(problem)
+    for path, members in unions.items():
+        branches = list(dict.fromkeys(member.branch for member in members))
+        if len(branches) == 1:
+            chosen += members
+            continue
+        inside = [b for b in branches if not any(_at_door(m, path) for m in members if m.branch == b)]
+        if inside:
+            best = min(inside, key=lambda b: sum(m.branch == b for m in members))
+            chosen += [m for m in members if m.branch == best]
+        else:
+            chosen.append([m for m in members if m.path == path] or members)
+    return chosen
+
+
+def _at_door(problem: _Problem, path: tuple[str | int, ...]) -> bool:
+    return problem.path == path and problem.error["type"] in _KINDS.keys() | {"literal_error"}
+
+
+def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnostic:
+    where = reading.where
+    if isinstance(problem, list):
+        return _no_branch(problem, where)
+    error, kind = problem.error, problem.error["type"]
+    # a word in the place of a mapping was written out for its reader: the user knows it by the key above
+    is_short = problem.path[-2:] in _SHORT and problem.key_span == problem.span
+    name = _dotted(problem.path[:-1] if is_short else problem.path)
+    inside = where if not problem.path else f"`{name}`"
+    if kind == "extra_forbidden":
+        return _unknown_key(problem, reading)
+    if kind == "missing" and isinstance(error["loc"][-1], int):
+        return wrong_value(problem.span, f"`{name}` has too few entries", f"give {error['loc'][-1] + 1} or more")
+    if kind == "missing":
+        name = str(error["loc"][-1])
+        return missing_key(problem.key_span, name, inside, _words_of(reading.model, problem.path, name))
+    if kind == "union_tag_not_found":
+        return missing_key(problem.key_span, error["ctx"]["discriminator"].strip("'"), inside)
+    if kind == "union_tag_invalid":
+        return _unknown_tag(problem, _last_name(problem.path))
+    if kind == "bare_duration":
+        return bare_duration(problem.span, name, error["ctx"]["value"], error["ctx"]["units"])
+    if kind == "bad_duration":
+        is_typed = isinstance(problem.node, Scalar) and problem.node.template is None and not problem.node.pieces
+        typed = problem.node.text if isinstance(problem.node, Scalar) and is_typed else ""
+        return bad_duration(problem.span, name, error["ctx"]["problem"], typed, error["ctx"].get("units", ()))
+    if kind in _KINDS:
+        return wrong_type(
+            problem.span, name or where, found_words(problem.node), _KINDS[kind], *value_hint(problem.node, kind, name)
+        )
+    return _value(problem, name or where)
+
+
+def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
+    key, parent, span = str(problem.error["loc"][-1]), problem.path[:-1], problem.key_span
+    where = f"`{_dotted(parent)}`" if parent else reading.where
+    known = [*_known(reading.model, parent), *(reading.extra_known if not parent else ())]
+    holder = find(reading.node, parent)
+    entries = holder.entries if isinstance(holder, Mapping) else ()
+    beside = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
+    word, note = OTHERWISE.get(key, ("", ""))
+    if word in known:
+        return unknown_key(span, key, where, known, f"here it is called `{word}`, {note}")
+    word = next((word for word in KEYS.get(key, ()) if word in known), "")
+    if word:
+        fixes = () if word in beside else renamed(span, key, word)
+        return unknown_key(span, key, where, known, f"here it is called `{word}`", fixes=fixes)
+    if key in FROM_THE_INPUT:
+        return unknown_key(span, key, where, known, "leave it out: it follows from the input")
+    home = NOTES.get(key) or hint_for(key, where) or reading.elsewhere(key, nearest(key, known))
+    return unknown_key(span, key, where, known, home, beside)
+
+
+def _value(problem: _Problem, name: str) -> Diagnostic:
+    error, kind = problem.error, problem.error["type"]
+    context = error.get("ctx", {})
+    found = found_words(problem.node)
+    if kind == "literal_error":
+        allowed = _allowed(context["expected"])
+        typed = f"`{problem.node.text}`" if isinstance(problem.node, Scalar) else found
+        message = f"`{name}` is {typed}; it is one of {', '.join(allowed)}"
+        said = value_hint(problem.node, "bool_type") if "true" in allowed else ValueHint()
+        if (word := value_here(typed.strip("`"), allowed)) is not None:
+            fixes = renamed(problem.span, typed.strip("`"), word)
+            return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
+        text = str(to_value(problem.node))
+        if said.help is None:
+            said = ValueHint(did_you_mean(text, allowed), respelt(problem.span, text, allowed, closed=True))
+        return wrong_value(problem.span, message, *said)
+    if kind in _BOUNDS:
+        is_number = isinstance(to_value(problem.node), int | float)
+        hint = value_hint(problem.node, kind, name).help if is_number else None
+        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}", hint)
+    if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
+        few = kind.endswith("short")
+        bound = context["min_length" if few else "max_length"]
+        what = (
+            "characters" if kind.startswith("string") else "entries" if isinstance(problem.node, Sequence) else "keys"
+        )
+        return wrong_value(problem.span, f"`{name}` must have {'at least' if few else 'at most'} {bound} {what}")
+    if kind in ("value_error", "assertion_error"):
+        return wrong_value(problem.span, str(context.get("error", error["msg"])))
+    return wrong_value(problem.span, f"`{name}`: {error['msg'][:1].lower()}{error['msg'][1:]}")
+
+
+def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
+    """A value that no branch of a union takes, all of them named in one sentence."""
+    first = problems[0]
+    wanted: list[str] = []
+    for problem in problems:
+        kind = problem.error["type"]
+        if kind in _KINDS:
+            wanted.append(_KINDS[kind])
+        elif kind == "literal_error":
+            wanted.append(" or ".join(f"`{word}`" for word in _allowed(problem.error["ctx"]["expected"])))
+        elif kind in _BOUNDS:
+            wanted.append(_bound(kind, problem.error.get("ctx", {})))
+        elif kind in ("value_error", "assertion_error"):
+            wanted.append(str(problem.error["ctx"]["error"]))
+    words = list(dict.fromkeys(wanted)) or [first.error["msg"].lower()]
+    name = _dotted(first.path) or where
+    return wrong_type(
+        first.span, name, found_words(first.node), " or ".join(words), *value_hint(first.node, "int_type", name)
+    )
+
+
+def _bound(kind: str, context: dict[str, Any]) -> str:
+    plain = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in context.items()}
+    return _BOUNDS[kind].format(**plain)
+
+
+def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
+    tag = problem.error["ctx"]["tag"]
+    key = problem.error["ctx"]["discriminator"].strip("'")
+    value = problem.node.get(key) if isinstance(problem.node, Mapping) else None
+    span = value.span if value is not None else problem.span
+    return unknown_type(
+        span, str(tag), f"`{name}`" if name else "component", _allowed(problem.error["ctx"]["expected_tags"])
+    )
+
+
+def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
+    """`min | max` for a key that takes one of a few words; else nothing."""
+    for holder in _models_at(model, path):
+        field = holder.model_fields.get(written_keys(holder).get(name, name))
+        if field is not None and get_origin(field.annotation) is Literal:
+            return " | ".join(map(str, get_args(field.annotation)))
+    return ""
+
+
+def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """The keys of the model that stands at `path` below `model`, as far as its fields tell."""
+    found = _models_at(model, path)
+    if len(found) != 1:
+        return sorted({name for each in found for name in written_keys(each)})
+    return [*written_keys(found[0]), *getattr(found[0], "short_forms", ())]
+
+
+def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
+    """The models that may stand at `path` below `model`; where one of several may, its fields are not followed."""
+    found = [model]
+    for part in path:
+        if isinstance(part, str) and len(found) == 1:
+            field = found[0].model_fields.get(written_keys(found[0]).get(part, part))
+            found = [] if field is None else list(models_in(field.annotation))
+    return found
+
+
+def _allowed(expected: str) -> list[str]:
+    """The words of pydantic's "'a', 'b' or 'c'"."""
+    parts = expected.replace(" or ", ", ").split(", ")
+    return [{"True": "true", "False": "false", "None": "null"}.get(part, part.strip("'")) for part in parts]
+
+
+def _last_name(path: tuple[str | int, ...]) -> str:
+    return next((part for part in reversed(path) if isinstance(part, str)), "")
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(str(part) for part in path)

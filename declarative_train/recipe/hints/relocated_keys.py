@@ -1,0 +1,153 @@
+"""Words of other tools that are said in another way or in another section here -> the hint, with what to write."""
+
+from __future__ import annotations
+
+from declarative_train.recipe.hints.aliases import ZERO
+
+_EVALUATED = "`evaluation: {every: 500 steps}` says how often, with a unit: `1 epoch`"
+_SAVED = "`checkpoint: {every: 500 steps}` says how often, with a unit: `1 epoch`"
+_LOGGED = "`logging: {every: 50 steps}` says how often, with a unit"
+_WARMED = "`training.lr_schedule: {type: cosine, warmup: 5%}`; also `100 steps` or `1 epoch`"
+_RESUMED = "`dtrain run RECIPE --resume` goes on with a run; `model.weights: RUN` starts from its weights"
+_TRIED = "`dtrain run RECIPE --max-steps 5` ends early; `dtrain lint` and `dtrain plan` try a recipe without training"
+_FIELD = "what a model reads is a field: `data.fields: {NAME: {column: ...}}`; a loss names its `input` and `target`"
+_LENGTH = "`data.window: {length: 1024}` says how many rows, such as tokens, a sample has"
+_SIZES = "the sizes of a model are keys of its nodes, under `model.graph`"
+_MODE = "`parallelism` says how ranks share the work: `ddp`, `fsdp`, `pipeline` or `auto`"
+_A_WORD = "a word stands alone: `parallelism: fsdp`; sizes are those of axes: `parallelism: {data: {shard: 4}}`"
+_DEVICES = "`layout: {gpus: 4}`, or `{nodes: 2, gpus_per_node: 8}`"
+_NO_AXIS = "models are split by `fsdp` and `pipeline`; there is no such axis yet"
+_WEIGHTS = "`model.weights: PATH` starts from a file or a run, `{NODE: PATH}` below one node"
+_LOSS = "`objective: {loss: {type: ..., input: NODE, target: FIELD}}`"
+_BASES = "`extends: base.yaml` builds on another recipe; `--with FILE` lays one over it"
+_NOTES = "`meta:` holds notes of any kind, which nobody checks"
+_SWEPT = "`sweep: {type: random, over: {training.optimizer.lr: {low: 1e-4, high: 1e-1, log: true}}, trials: 20}`"
+_CLUSTER = "`layout` says how many nodes and GPUs; a job script starts the ranks (docs/launching.md)"
+_SMOOTHED = "`label_smoothing` is a key of the loss `cross_entropy`"
+_BALANCED = "the loss `cross_entropy` has `class_weights`, `bce_with_logits` has `pos_weight`; either may be `balanced`"
+_NO_OFFLOAD = "nothing is moved to the CPU during a step; `fsdp` and `activation_checkpointing` save memory"
+_QUANTISED = "`model.parameters: {SELECTOR: {frozen: true, storage: nf4}}` holds frozen weights in nf4, int8 or bf16"
+_ROWS = "`source` says where rows come from; `split` cuts sets from them, and the rest trains"
+_SOURCE = "`source: {type: csv, path: ...}` says where rows come from"
+_PREPARED = (
+    "a field prepares its numbers: `data.fields: {NAME: {column: ..., normalize: standard}}`; a transform, pictures"
+)
+_WHOLE = "a model is a `graph` of nodes, of which a whole model may be one: `model.graph: {net: {type: resnet}}`"
+_WIRED = "a node names the fields that it reads, `input: FIELD`; the losses name what they read of the graph"
+_STAGES = "`{pipeline: {stages: 4, microbatches: 8}}`"
+_SHARED_OUT = (
+    "the GPUs of `layout` are shared out: `{data: {replicate: 2}}` are whole copies, `{data: {shard: 2}}` parts"
+)
+_PART = "`max: 1000 samples` looks at a part of each set"
+_SINKS = "`logging: {sinks: {tensorboard: {}, csv: {}, wandb: {}, mlflow: {}}}` says where numbers go"
+
+ANYWHERE = {
+    **dict.fromkeys(("eval_steps", "evaluation_strategy", "eval_strategy", "eval_every"), _EVALUATED),
+    **dict.fromkeys(("check_val_every_n_epoch", "val_check_interval"), _EVALUATED),
+    **dict.fromkeys(("save_steps", "save_strategy", "save_every_n_epochs", "checkpoint_every"), _SAVED),
+    **dict.fromkeys(("logging_steps", "log_every_n_steps", "log_interval", "log_every"), _LOGGED),
+    **dict.fromkeys(("warmup_steps", "warmup_ratio", "warmup_epochs", "warmup_iters", "num_warmup_steps"), _WARMED),
+    **dict.fromkeys(("resume", "resume_from_checkpoint", "resume_from", "ckpt_path"), _RESUMED),
+    **dict.fromkeys(("fast_dev_run", "limit_train_batches", "overfit_batches"), _TRIED),
+    **dict.fromkeys(("tp", "tensor_parallel", "tensor_parallel_size", "tp_size"), _NO_AXIS),
+    **dict.fromkeys(("cp", "context_parallel", "cp_size", "ep", "expert_parallel", "ep_size"), _NO_AXIS),
+    **dict.fromkeys(("deepspeed", "ddp", "fsdp"), _MODE),
+    **dict.fromkeys(("criterion", "loss_fn", "loss_function"), _LOSS),
+    **dict.fromkeys(("label_smoothing", "label_smoothing_factor"), _SMOOTHED),
+    **dict.fromkeys(("class_weights", "class_weight"), _BALANCED),
+    **dict.fromkeys(("report_to", "logger"), _SINKS),
+    **dict.fromkeys(("init_from", "from_pretrained", "weights_path"), _WEIGHTS),
+    **dict.fromkeys(("adapter", "peft"), "`model.parameters: {SELECTOR: {adapter: {type: lora, rank: 8}}}`"),
+    **dict.fromkeys(("quantization", "quantization_config", "load_in_4bit", "load_in_8bit", "qlora"), _QUANTISED),
+    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len", "sequence_len"), _LENGTH),
+    **dict.fromkeys(("cpu_offload", "offload"), _NO_OFFLOAD),
+    "find_unused_parameters": "parameters that no loss reaches are found before a run; leave it out",
+    "ema_decay": "`training.ema: {decay: 0.9999}`",
+    "swa": "`training.ema: {decay: 0.999}` averages the weights; an average of equal parts is not there",
+    "sync_batchnorm": "`over: 32 samples` on a `batch_norm` says over how many samples, on any number of GPUs",
+    "min_lr": "`training.lr_schedule: {type: cosine, min_factor: 0.1}`: a part of the lr",
+    "tf32": "`training.precision: {matmul: tf32}`",
+    "autocast": "`training.precision: bf16`",
+    "grad_accum": "here it is called `gradient_accumulation_steps`, in `training`",
+    "train_on_inputs": "a `mask` of the loss says which tokens count",
+    "seed_everything": "`seed: 0` stands at the top level",
+    "dataloader": "its keys stand in `data`: `shuffle`, `workers`, `last_batch`",
+}
+_NORMALIZED = "`data.transforms` does it: `- {type: normalize, fields: [image], mean: [0.5], std: [0.25]}`"
+IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
+    "the recipe": {
+        **dict.fromkeys(("include", "base", "_base_", "defaults", "imports", "config", "hydra"), _BASES),
+        **dict.fromkeys(("tags", "notes", "description"), _NOTES),
+        **dict.fromkeys(("resources", "cluster", "slurm", "environment"), _CLUSTER),
+        **dict.fromkeys(("search", "tune", "hyperparameters"), _SWEPT),
+        "version": "`language: 1` is what a recipe is written in, `requires: dtrain>=0.1` the program that reads it",
+        "experiment_name": "`name` says what a run's folder is called",
+        "run_name": "`name` says what a run's folder is called",
+        "train": "the training is described by `training`, its data by `data`",
+    },
+    "`training`": {
+        "dropout": "dropout is a node of the model: `{type: dropout, p: 0.1}`",
+    },
+    "`data`": {
+        **dict.fromkeys(("train", "train_data"), _ROWS),
+        **dict.fromkeys(("validation_split", "test_size", "valid_split"), "`split: {validation: 0.2}`"),
+        **dict.fromkeys(("input", "inputs", "target", "label", "labels", "target_column", "label_column"), _FIELD),
+        **dict.fromkeys(("feature_columns", "x", "y"), _FIELD),
+        **dict.fromkeys(("file", "files", "root", "format"), _SOURCE),
+        **dict.fromkeys(("normalize", "mean", "std", "scale"), _PREPARED),
+        "image_size": "a field of pictures has a size: `fields: {image: {type: image, column: image, size: 224}}`",
+        "sample_packing": "`window: {length: 1024}` cuts a text into samples without padding",
+        "shuffle_buffer": "it is `data.shuffle_window`: samples mixed with each other, where files are read in blocks",
+        "streaming": "rows are read when they are needed: leave it out",
+        "cache": "rows are read when they are needed: leave it out",
+    },
+    "`image`": dict.fromkeys(("normalize", "mean", "std"), _NORMALIZED),
+    "`model`": {
+        **dict.fromkeys(("name", "architecture", "backbone"), _WHOLE),
+        **dict.fromkeys(("num_classes", "hidden_size", "num_layers", "dropout", "input_shape"), _SIZES),
+        **dict.fromkeys(("inputs", "outputs"), _WIRED),
+        **dict.fromkeys(("init", "initializer"), "`parameters: {SELECTOR: {init: {type: normal, std: 0.02}}}`"),
+        "dtype": "`training.precision` says what a run computes in",
+    },
+    "`parallelism`": {
+        **dict.fromkeys(("auto", "ddp", "fsdp", "single"), _A_WORD),
+        **dict.fromkeys(("pp", "pipeline_parallel_size", "num_stages"), _STAGES),
+        **dict.fromkeys(("dp_size", "data_parallel_size", "dp"), _SHARED_OUT),
+        "micro_batches": "a pipeline has `microbatches`",
+    },
+    "`layout`": {
+        **dict.fromkeys(("machines", "ranks", "world_size", "device_count", "cuda", "gpu"), _DEVICES),
+        "memory": "`hardware: h100-sxm` says what a plan estimates for; `dtrain plan` shows what a step needs",
+    },
+    "`checkpoint`": {
+        "save_last": "the last checkpoint is always kept: leave it out",
+        "best_metric": "`best: {metric: validation/accuracy, mode: max}`",
+        "mode": "`best: {metric: validation/accuracy, mode: max}`",
+        "async": "how a checkpoint is written is not a choice: leave it out",
+    },
+    "`logging`": {
+        "every_n_steps": _LOGGED,
+        "level": "`dtrain run --quiet` shows less",
+    },
+    "`evaluation`": {
+        **dict.fromkeys(("num_samples", "limit", "limit_val_batches"), _PART),
+        "val_sets": "here it is called `sets`",
+    },
+    "`objective`": {
+        **dict.fromkeys(("weight", "target", "label", "input"), f"it is a key of a loss: {_LOSS}"),
+        "metric": "`metrics: [accuracy]`",
+    },
+}
+
+_NO_SPLIT_LAYERS = "layers are not split over ranks yet: `fsdp` shards their parameters, `pipeline` cuts between them"
+MODES = {  # of parallelism, by letters alone
+    **dict.fromkeys(("deepspeed", "zero1", "zero2"), ZERO),
+    **dict.fromkeys(("megatron", "tensor", "tensorparallel", "tp"), _NO_SPLIT_LAYERS),
+    **dict.fromkeys(("hsdp", "hybridshard"), "`parallelism: {data: {replicate: 2, shard: all}}`: copies of shards"),
+    "horovod": "`ddp` averages gradients over ranks that each hold the whole model",
+}
+
+
+def hint_for(key: str, where: str) -> str | None:
+    """`where`: what messages call the mapping that it stands in."""
+    return IN_SECTIONS.get(where, {}).get(key) or ANYWHERE.get(key)

@@ -1,0 +1,127 @@
+"""What to write in the place of a value of the wrong type, where that is certain: words of YAML 1.1, quotes too many or
+too few."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import NamedTuple
+
+from declarative_train.core.diagnostics.diagnostic import Fix
+from declarative_train.source.node import Node, Scalar
+
+_WORDS_OF_1_1 = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:[_,]\d{3})+|[+-]?\d+(?:_\d+)+")
+_ROUND = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGbB])")
+_LETTERS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_FORMULA = re.compile(r"[\d.eE+\-]+(?:\s*(?:\*\*|//|[-*/+])\s*[\d.eE+\-]+)+")
+_TUPLE = re.compile(r"\(([^()\[\]{}]*)\)")
+_NUMBERS_IN_TEXT = re.compile(r"(\d+(?:\s*,\s*\d+)+)")
+_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(epoch|step|sample)s?")
+_NUMBERS = ("int_type", "int_from_float", "float_type")
+_ALL = ("all", "auto", "max", "-1")
+_ENDLESS = ("inf", "infinity", "infinite", ".inf", "-1")
+WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: what is to be found by itself elsewhere
+    "gpus": dict.fromkeys(_ALL, "say how many: `gpus: 2`; `dtrain doctor` counts them; a plan is made before it runs"),
+    "gpus_per_node": dict.fromkeys(_ALL, "say how many each node has: `gpus_per_node: 8`"),
+    "nodes": dict.fromkeys(_ALL, "say how many: `nodes: 4`"),
+    "global_batch_size": {
+        "auto": "say how many samples a step has: results depend on it; `microbatch_size` and "
+        "`gradient_accumulation_steps` fit it into memory"
+    },
+    "microbatch_size": {"auto": "say how many, or leave it out; `dtrain plan` estimates the memory"},
+    "epochs": dict.fromkeys(
+        _ENDLESS,
+        "a run has a length, on which its lr schedule rests: say one, and stop it by `early_stop` or `max_time`",
+    ),
+    "steps": dict.fromkeys(
+        _ENDLESS,
+        "a run has a length, on which its lr schedule rests: say one, and stop it by `early_stop` or `max_time`",
+    ),
+    "workers": {"auto": "say how many loader processes a rank has: `workers: 2`; with 0 it reads by itself"},
+}
+_NO_BATCH = "`B` is the batch where a shape begins, and nowhere else"
+_FOR_THE_BATCH = {  # by key
+    "dim": "the batch stays as it is: the first dimension of a sample is 1, the last is -1",
+    "dims": "in an order the batch is 0, and the first: [0, 2, 1]",
+    "shape": "this is a shape without the batch: leave it out",
+    "sizes": "these are the sizes that one dimension becomes: leave the batch out",
+}
+
+
+class ValueHint(NamedTuple):
+    help: str | None = None
+    fixes: tuple[Fix, ...] = ()
+
+
+def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
+    """`kind`: pydantic's word for the type that was wanted; `key`: what the value is given to."""
+    if not isinstance(node, Scalar) or node.value is None:
+        return ValueHint()
+    if node.template is not None:
+        return _of_template(node) if kind in _NUMBERS else ValueHint()
+    if kind == "string_type":
+        return _write(node, f'"{node.text}"')
+    if (note := WORDS_FOR_NUMBERS.get(key.rpartition(".")[2], {}).get(node.text.strip().lower())) is not None:
+        return ValueHint(note)
+    if isinstance(node.value, float) and node.value.is_integer() and kind in ("int_type", "int_from_float"):
+        return _write(node, str(int(node.value)))
+    if not isinstance(node.value, str):
+        return ValueHint()
+    word = _WORDS_OF_1_1.get(node.value.lower())
+    if word is not None:
+        return _write(node, word) if kind == "bool_type" else ValueHint(f"`{node.text}` is a text in YAML 1.2")
+    text = node.value.strip()
+    if text == "B" and kind in _NUMBERS:
+        return ValueHint(_FOR_THE_BATCH.get(key.partition(".")[0], _NO_BATCH))
+    if kind not in _NUMBERS:
+        return _of_list(node, text)
+    if (with_unit := _WITH_UNIT.fullmatch(text)) is not None and key.endswith(f"{with_unit[2]}s"):
+        return _write(node, with_unit[1])  # `epochs: 3 epochs`
+    return _of_number(node, text, kind, is_share=not key.endswith("epochs"))
+
+
+def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
+    """A number in a form that YAML has not: a percentage, a thousand with a mark or a letter, a formula."""
+    if node.quoted and _is_number(text):
+        return ValueHint("write it without quotes", _edit(node, text))
+    if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:
+        return _write(node, f"{Decimal(share[1]) / 100:f}")
+    if _GROUPED.fullmatch(text):
+        return _write(node, text.replace(",", "").replace("_", ""))
+    if (round_number := _ROUND.fullmatch(text)) is not None:
+        number = Decimal(round_number[1]) * _LETTERS[round_number[2].lower()]
+        return ValueHint(f"write `{number:f}`") if number == number.to_integral_value() else ValueHint()
+    if _FORMULA.fullmatch(text):
+        return ValueHint(f'a template computes: `"{{{{ {text} }}}}"`')
+    return _of_list(node, text)
+
+
+def _of_list(node: Scalar, text: str) -> ValueHint:
+    """Python's tuple where a list is wanted, or may stand for a number per dimension."""
+    tuple_ = _TUPLE.fullmatch(text) or _NUMBERS_IN_TEXT.fullmatch(text)
+    return ValueHint() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
+
+
+def _of_template(node: Scalar) -> ValueHint:
+    if isinstance(node.value, float):
+        return ValueHint("`//` divides without a rest, `| int` cuts one off")
+    return ValueHint("a template keeps the type of its value only when nothing stands around it, not even a space")
+
+
+def _write(node: Scalar, text: str) -> ValueHint:
+    return ValueHint(f"write `{text}`", _edit(node, text))
+
+
+def _edit(node: Scalar, text: str) -> tuple[Fix, ...]:
+    is_plain = not node.pieces and node.span.line == node.span.end_line
+    return (Fix(node.span, text, safe=True),) if is_plain else ()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,65 @@
+"""Any word that somebody looks for: a key of the language, a function, or the word of another tool."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cache
+
+from declarative_train.components.expressions.functions import FUNCTIONS
+from declarative_train.core.diagnostics.suggest import is_slip, nearest
+from declarative_train.recipe.hints import aliases, relocated_keys
+from declarative_train.recipe.hints.key_places import home_of, paths_of
+from declarative_train.recipe.schema import schema
+
+_MOST = 3  # places that are named for one key
+
+
+def find_word(word: str, names: Collection[str]) -> str | None:
+    """Return where the recipe language has `word`, or says it otherwise; None where nothing is known about it. `names`:
+    all that can be named by a `type`."""
+    for each in dict.fromkeys((word, word.lower())):
+        found = [said for said in (_as_type(each, names), _as_key(each), _elsewhere(each)) if said is not None]
+        if found:
+            return "; ".join(found)
+    close = nearest(word, names)
+    return f"did you mean `{close}`?" if close is not None and is_slip(word, close, names) else None
+
+
+def _as_type(word: str, names: Collection[str]) -> str | None:
+    """Return the name here of another library's class, or the way to do without it."""
+    here, letters = aliases.type_here(word, names), aliases.letters(word)
+    return (
+        f"here it is called `{here}`" if here else aliases.NOT_BUILT.get(letters) or relocated_keys.MODES.get(letters)
+    )
+
+
+def _as_key(word: str) -> str | None:
+    """Return the places of a key of the language, or of a function of expressions."""
+    places = paths_of(word)
+    if not places:
+        places = [name.rpartition(".")[2] for name, keys in _definitions().items() if word in keys]
+    if not places:
+        return "it is a function of expressions" if word in FUNCTIONS else None
+    more = f" and {len(places) - _MOST} more" if len(places) > _MOST else ""
+    return f"it is a key of {', '.join(f'`{place}`' if place else 'the top level' for place in places[:_MOST])}{more}"
+
+
+@cache
+def _definitions() -> dict[str, frozenset[str]]:
+    """Return the keys of every mapping of the language, by its name in the schema."""
+    return {name: frozenset(each.get("properties", ())) for name, each in schema()["$defs"].items()}
+
+
+def _elsewhere(word: str) -> str | None:
+    """Return the way to say another tool's word."""
+    if word in aliases.OTHERWISE:
+        key, rest = aliases.OTHERWISE[word]
+        return f"here it is called `{key}`, {rest}"
+    hints = (
+        each[word]
+        for each in (aliases.NOTES, relocated_keys.ANYWHERE, *relocated_keys.IN_SECTIONS.values())
+        if word in each
+    )
+    if (hint := next(hints, None)) is not None or word not in aliases.KEYS:
+        return hint
+    return home_of(word) or f"here it is called `{aliases.KEYS[word][0]}`"

@@ -1,0 +1,77 @@
+"""What happens inside a shipped block, reported at the place of the recipe that caused it.
+
+The body of a shipped block is not the user's: where it hands on a param, the value that the recipe gives is the place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from collections.abc import Mapping as MappingABC
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.names import NAME
+from declarative_train.core.span import Span
+from declarative_train.recipe.model.blocks import BlockDefinition
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
+
+_PARAM = re.compile(rf"\bparams\.({NAME})")
+
+
+def seen_from_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
+    """`fields` and `at`: what the node gives the block, and its `type`. Where the line inside reads one param that
+    the node gives, that value is the place."""
+    assert block.file is not None
+    if problem.span.path != block.file.path:
+        return problem
+    line = block.file.text.splitlines()[problem.span.line - 1]
+    end = problem.span.end_column if problem.span.end_line == problem.span.line else len(line) + 1
+    read = set(_PARAM.findall(line[problem.span.column - 1 : end - 1]))
+    given = [entry.value.span for entry in fields if entry.name in read]
+    return problem._replace(
+        span=given[0] if len(given) == 1 else at,
+        message=f"inside the shipped block `{block.name}`: {problem.message}",
+        related=(*problem.related, Related(problem.span, "it shows here")),
+        fixes=(),
+    )
+
+
+def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
+    """Where the params that a node gives were typed, as far as that is outside of shipped blocks."""
+    if block.file is None:
+        return {}
+    return {entry.name: entry.value.span for entry in fields if entry.value.span.path != block.file.path}
+
+
+def placed_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
+    """`rendered` with the place of each value that is one param's: there, not in the template that reads it."""
+    if written is rendered or not spans:
+        return rendered
+    if isinstance(written, Scalar):
+        read = set(_PARAM.findall(written.text))
+        span = spans.get(read.pop()) if len(read) == 1 else None
+        return rendered if span is None else _moved(rendered, span)
+    if isinstance(written, Sequence) and isinstance(rendered, Sequence):
+        pairs = zip(written.items, rendered.items, strict=True)
+        return Sequence(tuple(placed_outside(old, new, spans) for old, new in pairs), rendered.span)
+    if isinstance(written, Mapping) and isinstance(rendered, Mapping):
+        both = zip(written.entries, rendered.entries, strict=True)
+        entries = (Entry(new.key, placed_outside(old.value, new.value, spans)) for old, new in both)
+        return Mapping(tuple(entries), rendered.span)
+    return rendered
+
+
+def _moved(node: Node, span: Span) -> Node:
+    if isinstance(node, Sequence):
+        return Sequence(tuple(_moved(item, span) for item in node.items), span)
+    if isinstance(node, Mapping):
+        return Mapping(node.with_values(lambda entry: _moved(entry.value, span)).entries, span)
+    return node._replace(span=span)
+
+
+def field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:
+    """The place of every value, nested ones by dotted names."""
+    for entry in fields:
+        yield f"{prefix}{entry.name}", entry.value.span
+        if isinstance(entry.value, Mapping):
+            yield from field_spans(entry.value, f"{prefix}{entry.name}.")

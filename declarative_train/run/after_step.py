@@ -1,0 +1,127 @@
+"""What follows a step now and then: evaluations, what they decide, checkpoints, the last look at the test sets."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from declarative_train.engine.failures import CheckpointFailure
+from declarative_train.run.evaluate import undefined
+from declarative_train.run.event import CheckpointSaved, Event, Notice
+from declarative_train.run.run_state import RunState, is_better
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.run.checkpoint import Checkpoints
+    from declarative_train.run.evaluate import Evaluator
+
+
+class AfterStep:
+    """One for a session. What an evaluation found is kept in the state, which checkpoints take along."""
+
+    def __init__(self, plan: Plan, state: RunState, evaluator: Evaluator, checkpoints: Checkpoints) -> None:
+        self._plan = plan
+        self._state = state
+        self._evaluator = evaluator
+        self._checkpoints = checkpoints
+        self._saved_step: int | None = None
+        self._under_way: CheckpointSaved | None = None
+        self._begun_s = 0.0
+        self._recent: dict[str, float] = {}
+
+    def evaluations(self) -> Iterator[Event]:
+        """Of every set that is looked at on the way, and texts."""
+        for name in self._plan.evaluation.sets if self._plan.evaluation else ():
+            yield from self.evaluated(name)
+        if self._evaluator.writer is not None:
+            yield self._evaluator.writer(self._state.step)
+
+    def evaluated(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
+        """`weights_step`: when the weights are not the last ones."""
+        event, notices = self._evaluator(name, self._state.step)
+        self._state.values |= event.values
+        self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
+        self._recent |= event.values
+        yield event
+        yield from self._evaluator.shown
+        yield from (Notice(message, time.time()) for message in notices)
+
+    def take_evaluations(self) -> dict[str, float]:
+        taken, self._recent = self._recent, {}
+        return taken
+
+    def judge(self) -> tuple[bool, bool]:
+        """(best so far, end early), from the evaluations of this step."""
+        state, checkpoint, early = self._state, self._plan.checkpoint, self._plan.training.early_stop
+        improved = False
+        if checkpoint is not None and checkpoint.best_metric is not None:
+            value = state.values[checkpoint.best_metric]
+            improved = is_better(value, state.best_value, checkpoint.best_mode)
+            if improved:
+                state.best_value, state.best_step = value, state.step
+        if early is None:
+            return improved, False
+        value = state.values[early.metric]
+        if is_better(value, state.stop_value, early.mode):
+            state.stop_value, state.stop_step = value, state.step
+        return improved, state.step - state.stop_step >= early.patience_steps
+
+    def save(self, improved: bool, *, wanted: bool) -> Iterator[Event]:
+        """`wanted`: somebody asked to stop, so there must be a checkpoint even if the recipe has none."""
+        checkpoint = self._plan.checkpoint
+        if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
+            return
+        yield from self.written(wait=True)
+        self._begun_s = time.monotonic()
+        keep = checkpoint.keep if checkpoint is not None else 1
+        path = self._checkpoints.save(self._state, is_best=improved, keep=keep)
+        self._saved_step = self._state.step
+        self._under_way = CheckpointSaved(self._state.step, path, improved, 0.0, 0.0)
+        yield from self.written()
+
+    def written(self, *, wait: bool = False) -> Iterator[Event]:
+        """The checkpoint that is being written, once it is there. Raises what the writing raised."""
+        if self._under_way is None or (self._checkpoints.is_writing and not wait):
+            return
+        self._checkpoints.wait()
+        under_way, self._under_way = self._under_way, None
+        yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
+
+    def final(self) -> Iterator[Event]:
+        """The sets that are looked at once, on the best weights."""
+        sets = self._plan.evaluation.final_sets if self._plan.evaluation else ()
+        if not sets:
+            return
+        best = self._state.best_step
+        if best is None:
+            names = ", ".join(sets)
+            yield Notice(f"{names}: on the last weights, as checkpoint.best is not set", time.time())
+        elif best != self._state.step:
+            try:
+                self._checkpoints.load_model(self._checkpoints.at(best))
+            except CheckpointFailure as failure:
+                best = None
+                why = f"{', '.join(sets)}: on the last weights, as the best ones cannot be read: {failure}"
+                yield Notice(why, time.time(), is_warning=True)
+            else:
+                yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())
+        for name in sets:
+            yield from self.evaluated(name, weights_step=best)
+
+    def undefined(self, values: dict[str, float]) -> Iterator[Event]:
+        """Report each last value that is nan, and is not one of a loss term."""
+        for name, value in values.items():
+            if math.isnan(value) and not name.partition("/")[2].startswith("loss"):
+                yield Notice(f"at the end, {undefined(name)}", time.time(), is_warning=True)
+
+    def summary(self) -> tuple[dict[str, float], dict[str, int]]:
+        """The latest of every value, and the step of each."""
+        state, checkpoint = self._state, self._plan.checkpoint
+        values, steps = dict(state.values), dict(state.value_steps)
+        if checkpoint is not None and state.best_value is not None and state.best_step is not None:
+            values[f"best/{checkpoint.best_metric}"] = state.best_value
+            steps[f"best/{checkpoint.best_metric}"] = state.best_step
+        return values, steps

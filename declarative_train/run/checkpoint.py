@@ -1,0 +1,374 @@
+"""The state of a run to a checkpoint and back, on any layout.
+
+Tensors go through DCP under names that every mode shares: `model/<parameter or buffer>`, `ema/<parameter>` for moving
+averages, and `optimizer/<parameter>/<entry>`. What an optimizer remembers as a plain number, and the run's small state,
+stand in the manifest.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed, nn
+
+from declarative_train.components.layers.modules.packed import as_written, packed_in, unpacked
+from declarative_train.components.texts.tokenizer import copies
+from declarative_train.data.batch_slices import samples_until
+from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, damage, read_entry
+from declarative_train.engine.engine import Engine
+from declarative_train.engine.failures import CheckpointFailure, first_line
+from declarative_train.engine.step import frozen_base
+from declarative_train.engine.step.load_weights import write_packed
+from declarative_train.files.open_files import shown
+from declarative_train.plan.codec import to_masked_json
+from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
+from declarative_train.run.run_state import RunState
+from declarative_train.run.signals import SAVING, limit_s
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+# what every rank holds whole, one of them writes sooner than all of them agree on who writes what
+BY_ONE_RANK_BYTES = 64 << 20
+SWITCH_S = 2e-4  # from one thread of the interpreter to another, while DCP is imported
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one checkpoint is to hold. `alone`: this rank writes all of it."""
+
+    step: int
+    best_step: int | None
+    keep: int
+    tensors: dict[str, torch.Tensor]
+    numbers: dict[str, float]
+    shapes: dict[str, list[int]]
+    manifest: dict[str, Any]
+    alone: bool
+
+
+class Checkpoints:
+    """Saves and loads for all ranks together: every rank calls the same methods in the same order.
+
+    `checkpoint.background`: tensors are copied to the host, and a thread writes the copies while training goes on, one
+    checkpoint at a time. Its ranks agree in a group of their own: messages of two threads in one group would be taken
+    for each other. torch's `async_save` does as much, but for what comes behind the tensors (decisions, 25).
+    """
+
+    def __init__(
+        self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
+    ) -> None:
+        """`before_publishing` is called on rank 0 for each checkpoint, before it exists."""
+        self.store = store
+        self._before_publishing = before_publishing
+        self._plan = plan
+        self._plan_text = to_masked_json(plan).encode()  # it is looked at, and never run
+        self._engine = engine
+        self._alone = not (distributed.is_available() and distributed.is_initialized())
+        self._rank = 0 if self._alone else distributed.get_rank()
+        self._num_ranks = 1 if self._alone else distributed.get_world_size()
+        self._background = plan.checkpoint is not None and plan.checkpoint.background
+        self._thread = ThreadPoolExecutor(1, "checkpoint") if self._background else None
+        self._under_way: Future[None] | None = None
+        self._group = None
+        if self._background and not self._alone and not engine.is_replicated:
+            limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
+            self._group = distributed.new_group(backend="gloo", timeout=limit)
+        components = [plan.data.source, *(field.component for field in plan.data.fields)]
+        self._tokenizers = copies(components) if self._rank == 0 else {}  # now: the files may be gone when it is saved
+        self._in_base = {name for _, names in frozen_base.named_by(plan) for name in names}
+        self._base: list[frozen_base.Record] | None = None
+
+    def look_at_base(self) -> None:
+        """What the files of the frozen base are now, which checkpoints name. Raises RunFailure."""
+        if self._base is None and self._rank == 0:
+            self._base = frozen_base.recorded(self._plan)
+
+    def import_ahead(self) -> None:
+        """Import DCP beside the first steps, before it is needed. Not on a rank for which another one writes."""
+        expected_bytes = 3 * _num_bytes(model_tensors(self._engine.model))  # with what Adam remembers
+        if self._rank == 0 or not self._by_one_rank(expected_bytes):
+            threading.Thread(target=_import, name="import", daemon=True).start()
+
+    def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
+        """The path of the new checkpoint, which in the background is there when `wait` returns. Raises OSError when the
+        place cannot be written, also that of the one before."""
+        self.wait()
+        with SAVING.going_on():  # nobody who was asked to stop leaves meanwhile
+            taken = self._taken(state, is_best=is_best, keep=keep)
+            if taken is not None and self._thread is None:
+                self._write(taken)
+        if taken is not None and self._thread is not None:
+            self._under_way = self._thread.submit(self._write_beside, replace(taken, tensors=on_host(taken.tensors)))
+        return self.store.path(state.step)
+
+    @property
+    def is_writing(self) -> bool:
+        return self._under_way is not None and not self._under_way.done()
+
+    def wait(self) -> None:
+        """Until the checkpoint that is being written is there. Raises what the writing raised."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def settle(self) -> None:
+        """Before this process leaves with a failure: what is being written may still become whole."""
+        if self._under_way is not None:
+            wait_for([self._under_way], limit_s("DTRAIN_SAVE_S"))
+
+    def _taken(self, state: RunState, *, is_best: bool, keep: int) -> Taken | None:
+        """None on a rank for which another one writes."""
+        self._engine.synchronize_buffers()
+        if self._engine.loss_scale is not None:
+            state.loss_scale = self._engine.loss_scale.state()
+        remembered, numbers = optimizer_entries(self._engine)
+        self.look_at_base()
+        held = {name: item for name, item in model_tensors(self._engine.model).items() if not self._is_in_base(name)}
+        packed = {f"model/{name}": each for name, each in packed_in(self._engine.model).items()}
+        held |= {name: unpacked(item, packed[name]) for name, item in held.items() if name in packed}
+        tensors = held | average_tensors(self._engine) | remembered
+        alone = self._alone or self._by_one_rank(_num_bytes(tensors))
+        if alone and self._rank != 0:
+            return None
+        if self._rank == 0:
+            self._before_publishing()
+        shapes = {
+            name: [tensor.shape[0], packed[name].columns] if name in packed else list(tensor.shape)
+            for name, tensor in model_tensors(self._engine.model).items()
+        }
+        manifest = self._manifest(state, is_best)
+        return Taken(state.step, state.best_step, keep, tensors, numbers, shapes, manifest, alone)
+
+    def _write_beside(self, taken: Taken) -> None:
+        with SAVING.going_on():
+            self._write(taken)
+
+    def _write(self, taken: Taken) -> None:
+        """Raises OSError, or CheckpointFailure where a store on the network does not take it."""
+        try:
+            self._write_all(taken)
+        except (OSError, RuntimeError):  # a disk, or another rank
+            raise
+        except Exception as error:  # of the client of the store, which has exceptions of its own
+            if self.store.is_local:
+                raise
+            place, reason = shown(self.store.root), first_line(error)
+            raise CheckpointFailure(
+                f"the checkpoint of step {taken.step} cannot be written to {place}: {reason}"
+            ) from error
+
+    def _write_all(self, taken: Taken) -> None:
+        from declarative_train.engine.checkpoints.format import save_tensors
+
+        if self._rank == 0:
+            self.store.prepare(taken.step)
+        path = self.store.partial_path(taken.step)
+        files = save_tensors(path, taken.tensors, alone=taken.alone, group=self._group)
+        numbers, shapes = taken.numbers, taken.shapes
+        if not taken.alone:
+            files, numbers, shapes = self._gather(files, numbers, shapes)
+        if self._rank == 0:
+            beside = {PLAN: self._plan_text, **self._tokenizers}
+            files = {**files, **{name: self.store.write(taken.step, name, text) for name, text in beside.items()}}
+            self.store.publish(taken.step, taken.manifest | manifest_of(files, numbers, shapes))
+            self.store.retain(taken.keep, taken.best_step)
+
+    def _by_one_rank(self, num_bytes: int) -> bool:
+        """In the background it takes longer, and one copy on the host is enough."""
+        return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
+
+    def at(self, step: int) -> Entry:
+        """The checkpoint of a step, every byte as it was written: each rank reads its share of the files. Raises
+        CheckpointFailure, on all ranks or on none."""
+        entry: Entry | None = None
+        try:
+            entry = read_entry(self.store.path(step))
+            mine = damage(entry, part=self._rank, num_parts=self._num_ranks)
+        except CheckpointFailure as failure:
+            mine = str(failure)
+        reasons: list[str | None] = [mine]
+        if not self._alone:
+            reasons = [None] * self._num_ranks
+            distributed.all_gather_object(reasons, mine)
+        for reason in reasons:
+            if reason is not None:
+                raise CheckpointFailure(reason)
+        assert entry is not None
+        return entry
+
+    def load(self, entry: Entry) -> RunState:
+        """Everything: model, optimizer, small state; of a checkpoint that was read already (`at`, or
+        `CheckpointStore.newest`), as its content is not looked at again. Raises CheckpointFailure."""
+        self.load_model(entry, with_base=True)
+        if self._in_base:  # on what its checkpoint began with, whatever the recipe's files are now
+            self._base = [frozen_base.settled(record, entry.path) for record in entry.manifest.get("base", [])]
+            self._in_base = frozen_base.names_in(self._base)
+        self._load_optimizer(entry)
+        state = RunState.from_json(entry.manifest["state"])
+        if self._engine.loss_scale is not None and state.loss_scale is not None:
+            self._engine.loss_scale.load(state.loss_scale)
+        return state
+
+    def load_model(self, entry: Entry, *, with_base: bool = False) -> None:
+        """Parameters and buffers only; `with_base` False: what is frozen and stands in files is there already."""
+        from declarative_train.engine.checkpoints.format import entries, load_tensors
+
+        records = entry.manifest.get("base", [])
+        wanted = model_tensors(self._engine.model)
+        packed = packed_in(self._engine.model)
+        beside = {f"model/{name}": name for name in frozen_base.names_in(records)}
+        for record in records if with_base else ():
+            source = frozen_base.source_of(record, entry.path)
+            with torch.no_grad():
+                into = {name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted}
+                write_packed(source, into, packed)
+        wanted = {name: item for name, item in wanted.items() if name not in beside}
+        missing = sorted(set(wanted) - set(entries(entry.path)))
+        if missing:
+            raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
+        averages = average_tensors(self._engine)
+        has_averages = averages.keys() <= entries(entry.path).keys()
+        with ExitStack() as written:
+            wanted |= {
+                name: written.enter_context(as_written(item, packed[name.removeprefix("model/")], on_host=True))
+                for name, item in wanted.items()
+                if name.removeprefix("model/") in packed
+            }
+            load_tensors(entry.path, wanted | (averages if has_averages else {}), alone=self._alone)
+        if has_averages:
+            return
+        if self._engine.average is not None:  # the run had none until now
+            self._engine.average.begin_again()
+
+    def _load_optimizer(self, entry: Entry) -> None:
+        from declarative_train.engine.checkpoints.format import entries, load_tensors
+
+        parameters = self._engine.optimizer.parameters
+        targets: dict[str, torch.Tensor] = {}
+        state: dict[str, dict[str, Any]] = {}
+        for key, (size, dtype) in entries(entry.path).items():
+            kind, _, rest = key.partition("/")
+            name, _, word = rest.rpartition("/")
+            if kind != "optimizer" or name not in parameters:
+                continue
+            target = empty_like(parameters[name], size, dtype)
+            targets[key] = state.setdefault(name, {})[word] = target
+        if targets or not self._alone:  # all ranks load together, those of a stage that trains nothing, too
+            load_tensors(entry.path, targets, alone=self._alone)
+        for key, value in entry.manifest["optimizer_numbers"].items():
+            name, _, word = key.rpartition("/")
+            if name in parameters:
+                state.setdefault(name, {})[word] = value
+        self._engine.optimizer.load(state)
+
+    def _manifest(self, state: RunState, is_best: bool) -> dict[str, Any]:
+        plan = self._plan
+        return {
+            "format": FORMAT,
+            "dtrain_version": plan.dtrain_version,
+            "name": plan.name,
+            "step": state.step,
+            "epoch": -(-state.step // plan.batch.steps_per_epoch),
+            "samples": samples_until(state.step, plan.batch, plan.data.set("training").num_samples),
+            "is_best": is_best,
+            "fingerprint": plan.fingerprint,
+            "mode": plan.layout.mode,
+            "num_ranks": self._num_ranks,
+            "time_unix_s": time.time(),
+            "state": state.as_json(),
+            **({"base": self._base_from(state.step)} if self._base else {}),
+        }
+
+    def _base_from(self, step: int) -> list[frozen_base.Record]:
+        return [frozen_base.seen_from(record, self.store.path(step)) for record in self._base or ()]
+
+    def _is_in_base(self, key: str) -> bool:
+        return key.removeprefix("model/") in self._in_base
+
+    def _gather(self, *mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """All ranks' entries of each, on rank 0."""
+        found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
+        distributed.gather_object(mine, found, group=self._group)
+        return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
+
+
+def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies of this rank's part of each: from a GPU at full speed, into memory that torch pins, and keeps for the next
+    time."""
+    copies = {name: tensor.detach().to("cpu", non_blocking=True, copy=True) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()
+    return copies
+
+
+def manifest_of(
+    files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
+) -> dict[str, Any]:
+    """What was saved: `shapes` of the model's tensors, so that a plan can look at them without torch."""
+    return {
+        "optimizer_numbers": dict(numbers),
+        "shapes": {name.removeprefix("model/"): shape for name, shape in shapes.items()},
+        "files": dict(sorted(files.items())),
+    }
+
+
+def _import() -> None:
+    """It takes 0.6 s. A step waits for the interpreter after each of its operations, while this thread has it: up to
+    5 ms unless told otherwise, which would stop the first step until all is imported."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        import_module("declarative_train.engine.checkpoints.format")
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """`model/<name>`: parameters (a tied one once) and persistent buffers."""
+    persistent = model.state_dict(keep_vars=True)
+    found = {name: item.detach() for name, item in model.named_parameters()}
+    found |= {name: item for name, item in model.named_buffers() if name in persistent}
+    return {f"model/{name}": tensor for name, tensor in found.items()}
+
+
+def average_tensors(engine: Engine) -> dict[str, torch.Tensor]:
+    """`ema/<parameter>`, where the run keeps moving averages."""
+    return {} if engine.average is None else {f"{EMA}{name}": item for name, item in engine.average.tensors.items()}
+
+
+def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """(`optimizer/<parameter>/<entry>`: tensor, `<parameter>/<entry>`: number)."""
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, float] = {}
+    for name, word, value in engine.optimizer.state():
+        if isinstance(value, torch.Tensor) and not (word == "step" and value.device.type == "cpu"):
+            tensors[f"optimizer/{name}/{word}"] = value
+        elif isinstance(value, torch.Tensor):
+            numbers[f"{name}/{word}"] = value.item()  # a file of its own would be 500 bytes and half a millisecond
+        elif isinstance(value, int | float):
+            numbers[f"{name}/{word}"] = value
+    return tensors, numbers
+
+
+def empty_like(parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """A place for an entry of the optimizer: laid out as the parameter when it has its shape."""
+    if size == parameter.shape:
+        return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+    return torch.zeros(size, dtype=dtype, device=parameter.device)

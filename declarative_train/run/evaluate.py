@@ -1,0 +1,144 @@
+"""Exact means over a set: every sample once, whatever the number of ranks; sums over the ranks once, at the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from declarative_train.data.batch import Batch
+from declarative_train.engine.devices import exact_device
+from declarative_train.engine.step.metrics import Metrics
+from declarative_train.engine.step.randomness import Randomness, draws
+from declarative_train.run.event import EvaluationDone
+from declarative_train.run.loss_window import no_valid_item
+
+if TYPE_CHECKING:
+    from declarative_train.engine.collectives import Alone, Ranks
+    from declarative_train.engine.step.ema import Average
+    from declarative_train.engine.step.objective import Objective
+    from declarative_train.plan.plan import Plan
+    from declarative_train.run.event import ClassesPredicted, TextsWritten
+    from declarative_train.run.predictions import Predictions
+
+_EVALUATION = 2**32  # tells the draws of an evaluation (`randn_like` in a VAE) from those of training
+
+
+def undefined(metric: str) -> str:
+    """Return the sentence for a metric that is nan."""
+    return f"{metric} is nan: no item counts, the outputs hold nan, or all targets of the set are the same"
+
+
+class Evaluated(Protocol):
+    """What an evaluation needs of the model: an `Engine` has it, and so has a model that is no longer trained."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def dp_rank(self) -> int: ...
+
+    @property
+    def ranks(self) -> Alone | Ranks: ...
+
+    @property
+    def objective(self) -> Objective: ...
+
+    def set_training(self, training: bool) -> None: ...
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None: ...
+
+
+class Evaluator:
+    """`batches(set)`: this rank's share of a set, as many batches on every rank (padded with weight 0). `watched`: what
+    is shown of what the model says; of the last evaluation it stands in `shown`. `writer`:
+    writes the texts of a step."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Evaluated,
+        batches: Callable[[str], Iterable[Batch]],
+        watched: Predictions | None = None,
+        writer: Callable[[int], TextsWritten] | None = None,
+    ) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._batches = batches
+        of_average = plan.evaluation is not None and plan.evaluation.weights == "ema"
+        self._average: Average | None = getattr(engine, "average", None) if of_average else None
+        self._watched = watched
+        self.writer = writer
+        self.shown: list[ClassesPredicted] = []
+        self._device = exact_device(engine.device)
+        self._metrics = Metrics(plan, self._device, training=False)
+        needed = draws(plan.graph, plan.plugins)
+        self._told_empty: set[tuple[str, int]] = set()
+        self._reported_nan: set[str] = set()
+        self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
+
+    def __call__(self, name: str, step: int) -> tuple[EvaluationDone, list[str]]:
+        """All ranks together, between two steps; what was found, and notices. The engine is left ready to train."""
+        begun_s = time.monotonic()
+        engine = self._engine
+        size = len(engine.objective.terms)
+        totals = torch.zeros(2 * size + 1, dtype=torch.float64, device=self._device)
+        engine.set_training(False)
+        if self._average is not None:
+            self._average.exchange()
+        if self._watched is not None:
+            self._watched.begin(name)
+        with torch.no_grad():
+            for position, batch in enumerate(self._batches(name)):
+                self._randomness.begin(0, position)
+                self._add(batch, totals)
+            for term, value in engine.objective.rests():
+                totals[term] += value.double()
+        if self._average is not None:
+            self._average.exchange()
+        engine.set_training(True)
+        sums, counts, rows = torch.split(engine.ranks.sum(totals), [size, size, 1])
+        metrics = self._metrics.take(engine.ranks)
+        values = engine.objective.as_values(sums, counts) | metrics
+        if self._watched is not None:
+            self.shown = self._watched.take(name, step, engine.ranks)
+        done = EvaluationDone(
+            step=step,
+            epoch=-(-step // self._plan.batch.steps_per_epoch),
+            set=name,
+            values={f"{name}/{key}": value for key, value in values.items()},
+            num_samples=int(rows.item()),
+            seconds=time.monotonic() - begun_s,
+            time_unix_s=time.time(),
+        )
+        return done, [*self._empty(name, counts), *self._undefined(name, metrics)]
+
+    def _empty(self, name: str, counts: torch.Tensor) -> list[str]:
+        """Each term once for each set, at the first evaluation."""
+        found = {(name, term) for term, count in enumerate(counts.tolist()) if not count} - self._told_empty
+        self._told_empty |= found
+        return [f"{name}: {no_valid_item(self._engine.objective, term)}" for _, term in sorted(found)]
+
+    def _undefined(self, name: str, metrics: Mapping[str, float]) -> list[str]:
+        """Return a notice for each metric that is nan, once for each set, at the first evaluation."""
+        found = {f"{name}/{metric}" for metric, value in metrics.items() if math.isnan(value)} - self._reported_nan
+        self._reported_nan |= found
+        return [undefined(metric) for metric in sorted(found)]
+
+    def _add(self, batch: Batch, totals: torch.Tensor) -> None:
+        """Sums and counts of one batch, on the device."""
+        engine = self._engine
+        values = engine.forward(batch)
+        if values is None:
+            return
+        if self._watched is not None:
+            self._watched.add(values, batch)
+        row_weight = None if batch.row_weight is None else batch.row_weight.to(self._device)
+        size = len(engine.objective.terms)
+        totals[:size] += torch.stack([value.double() for value in engine.objective.sums(values, row_weight)])
+        totals[size : 2 * size] += engine.objective.counts(values, row_weight, batch.num_rows)
+        totals[2 * size] += batch.num_rows
+        self._metrics.update(values, row_weight)

@@ -1,0 +1,123 @@
+"""Run a plan on this machine: the parent decides the device, makes the run's folder, starts the ranks, tells the end.
+
+Exit codes: 0 fine; 3 the run failed; 75 stopped early, with a checkpoint to go on from.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.engine.devices import choose_device, num_gpus
+from declarative_train.engine.failures import RunFailure, describe_failure, explain, write_failure
+from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
+from declarative_train.run.processes import launch_ranks, leave_unsaved, report, say, tell_stopping
+from declarative_train.run.signals import EXIT_FAILED, StopRequest, late
+from declarative_train.run.storage.run_dir import open_place
+from declarative_train.run.storage.run_lock import RunLock
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: its exit code, its folder (None: none could be made), and of a failure the lines that say why,
+    which nobody has printed yet."""
+
+    code: int
+    run_dir: Path | None = None
+    why: tuple[str, ...] = ()
+
+
+def run(
+    plan: Plan,
+    *,
+    resume: str | None = None,
+    max_steps: int | None = None,
+    quiet: bool = False,
+    sinks: SinkFactory | None = None,
+) -> int:
+    """As `launch`, for a command: a failure is reported on standard error."""
+    outcome = launch(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks)
+    say(outcome.why)
+    return outcome.code
+
+
+def launch(
+    plan: Plan,
+    *,
+    resume: str | None = None,
+    max_steps: int | None = None,
+    quiet: bool = False,
+    sinks: SinkFactory | None = None,
+    hosted: bool = False,
+    folder: Path | None = None,
+) -> Outcome:
+    """`resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps; `sinks`: instead of
+    the terminal and the plan's; `folder`: the run's, in place of a new one among those of its recipe.
+    `hosted`: this process outlives the run, whatever happens (a notebook): a second interrupt raises
+    KeyboardInterrupt."""
+    lock = RunLock()
+    run_dir: Path | None = None
+    try:
+        device_kind, notices = choose_here(plan)
+        if sinks is None:
+            check_sinks(plan)
+            sinks = default_sinks(quiet, plan.logging.sinks, plan.logging.plugins)
+        place = open_place(plan, resume, lock, folder=folder)
+        run_dir = place.run_dir
+        job = Job(plan, device_kind, place, max_steps, sinks, notices, quiet, is_hosted=hosted)
+        code, why = run_here(job) if plan.layout.is_one_process else launch_ranks(job)
+        return Outcome(code, run_dir, tuple(why))
+    except (RunFailure, OSError) as error:
+        return Outcome(EXIT_FAILED, run_dir, (f"dtrain: {explain(error, Path(plan.logging.dir))}",))
+    finally:
+        lock.release()
+
+
+def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
+    """The kind of device, and notices about it. Raises RunFailure."""
+    if plan.layout.num_nodes > 1:
+        raise RunFailure(
+            f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with its number from 0 as NODE "
+            f"and the address of number 0 as HEAD: torchrun --nnodes {plan.layout.num_nodes} --node-rank $NODE "
+            f"--nproc-per-node {plan.layout.gpus_per_node} --master-addr $HEAD --master-port 29500 "
+            "-m declarative_train run ..."
+        )
+    choice = choose_device(plan.layout, 0 if plan.layout.device in ("cpu", "mps") else num_gpus())
+    return choice.kind, () if choice.notice is None else (choice.notice,)
+
+
+def run_here(job: Job) -> tuple[int, list[str]]:
+    """`single` and `dp`: this process is the only rank, without a process group. Its exit code, and the lines of its
+    failure."""
+    from declarative_train.run.rank import FailureContext, run_rank
+
+    watch = StopRequest(
+        on_first=lambda: tell_stopping(job),
+        on_second=interrupt if job.is_hosted else lambda: leave_unsaved(job, "at once"),
+        on_late=lambda: leave_unsaved(job, late()),
+        leave=not job.is_hosted,
+    )
+    watch.install()
+    context = FailureContext(0)
+    try:
+        return run_rank(job, context, lambda: watch.is_asked), []
+    except BaseException as error:  # DCP's CheckpointException is no Exception
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise
+        failure = describe_failure(error, 0, context.stage, context.step, job.run_dir)
+        write_failure(job.failures_dir, failure)
+        return EXIT_FAILED, report(job, failure, 1)
+    finally:
+        watch.restore()
+
+
+def interrupt() -> None:
+    """KeyboardInterrupt in the main thread, at its next line of Python: its handler of signals is the run's now."""
+    main = ctypes.c_ulong(threading.main_thread().ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyboardInterrupt))

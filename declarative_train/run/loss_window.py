@@ -1,0 +1,229 @@
+"""Losses and metrics on the device until the host asks: the means of a logging window and of an epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+
+from declarative_train.core.amounts import counted
+from declarative_train.engine.engine import Engine, StepResult
+from declarative_train.engine.failures import NonFiniteLoss, NoValidItem
+from declarative_train.engine.step.objective import Objective, mean
+
+_ROUNDING = 1e-3  # of a bounded loss, beyond its bounds
+Terms = list[float | None]  # the value of each over a global batch; None: there was no valid item
+
+
+@dataclass(slots=True)
+class Means:
+    """Sums that become means. A term's is over the steps that had an item of it, each the mean of its global batch; a
+    metric is a mean over rows, from parts that are exact over theirs."""
+
+    num_steps: int = 0
+    terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, steps that had an item
+    metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
+
+    def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
+        """Step by step, so that it does not matter to the last bit how many come at once."""
+        self.num_steps += len(steps)
+        if steps:
+            old = self.terms or [(0.0, 0)] * len(steps[0])
+            self.terms = [_added(*sums, column) for sums, column in zip(old, zip(*steps, strict=True), strict=True)]
+        for name, value in metrics.items():
+            if not math.isnan(value):  # nan: there was no item
+                total, rows = self.metrics.get(name, (0.0, 0))
+                self.metrics[name] = total + value * num_rows, rows + num_rows
+
+    @property
+    def is_empty(self) -> bool:
+        """There were steps, and none of them had a valid item."""
+        return self.num_steps > 0 and not any(steps for _, steps in self.terms)
+
+    def as_json(self) -> dict[str, Any]:
+        metrics = {name: list(pair) for name, pair in self.metrics.items()}
+        return {"num_steps": self.num_steps, "terms": [list(pair) for pair in self.terms], "metrics": metrics}
+
+    @classmethod
+    def from_json(cls, entries: Mapping[str, Any]) -> Means:
+        """The inverse of `as_json`; an empty mapping gives means of no step."""
+        terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
+        metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
+        return cls(entries.get("num_steps", 0), terms, metrics)
+
+    def term_means(self, num_terms: int) -> Terms:
+        """None for a term without an item; nan for all of them when no step was kept."""
+        if not self.terms:
+            return [math.nan] * num_terms
+        return [total / steps if steps else None for total, steps in self.terms]
+
+    def metric_means(self) -> dict[str, float]:
+        return {name: total / rows for name, (total, rows) in self.metrics.items()}
+
+
+class LossWindow:
+    """`add` after every step, without the host waiting; `flush` where it waits anyway."""
+
+    def __init__(
+        self, engine: Engine, logging: Means | None = None, epoch: Means | None = None, *, skips: bool
+    ) -> None:
+        self._engine = engine
+        self._skips = skips
+        self._terms = engine.objective.terms
+        self._num_terms = len(self._terms)
+        self._steps: list[int] = []
+        self._results: list[StepResult] = []
+        self._num_rows = 0
+        self._told_empty: set[int] = set()
+        self._reported_bounds: set[int] = set()
+        self.logging = logging or Means()  # those of a resumed run have begun
+        self.epoch = epoch or Means()
+        self.grad_norm: torch.Tensor | None = None
+
+    def add(self, step: int, result: StepResult, num_rows: int) -> None:
+        self._steps.append(step)
+        self._results.append(result)
+        self._num_rows += num_rows
+        if result.grad_norm is not None:
+            self.grad_norm = result.grad_norm
+
+    def flush(self) -> list[str]:
+        """Read everything that waits; notices on steps that were left out. All ranks must call it after the same step.
+
+        Raises NonFiniteLoss when the plan says stop.
+        """
+        if not self._steps:
+            return []
+        engine = self._engine
+        per_step = self._per_step()
+        finite = [all(value is None or math.isfinite(value) for value in values) for values in per_step]
+        notices = []
+        if not all(finite):
+            notices = [self._not_finite(per_step, finite)]
+        kept = [values for values, good in zip(per_step, finite, strict=True) if good]
+        metrics = engine.metrics.take(engine.ranks)
+        for means in (self.logging, self.epoch):
+            means.add(kept, metrics, self._num_rows)
+        notices += self._skipped(finite)
+        notices += self._empty(per_step)
+        notices += self._out_of_bounds(per_step)
+        self._steps, self._results, self._num_rows = [], [], 0
+        return notices
+
+    def take_logging(self) -> Means:
+        taken, self.logging = self.logging, Means()
+        return taken
+
+    def take_epoch(self) -> Means:
+        taken, self.epoch = self.epoch, Means()
+        return taken
+
+    def require_items(self) -> None:
+        """At the end of an epoch. Raises NoValidItem when there was none in all of it: nothing was learned."""
+        if self.epoch.is_empty:
+            raise NoValidItem(
+                f"no item was valid in {counted(self.epoch.num_steps, 'step')}: the mask or ignore_index leaves every "
+                "target out, and nothing was learned; help: look at the mask, the ignore_index and the targets of the "
+                "objective"
+            )
+
+    def _per_step(self) -> list[Terms]:
+        """(steps, L): every term's value over its global batch. The host waits for the device once."""
+        results = self._results
+        shares = self._shares()
+        if not results[0].is_added:
+            shares = self._engine.ranks.sum(shares)
+        if isinstance(results[0].counts, torch.Tensor):
+            both = torch.stack([shares, torch.stack([result.counts for result in results])])  # type: ignore[misc]
+            sums, counts = both.tolist()
+        else:
+            sums, counts = shares.tolist(), [result.counts for result in results]
+        return [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
+
+    def _shares(self) -> torch.Tensor:
+        """(steps, L) float64 on the device: the sums of the chunks, equally many in every step."""
+        flat = [value for result in self._results for sums in result.sums for value in sums]
+        num_steps, size = len(self._results), self._num_terms
+        if not flat:  # a stage that has no loss
+            return torch.zeros((num_steps, size), dtype=torch.float64, device=self._engine.device)
+        chunks = torch.stack(flat).double().view(num_steps, -1, size)
+        return chunks[:, 0] if chunks.shape[1] == 1 else chunks.sum(1)
+
+    def _empty(self, per_step: list[Terms]) -> list[str]:
+        """Each term once, at its first step without a valid item."""
+        if not any(None in values for values in per_step):
+            return []
+        notices = []
+        for step, values in zip(self._steps, per_step, strict=True):
+            for index, value in enumerate(values):
+                if value is None and index not in self._told_empty:
+                    self._told_empty.add(index)
+                    items = no_valid_item(self._engine.objective, index)
+                    notices.append(f"{items} at step {step}: such steps do not count in the means")
+        return notices
+
+    def _out_of_bounds(self, per_step: list[Terms]) -> list[str]:
+        """Return a notice for each term at its first value outside of the bounds of its loss."""
+        notices = []
+        for index, (term, (least, most)) in enumerate(zip(self._terms, self._engine.objective.bounds, strict=True)):
+            if index in self._reported_bounds:
+                continue
+            for step, values in zip(self._steps, per_step, strict=True):
+                value = values[index]
+                if value is None or not math.isfinite(value) or least - _ROUNDING <= value <= most + _ROUNDING:
+                    continue
+                self._reported_bounds.add(index)
+                what = f"loss term `{term.name}`" if self._num_terms > 1 else "the loss"
+                wanted = f"is {least:g} or more" if math.isinf(most) else f"is from {least:g} to {most:g}"
+                notices.append(
+                    f"{what} is {value:.6g} at step {step}, but `{term.component['type']}` {wanted}: its input, target "
+                    "or mask does not hold what this loss takes, such as log-probabilities, shares or weights of 0 or "
+                    "more"
+                )
+                break
+        return notices
+
+    def _not_finite(self, per_step: list[Terms], finite: list[bool]) -> str:
+        first = finite.index(False)
+        term = next(
+            index for index, value in enumerate(per_step[first]) if value is not None and not math.isfinite(value)
+        )
+        name = self._engine.objective.terms[term].name
+        what = "the loss" if self._num_terms == 1 else f"loss term `{name}`"
+        step, value = self._steps[first], per_step[first][term]
+        if not self._skips:
+            hint = "lower training.optimizer.lr, set training.clip_grad_norm, or set training.non_finite: skip"
+            if step == 1:  # which the start values and the first batch make, no update
+                hint = "no update was made yet: look for missing or huge values in the data, and for a logarithm, "
+                hint += "a root or a division of 0 in the expressions"
+            raise NonFiniteLoss(f"{what} is {value}; help: {hint}", step)
+        return f"{what} was {value} at step {step}: {finite.count(False)} of {counted(len(finite), 'update')} left out"
+
+    def _skipped(self, finite: list[bool]) -> list[str]:
+        """Steps with a finite loss whose gradients were not; fp16 finds its scale in this way, and says nothing."""
+        flags = [result.finite for result in self._results if result.finite is not None]
+        if not flags or self._engine.loss_scale is not None or not all(finite):
+            return []
+        good = torch.stack(flags).tolist()
+        if all(good):
+            return []
+        step = self._steps[good.index(False)]
+        return [
+            f"a gradient was not finite at step {step}: {good.count(False)} of {counted(len(good), 'update')} left out"
+        ]
+
+
+def _added(total: float, num_steps: int, values: Sequence[float | None]) -> tuple[float, int]:
+    found = [value for value in values if value is not None]
+    return reduce(add, found, total), num_steps + len(found)  # not `sum`, which rounds otherwise from Python 3.12 on
+
+
+def no_valid_item(objective: Objective, term: int) -> str:
+    """The beginning of a sentence for an error or a warning."""
+    name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
+    return f"no item{name} was valid (its mask or ignore_index leaves every target out)"

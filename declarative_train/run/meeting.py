@@ -1,0 +1,142 @@
+"""The store in which ranks meet that a launcher started, and what a rank reports while it waits for others."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.core.amounts import in_ranges
+from declarative_train.engine.devices import Seat
+from declarative_train.engine.failures import RunFailure
+from declarative_train.engine.launchers import local_rank, started_by
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+COMPILE_TIMEOUT_S = 1800.0  # for all ranks to start, and for rank 0 to read the data and compile
+FIRST_REPORT_S = 10.0  # of a wait
+ARRIVALS_S = 0.02  # between looks for further ranks
+NEEDED = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def meet(rank: int, world: int, seat: Seat) -> tuple[Store, Store]:
+    """Return the store of this attempt, which has the seats of all ranks in it, and the one that lasts over all
+    attempts. Raises RunFailure where the launcher does not say where they are, and where they do not come.
+
+    torchrun keeps one store when it restarts ranks, and what an earlier attempt has left there must not be taken for
+    the present. So each process takes a number, and rank 0 answers every number with its own, the attempt's.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    lasting = PrefixStore("dtrain", _reach(rank))
+    number = lasting.add("arrivals", 1)
+    if rank != 0:
+        with _reported(lambda: f"rank 0 of {world}"):
+            store = PrefixStore(str(take(lasting, f"attempt/{number}")), lasting)
+        put(store, f"seat/{rank}", seat)
+        return store, lasting
+    store = PrefixStore(str(number), lasting)
+    put(store, "seat/0", seat)
+
+    def missing() -> str:
+        gone = [each for each in range(world) if not store.check([f"seat/{each}"])]
+        return f"{'ranks' if len(gone) > 1 else 'rank'} {in_ranges(gone)} of {world}"
+
+    answered, deadline_s = 0, time.monotonic() + COMPILE_TIMEOUT_S
+    with _reported(missing):
+        while not store.check([f"seat/{each}" for each in range(world)]):
+            while answered < lasting.add("arrivals", 0):
+                answered += 1
+                put(lasting, f"attempt/{answered}", number)
+            if time.monotonic() > deadline_s:
+                raise RunFailure(f"{missing()} did not start within {COMPILE_TIMEOUT_S:.0f} s")
+            time.sleep(ARRIVALS_S)
+    return store, lasting
+
+
+def _reach(rank: int) -> Store:
+    """Return the store of all ranks: torchrun's own, or the one that rank 0 opens here."""
+    from torch.distributed import DistNetworkError, TCPStore
+
+    launcher = started_by()
+    missing = [name for name in NEEDED if not os.environ.get(name)]
+    if missing:
+        raise RunFailure(
+            f"{launcher.rank} and {launcher.world} are set, so this is one rank of many, and {' and '.join(missing)} "
+            f"{'are' if len(missing) > 1 else 'is'} not; help: set the address and a free port of rank 0's machine, "
+            f"or start with torchrun, or unset {launcher.rank} and {launcher.world}"
+        )
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    if not port.isdigit():
+        raise RunFailure(f"MASTER_PORT is `{port}`, not a number; help: set it to a free port of rank 0's machine")
+    limit = timedelta(seconds=COMPILE_TIMEOUT_S)
+    if rank == 0 and not has_agent_store():
+        listening = _listen(address, int(port))
+        return TCPStore(
+            address, int(port), None, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
+    try:
+        with _reported(lambda: f"rank 0 at {address}, port {port}"):
+            return TCPStore(address, int(port), None, False, limit)
+    except DistNetworkError:
+        raise RunFailure(
+            f"rank 0 at {address}, port {port}, did not answer within {COMPILE_TIMEOUT_S:.0f} s; help: see whether "
+            "it runs, and whether a firewall is between"
+        ) from None
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens for the other ranks: on the loopback where they are asked to come there."""
+    try:
+        if address == "localhost" or address.startswith("127."):
+            return socket.create_server((address, port))
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
+        raise RunFailure(
+            f"cannot listen on port {port} of {socket.gethostname()}: {reason}; help: set MASTER_PORT to a free port, "
+            "the same on every machine"
+        ) from None
+
+
+def has_agent_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+@contextmanager
+def _reported(awaited: Callable[[], str]) -> Iterator[None]:
+    """Report what this process waits for, at growing intervals; on one rank of a machine, where that is known."""
+    done, begun_s = threading.Event(), time.monotonic()
+
+    def report() -> None:
+        pause_s = FIRST_REPORT_S
+        while not done.wait(pause_s):
+            waited_s = pause_s = time.monotonic() - begun_s
+            print(f"dtrain: waiting for {awaited()} ({waited_s:.0f} s)", file=sys.stderr, flush=True)
+
+    if local_rank() in (None, 0):
+        threading.Thread(target=report, name="waiting", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def put(store: Any, key: str, value: object) -> None:
+    """`Any`: torch's annotation leaves out that a value may be bytes."""
+    store.set(key, pickle.dumps(value))
+
+
+def take(store: Store, key: str) -> Any:
+    """Waits until it is there. It comes from a rank of this run, which may run any code anyway."""
+    return pickle.loads(store.get(key))

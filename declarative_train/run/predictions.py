@@ -1,0 +1,197 @@
+"""What evaluations on the way took for what: counts of classes, and what is said of a few samples, always the same.
+
+Sums on the device until the end of an evaluation, then they are added over the ranks: a rank holds what its own rows
+say, and zeros for the rest. K samples.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from declarative_train.data.batches import spread
+from declarative_train.engine.devices import exact_device
+from declarative_train.plan.output_semantics import Meaning, meanings
+from declarative_train.run.event import Answer, ClassesPredicted, Picture
+
+if TYPE_CHECKING:
+    from declarative_train.data.batch import Batch
+    from declarative_train.data.spec import FieldSpec
+    from declarative_train.engine.collectives import Alone, Ranks
+    from declarative_train.engine.step.objective import Values
+    from declarative_train.plan.plan import Plan
+
+MOST_CLASSES = 40  # of a table that is counted: more would be dots
+NUM_SAMPLES = 8
+_LONGEST_SIDE = 128  # of a picture, in pixels
+_COLOURS = (1, 3)
+_PRESENT, _TARGET, _SAID, _PROBABILITY, _IS_SHOWN = range(5)
+
+
+def predictions(plan: Plan, device: torch.device) -> Predictions | None:
+    """None: nothing of the run is shown as classes, or nobody draws."""
+    settings = plan.logging.sinks.get("tensorboard")
+    if settings is None or plan.evaluation is None or not settings.get("pictures", True):
+        return None
+    whole = {term.input for term in plan.objective.terms if term.component.get("chunks") is None}
+    shown = [one for one in meanings(plan) if one.output in whole and _num_classes(one) in range(2, MOST_CLASSES + 1)]
+    return Predictions(plan, shown, exact_device(device)) if shown else None
+
+
+class Predictions:
+    """Of one evaluation at a time: `begin`, `add` for each batch, `take`. All ranks alike."""
+
+    def __init__(self, plan: Plan, shown: list[Meaning], device: torch.device) -> None:
+        self._plan, self._device = plan, device
+        self._classes = [_OneOutput(one, device) for one in shown]
+        self._picture = _picture_field(plan)
+        self._wanted = np.zeros(0, np.int64)
+
+    def begin(self, name: str) -> None:
+        assert self._plan.evaluation is not None
+        total = next(each.num_samples for each in self._plan.data.sets if each.name == name)
+        most = self._plan.evaluation.max_samples
+        looked_at = total if most is None else min(most, total)
+        num = min(NUM_SAMPLES, looked_at)
+        self._wanted = spread(np.arange(num) * looked_at // max(num, 1), looked_at, total)
+        shape = () if self._picture is None else _smaller(self._picture.tensor.shape)
+        self._pictures = torch.zeros((num, *shape), dtype=torch.float32, device=self._device)
+        for each in self._classes:
+            each.begin(num)
+
+    def add(self, values: Values, batch: Batch) -> None:
+        """One batch, whose first `num_rows` rows count."""
+        if not batch.num_rows:
+            return
+        rows = np.flatnonzero(np.isin(batch.sample_ids, self._wanted))
+        places = np.searchsorted(self._wanted, batch.sample_ids[rows])
+        picture = None if self._picture is None else batch.tensors.get(self._picture.name)
+        for each in self._classes:
+            each.add(values, batch.num_rows, rows, places, is_shown=picture is not None)
+        if picture is not None and len(rows):
+            self._pictures[places] = _resized(picture[rows], self._pictures.shape[2:]).to(self._device)
+
+    def take(self, name: str, step: int, ranks: Alone | Ranks) -> list[ClassesPredicted]:
+        """The host waits; all ranks must call it."""
+        pictures = ranks.sum(self._pictures).cpu().numpy() if self._pictures.numel() else None
+        several = len(self._classes) > 1
+        return [each.take((name, step), ranks, self._wanted, pictures, is_named=several) for each in self._classes]
+
+
+class _OneOutput:
+    """Of one output that says a class, or yes or no once."""
+
+    def __init__(self, one: Meaning, device: torch.device) -> None:
+        self._one, self._device = one, device
+        self._num = _num_classes(one)
+        self._names = one.classes or ("0", "1")
+        self._has_answers = one.kind == "yes_no" or not one.items
+
+    def begin(self, num_samples: int) -> None:
+        self._table = torch.zeros(self._num**2 + 1, dtype=torch.int64, device=self._device)  # the last: do not count
+        self._answers = torch.zeros(
+            num_samples if self._has_answers else 0, 5, dtype=torch.float32, device=self._device
+        )
+
+    def add(self, values: Values, num_rows: int, rows: np.ndarray, places: np.ndarray, *, is_shown: bool) -> None:
+        one, num = self._one, self._num
+        assert one.target is not None
+        scores, target = values[one.output][:num_rows], values[one.target][:num_rows]
+        mask = None if one.mask is None else values[one.mask][:num_rows] > 0
+        if one.kind == "yes_no":
+            scores, target = scores.reshape(num_rows), target.reshape(num_rows) >= 0.5
+            said = scores > 0
+        else:
+            scores = scores.movedim(one.class_axis + 1, -1)
+            said = scores.argmax(-1)
+            if target.is_floating_point():
+                target = target.movedim(one.class_axis + 1, -1).argmax(-1)
+        target, said = target.long(), said.long()
+        counts = (target >= 0) & (target < num)
+        if one.ignored is not None:
+            counts &= target != one.ignored
+        if mask is not None:
+            counts &= mask.reshape(counts.shape)
+        pairs = torch.where(counts, target * num + said, num**2).reshape(-1)
+        self._table.scatter_add_(0, pairs, torch.ones_like(pairs))
+        if not self._has_answers or not len(rows):
+            return
+        chosen = scores[rows].float()
+        likely = torch.sigmoid(chosen.abs()) if one.kind == "yes_no" else chosen.softmax(-1).amax(-1)
+        valid = counts[rows].float()
+        flags = torch.full_like(valid, float(is_shown))
+        self._answers[places] = torch.stack([valid, target[rows].float(), said[rows].float(), likely, flags], 1)
+
+    def take(
+        self,
+        about: tuple[str, int],
+        ranks: Alone | Ranks,
+        wanted: np.ndarray,
+        pictures: np.ndarray | None,
+        *,
+        is_named: bool,
+    ) -> ClassesPredicted:
+        """`about`: set and step."""
+        name, step = about
+        table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
+        answers = ranks.sum(self._answers).tolist() if self._has_answers else []
+        return ClassesPredicted(
+            step,
+            name,
+            self._one.name if is_named else "",
+            self._names,
+            tuple(map(tuple, table)),
+            tuple(self._told(answers, wanted, pictures)),
+            time.time(),
+        )
+
+    def _told(self, answers: list[list[float]], wanted: np.ndarray, pictures: np.ndarray | None) -> Iterator[Answer]:
+        for place, found in enumerate(answers):
+            if not found[_PRESENT]:
+                continue
+            target, said = (self._names[int(found[at])] for at in (_TARGET, _SAID))
+            picture = None if pictures is None or not found[_IS_SHOWN] else _as_bytes(pictures[place])
+            yield Answer(int(wanted[place]), target, said, found[_PROBABILITY], picture)
+
+
+def _num_classes(one: Meaning) -> int:
+    """0: of numbers, or several answers of yes and no."""
+    if one.kind == "class":
+        return len(one.classes)
+    return 2 if one.kind == "yes_no" and int(np.prod(one.items)) == 1 else 0
+
+
+def _picture_field(plan: Plan) -> FieldSpec | None:
+    """The first field that the model reads and that has the shape of a picture: (1 or 3, height, width)."""
+    read = {edge for graph in (plan.batch_graph, plan.graph) for node in graph.nodes for edge in node.inputs.values()}
+    for field in plan.data.fields:
+        shape = field.tensor.shape
+        if field.name in read and len(shape) == 3 and shape[0] in _COLOURS and min(shape[1:]) > 3:
+            return field
+    return None
+
+
+def _smaller(shape: tuple[int, ...]) -> tuple[int, ...]:
+    channels, *sides = shape
+    scale = min(1.0, _LONGEST_SIDE / max(sides))
+    return (channels, *(max(1, round(side * scale)) for side in sides))
+
+
+def _resized(pictures: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    """(K, channels, height, width) as float32 of that height and width."""
+    pictures = pictures.float()
+    if pictures.shape[2:] == size:
+        return pictures
+    return torch.nn.functional.interpolate(pictures, tuple(size), mode="area")
+
+
+def _as_bytes(picture: np.ndarray) -> Picture:
+    """From its darkest to its brightest: what was normalised is seen as well."""
+    low, high = float(picture.min()), float(picture.max())
+    channels, height, width = picture.shape
+    grey = (picture - low) * (255 / (high - low) if high > low else 0)
+    return Picture(height, width, channels, grey.astype(np.uint8).transpose(1, 2, 0).tobytes())

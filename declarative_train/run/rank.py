@@ -1,0 +1,241 @@
+"""One rank from the job to the last event: engine, data, checkpoint, loop, sinks."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.data.batch import Batch
+from declarative_train.data.batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.sets import SampleSet, open_sets
+from declarative_train.data.skipping import FILE, LOG, in_words, listed
+from declarative_train.data.spec import BatchSpec
+from declarative_train.data.stall_report import PATIENCE, TELL_S
+from declarative_train.engine.checkpoints.store import CheckpointStore
+from declarative_train.engine.collectives import finish_together
+from declarative_train.engine.devices import bind_to_gpu, device_of, keep_freed_memory
+from declarative_train.engine.engine import Engine
+from declarative_train.engine.step.model import fill
+from declarative_train.engine.step.precision import products
+from declarative_train.engine.step.randomness import same_bits
+from declarative_train.planner.text.describe import describe, summary
+from declarative_train.run.checkpoint import Checkpoints
+from declarative_train.run.evaluate import Evaluator
+from declarative_train.run.event import Event, Notice, Progress, RunEnded, RunStarted
+from declarative_train.run.execute import execute
+from declarative_train.run.job import Job
+from declarative_train.run.memory_check import beside_model, with_set
+from declarative_train.run.meter import predicted
+from declarative_train.run.predictions import predictions
+from declarative_train.run.run_state import RunState
+from declarative_train.run.samples import Writer
+from declarative_train.run.signals import EXIT_STOPPED, limit_s
+from declarative_train.run.sink import FanOut
+from declarative_train.run.stop import StopAgreement
+from declarative_train.run.tensorboard_metadata import hyperparameters, model_graph
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+_ALIVE: list[object] = []  # engines are never freed: tearing a process group down may hang (torch-facts, section 4)
+
+
+@dataclass(slots=True)
+class FailureContext:
+    """What the message of a failure names beside the error."""
+
+    rank: int
+    stage: int | None = None
+    step: int | None = None
+
+
+def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> int:
+    """The exit code: 0, or 75 when the run was asked to stop and saved. The process group, if any, is there already."""
+    plan = job.plan
+    rank_plan = plan.layout.ranks[context.rank]
+    context.stage = rank_plan.stages[0] if rank_plan.stages else None
+    device = device_of(rank_plan, job.device_kind, job.device_index)
+    with torch_settings(plan, device):
+        sinks = FanOut(job.sinks(job.run_dir) if context.rank == 0 else ())
+        # before the other ranks give up on this one, which knows the reason
+        PATIENCE.limit_s = max(0.9 * limit_s("DTRAIN_TIMEOUT_S"), TELL_S)
+        if context.rank == 0:
+            PATIENCE.tell = lambda message: sinks.write(Notice(message, time.time(), is_warning=True))
+        else:
+            begin = f"dtrain: rank {context.rank}: "
+            PATIENCE.tell = lambda message: print(begin + message, file=sys.stderr, flush=True)
+        try:
+            return _train(job, context, asked, device, sinks)
+        finally:
+            PATIENCE.reset()
+            sinks.close()
+
+
+def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device: torch.device, sinks: FanOut) -> int:
+    plan = job.plan
+    # a checkpoint replaces the start values, and their file may be gone by now
+    entry = job.place.entry
+    made = partial(fill, restores=entry is not None)
+    engine = Engine(replace(plan, weights=job.place.weights), device, fill=made)
+    if not plan.layout.is_one_process:  # which has no process group, and may be a notebook with many runs
+        _ALIVE.append(engine)
+    skipped = Path(job.run_dir) / FILE
+    LOG.to(str(skipped) if plan.data.on_bad_row == "skip" else None)
+    sets = open_sets(plan.data)
+    if context.rank == 0:
+        LOG.tell(*(each for found in sets.values() for each in found.prepared.left_out))
+    store = CheckpointStore(job.place.checkpoints)
+    checkpoints = Checkpoints(plan, engine, store, sinks.flush)
+    state = checkpoints.load(entry) if entry is not None else RunState()
+    aims = state.aim(plan)
+    last_step = plan.training.num_steps
+    if job.max_steps is not None:
+        last_step = min(last_step, state.step + job.max_steps)
+    training = TrainingBatches(
+        plan.data,
+        slots_of(plan),
+        engine.dp_rank,
+        sets,
+        device=device,
+        hold_on_device=True,
+        steps_bytes=beside_model(plan, context.rank),
+    )
+    plan = with_set(plan, training.bytes_on_device if device.type == "cuda" else 0)
+    stop = StopAgreement(engine.ranks, asked, plan.training.max_time_s)
+    samples = None if plan.evaluation is None else plan.evaluation.samples
+    evaluator = Evaluator(
+        engine.plan,
+        engine,
+        evaluation_batches(plan, engine, sets),
+        predictions(plan, device),
+        None if samples is None else Writer(plan, samples, engine),
+    )
+    if context.rank == 0:
+        expected, notice = predicted(plan, device)
+        sinks.write(replace(started(job, engine, state.step), predicted=expected))
+        for message in job.place.warnings:
+            sinks.write(Notice(message, time.time(), is_warning=True))
+        for message in (*job.notices, *job.place.notices, *aims, *filter(None, [notice])):
+            sinks.write(Notice(message, time.time()))
+    if plan.checkpoint is not None:
+        checkpoints.look_at_base()
+    collect_garbage()
+    steps = followed(training.iterate(state.step + 1, last_step - state.step), context, state.step + 1)
+    events = execute(
+        plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
+    )
+    try:
+        for event in behind_first_step(events, checkpoints.import_ahead if plan.checkpoint is not None else None):
+            if isinstance(event, RunEnded) and (found := listed(str(skipped))):
+                sinks.write(Notice(f"{in_words(found)}; {skipped} has all", time.time(), is_warning=True))
+            sinks.write(event)
+    finally:
+        checkpoints.settle()
+    if not plan.layout.is_one_process:
+        finish_together(device)
+    return EXIT_STOPPED if stop.reason is not None else 0
+
+
+def followed(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
+    """A step lasts from its data to the last that is done after it, an evaluation or a checkpoint."""
+    context.step = first_step
+    for step, batches in enumerate(steps, first_step):
+        yield batches
+        context.step = step + 1
+    context.step = None
+
+
+def behind_first_step(events: Iterable[Event], act: Callable[[], None] | None) -> Iterator[Event]:
+    """What a thread does beside the first step holds that up: both are mostly Python."""
+    for event in events:
+        yield event
+        if act is not None and isinstance(event, Progress):
+            act()
+            act = None
+
+
+def collect_garbage() -> None:
+    """From here on: the command line starts without, and torch's own objects need not be looked through again."""
+    gc.freeze()
+    gc.enable()
+
+
+def slots_of(plan: Plan) -> BatchSpec:
+    """In `dp` one process takes the rows of all replicas, which it scatters itself."""
+    batch = plan.batch
+    if len(plan.layout.ranks) > 1:
+        return batch
+    return replace(batch, data_parallel_size=1, microbatch_size=batch.microbatch_size * batch.data_parallel_size)
+
+
+def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]) -> Callable[[str], Iterable[Batch]]:
+    """This rank's share of a set."""
+
+    def batches(name: str) -> Iterable[Batch]:
+        evaluation = plan.evaluation
+        assert evaluation is not None
+        return EvaluationBatches(
+            plan.data,
+            name,
+            sets,
+            batch_size=evaluation.batch_size,
+            num_ranks=slots_of(plan).data_parallel_size,
+            dp_rank=engine.dp_rank,
+            max_samples=evaluation.max_samples,
+            pad_to_full=plan.batch.pad_to_full,
+            device=engine.device,
+        ).iterate()
+
+    return batches
+
+
+def started(job: Job, engine: Engine, first_step: int) -> RunStarted:
+    plan = job.plan
+    return RunStarted(
+        name=plan.name,
+        run_dir=str(job.run_dir),
+        mode=plan.layout.mode,
+        device=job.device_kind,
+        num_ranks=len(plan.layout.ranks),
+        num_steps=plan.training.num_steps,
+        steps_per_epoch=plan.batch.steps_per_epoch,
+        first_step=first_step,
+        num_parameters=sum(item.num_elements for item in plan.parameters if item.tie is None),
+        plan_brief=summary(plan),
+        plan_text=describe(plan),
+        hyperparameters=hyperparameters(plan),
+        graph=model_graph(plan),
+        time_unix_s=time.time(),
+    )
+
+
+@contextmanager
+def torch_settings(plan: Plan, device: torch.device) -> Iterator[None]:
+    """Set what a run computes with: memory, kernels and dtypes."""
+    if device.type == "cuda":
+        bind_to_gpu(device)
+    else:
+        keep_freed_memory()
+    with default_dtype(plan), same_bits(plan.training.deterministic), products(plan.training.matmul, device):
+        yield
+
+
+@contextmanager
+def default_dtype(plan: Plan) -> Iterator[None]:
+    """fp64 runs: what an expression turns into a float is float64, too."""
+    before = torch.get_default_dtype()
+    if plan.training.precision == "fp64":
+        torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,117 @@
+"""Texts that the model writes at an evaluation (`evaluation.samples`), for people to look at.
+
+Every rank makes the same forwards, over the same prompts, so that shards are gathered and stages passed as in an
+evaluation; the first rank that has outputs chooses the tokens, and all learn them. Nothing is kept between tokens: each
+costs a forward of the whole length. Draws have generators of their own, so that the training goes on as without.
+
+P prompts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.components.texts import layout
+from declarative_train.data.batch import Batch
+from declarative_train.data.sets import dtype_of
+from declarative_train.engine.devices import exact_device
+from declarative_train.engine.step.randomness import Randomness, draws, mix
+from declarative_train.engine.step.sampling import Sampling, chosen
+from declarative_train.plan.text_io import Words, written
+from declarative_train.run.event import TextsWritten
+
+if TYPE_CHECKING:
+    from declarative_train.engine.step.ema import Average
+    from declarative_train.plan.plan import Plan, SamplesPlan
+    from declarative_train.run.evaluate import Evaluated
+
+_SAMPLES = 2**33  # tells its draws from those of training and of evaluations
+
+
+class Writer:
+    """Raises TokenizerError where the tokenizer is gone."""
+
+    def __init__(self, plan: Plan, samples: SamplesPlan, engine: Evaluated) -> None:
+        found = written(plan)
+        assert found is not None
+        assert plan.evaluation is not None
+        self._written, self._plan, self._samples, self._engine = found, plan, samples, engine
+        of_average = plan.evaluation.weights == "ema"
+        self._average: Average | None = getattr(engine, "average", None) if of_average else None
+        self._words = Words.of(plan, found.field)
+        self._sampling = Sampling(samples.temperature, samples.top_k, samples.top_p)
+        needed = draws(plan.graph, plan.plugins)
+        self._randomness = Randomness(plan.seed, (engine.dp_rank, _SAMPLES), engine.device, needed=needed)
+        self._num_rows = len(samples.tokens)
+        if plan.training.compile:  # as evaluations have it: another size would be compiled anew
+            self._num_rows += -self._num_rows % plan.evaluation.batch_size
+
+    def __call__(self, step: int) -> TextsWritten:
+        """All ranks together, between two steps. The engine is left ready to train."""
+        begun_s = time.monotonic()
+        samples = self._samples
+        tokens = [list(each) for each in samples.tokens]
+        ended = [False] * len(tokens)
+        generators = [
+            torch.Generator().manual_seed(mix(samples.seed, number) & (2**63 - 1)) for number in range(len(tokens))
+        ]
+        self._engine.set_training(False)
+        if self._average is not None:
+            self._average.exchange()
+        with torch.no_grad():
+            for _ in range(samples.max_tokens):
+                for row, token in enumerate(self._next(tokens, generators)):
+                    ended[row] = ended[row] or token in self._words.ends
+                    if not ended[row]:
+                        tokens[row].append(token)
+                if all(ended):
+                    break
+        if self._average is not None:
+            self._average.exchange()
+        self._engine.set_training(True)
+        return TextsWritten(
+            step,
+            list(samples.prompts),
+            [self._shown(given, each) for given, each in zip(samples.tokens, tokens, strict=True)],
+            time.monotonic() - begun_s,
+            time.time(),
+        )
+
+    def _shown(self, given: tuple[int, ...], whole: list[int]) -> str:
+        """What was written: a token may be a part of a letter, and begin with a blank that belongs to the text."""
+        decode = self._words.tokenizer.decode
+        before, both = decode(given), decode(whole)
+        return both[len(before) :] if both.startswith(before) else decode(whole[len(given) :])
+
+    def _next(self, tokens: list[list[int]], generators: list[torch.Generator]) -> list[int]:
+        """(P) on every rank the same."""
+        engine, context = self._engine, self._written.context
+        seen = [each[-context:] for each in tokens]
+        self._randomness.begin(0, 0)
+        values = engine.forward(self._batch(seen))
+        found = torch.zeros(len(tokens), dtype=torch.int64)
+        if values is not None and engine.dp_rank == 0:
+            logits = values[self._written.output]
+            rows = [logits[row, len(each) - 1].float().cpu() for row, each in enumerate(seen)]
+            found = torch.tensor(
+                [chosen(row, self._sampling, generator) for row, generator in zip(rows, generators, strict=True)]
+            )
+        return [int(token) for token in engine.ranks.sum(found.to(exact_device(engine.device))).tolist()]
+
+    def _batch(self, seen: list[list[int]]) -> Batch:
+        """What the model does not read of a sample is 0: targets are not looked at."""
+        rows = [*seen, *[seen[0]] * (self._num_rows - len(seen))]
+        made = layout.rows(self._written.reads.values(), layout.of_texts(rows), self._written.length, 0)
+        tensors = {}
+        for field in self._plan.data.fields:
+            output = self._written.reads.get(field.name)
+            if output is not None:
+                tensor = torch.from_numpy(made[output])
+            else:
+                tensor = torch.zeros((len(rows), *field.tensor.shape), dtype=dtype_of(field.tensor))
+            tensors[field.name] = tensor.to(self._engine.device)
+        ids = torch.arange(len(rows)).numpy()
+        return Batch(tensors, len(rows), None, ids)

@@ -1,0 +1,220 @@
+"""Signals that ask a run to stop at the next step; a thread hears them even while the loop waits in C++.
+
+A terminal sends SIGINT and SIGHUP; Slurm, Kubernetes and the like send SIGTERM, or SIGUSR1 or SIGUSR2 where the user
+chose one of these as the warning before the time is up.
+
+The C-level handler writes the signal's number to a pipe, from whichever thread the kernel chose; the watching thread
+reads it. So a rank that hangs in a collective still leaves when the time of grace is over. A checkpoint that is being
+written has a limit of its own: nothing is left of one that is broken off.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Literal, NoReturn
+
+from declarative_train.engine.failures import RunFailure
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+EXIT_STOPPED = 75
+EXIT_FAILED = 3
+CLOSING_GRACE_S = 1.0  # when a sibling is gone there is no step whose end could be waited for
+LOOK_S = 0.05
+
+# what an environment variable may set, in seconds
+LIMITS_S = {
+    "DTRAIN_GRACE_S": 25.0,  # from being asked to stop to the end of a step
+    "DTRAIN_SAVE_S": 600.0,  # for a checkpoint that is under way when the grace is over
+    "DTRAIN_TIMEOUT_S": 600.0,  # for what ranks do together
+}
+Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S"]
+
+
+def limit_s(name: Limit) -> float:
+    """In seconds. Raises RunFailure for what is not a time."""
+    text = os.environ.get(name, "")
+    try:
+        value = float(text or LIMITS_S[name])
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise RunFailure(f"{name} is `{text}`, not a number of seconds above 0; help: {name}={LIMITS_S[name]:g}")
+    return value
+
+
+class Saving:
+    """Whether this process writes a checkpoint, since when, and when it wrote the last one (monotonic seconds)."""
+
+    def __init__(self) -> None:
+        self.since_s: float | None = None
+        self.ended_s = 0.0
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        self.since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.since_s, self.ended_s = None, time.monotonic()
+
+
+SAVING = Saving()
+
+
+class StopRequest:
+    """Whether somebody asked this process to stop. `install` from the main thread; `restore` when done.
+
+    `on_first` is called for the first signal; `on_second` for another one (None: it says nothing new, as a terminal's
+    Ctrl-C reaches a rank twice); `on_late` when the loop did not end a step in time. `is_closing`: whether a sibling
+    has gone, so that neither a step nor a checkpoint can end any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_closing: Callable[[], bool] = lambda: False,
+        on_first: Callable[[], None] | None = None,
+        on_second: Callable[[], None] | None = None,
+        on_late: Callable[[], None] | None = None,
+        leave: bool = True,
+    ) -> None:
+        self.is_asked = False
+        self._is_finished = False
+        self._is_closing = is_closing
+        self._closes = False
+        self._on_first = on_first
+        self._on_second = on_second
+        self._on_late = on_late or leave_now
+        self._leave = leave
+        self._before: dict[signal.Signals, Any] = {}
+        self._wakeup_before = -1
+        self._read, self._write = -1, -1
+
+    def install(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # nohup
+            self._before[number] = signal.signal(number, _nothing)
+        os.register_at_fork(after_in_child=self._forget)
+        threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
+
+    def finish(self) -> None:
+        """The work is done: a signal has nothing left to stop, and nobody is late any more. Where a sibling has gone
+        the launcher, which waits half a minute for those that it asks to leave, gets its way at once."""
+        self._is_finished = True
+
+    def restore(self) -> None:
+        """The handlers that were there before; the watching thread ends."""
+        if self._write < 0:
+            return
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._write)
+        self._write = -1
+
+    def _forget(self) -> None:
+        """In a forked child: what it hears is not for its parent."""
+        if self._write >= 0 and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+
+    def _watch(self, source: int) -> None:
+        while True:
+            try:
+                numbers = os.read(source, 16)
+            except OSError:
+                return
+            if not numbers:
+                os.close(source)
+                return
+            for number in numbers:
+                if number in STOP_SIGNALS:
+                    self._heard(number)
+
+    def _heard(self, number: int) -> None:
+        if self._is_finished:
+            if self._is_closing():
+                leave(0)
+            return
+        self._closes = self._is_closing()
+        if self.is_asked:
+            if self._on_second is not None:
+                self._on_second()
+            return
+        self.is_asked = True
+        if self._on_first is not None:
+            self._on_first()
+        if self._leave:
+            threading.Thread(target=self._wait_out, name="grace", daemon=True).start()
+
+    def _wait_out(self) -> None:
+        begun_s = time.monotonic()
+        while not self._is_late(begun_s):
+            time.sleep(LOOK_S)
+        self._on_late()
+
+    def _is_late(self, begun_s: float) -> bool:
+        """A checkpoint has a time of its own, and the step after it the whole grace again."""
+        now_s, since_s = time.monotonic(), SAVING.since_s
+        if self._is_finished:
+            return False
+        if self._closes:
+            return now_s - begun_s >= CLOSING_GRACE_S
+        if since_s is not None:
+            return now_s - since_s >= limit_s("DTRAIN_SAVE_S")
+        return now_s - max(begun_s, SAVING.ended_s) >= limit_s("DTRAIN_GRACE_S")
+
+
+def leave_now() -> None:
+    """Without a checkpoint of the last steps: the loop did not reach the end of a step in time."""
+    leave(EXIT_FAILED)
+
+
+def late() -> str:
+    """Why this process left without a checkpoint of the last steps."""
+    if SAVING.since_s is not None:
+        return f"as the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
+    return f"as no step ended within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"
+
+
+def leave(code: int) -> NoReturn:
+    """End this process without tearing anything down: torch's and gloo's threads may abort a normal exit, which also
+    costs a second (torch-facts, section 4)."""
+    flush()
+    end_loaders()
+    os._exit(code)
+
+
+def end_loaders() -> None:
+    """What reads ahead in processes of its own would find out five seconds later. Until then it holds open what tells
+    the launcher that this process has gone."""
+    loaders = [child for child in multiprocessing.active_children() if child.daemon]
+    if loaders and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take their end for a failure
+    for loader in loaders:
+        loader.kill()
+
+
+def flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """The pipe carries the news."""

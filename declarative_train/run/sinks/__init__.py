@@ -1,0 +1,54 @@
+"""The places that events go to, by name. Imported on the rank that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from declarative_train.core.machine import SINK_PACKAGES, extra_for
+from declarative_train.run.sink import Sink
+
+# Every run writes to these.
+SINKS: dict[str, str] = {
+    "console": "declarative_train.run.sinks.console.ConsoleSink",
+    "jsonl": "declarative_train.run.sinks.jsonl.JsonlSink",
+}
+# And to those that `logging.sinks` names.
+CHOICES: dict[str, str] = {
+    "csv": "declarative_train.run.sinks.csv_table.CsvSink",
+    "mlflow": "declarative_train.run.sinks.mlflow_server.MlflowSink",
+    "tensorboard": "declarative_train.run.sinks.tensorboard.TensorBoardSink",
+    "wandb": "declarative_train.run.sinks.wandb_run.WandbSink",
+}
+
+Chosen = Mapping[str, Mapping[str, Any]]
+"""By name, the settings of each."""
+DEFAULT: Chosen = {"tensorboard": {}}
+
+
+def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
+    """Ours, in the order of the tables. Raises OSError when a place cannot be written."""
+    always = [_class(address).of_run(run_dir, quiet) for address in SINKS.values()]
+    return (*always, *(_class(CHOICES[name]).chosen(run_dir, chosen[name]) for name in CHOICES if name in chosen))
+
+
+def unusable(chosen: Chosen) -> Iterator[str]:
+    """What keeps sinks from being opened at all, in a sentence each, without importing what they need."""
+    for name in SINK_PACKAGES:
+        install = extra_for(name) if name in chosen else None
+        if install is not None:
+            yield f"logging.sinks.{name} needs the package {name}; help: {install}"
+            return
+    if "wandb" in chosen and chosen["wandb"].get("mode") == "online":
+        from declarative_train.run.sinks.wandb_run import has_key
+
+        if not has_key():
+            yield "logging.sinks.wandb has no key; help: `wandb login`, WANDB_API_KEY, or `mode: offline`"
+
+
+def _class(address: str) -> type[Sink]:
+    module, _, name = address.rpartition(".")
+    found: type[Sink] = getattr(import_module(module), name)
+    return found

@@ -1,0 +1,121 @@
+"""A sink whose place may be slow: a library that takes seconds to import, a server. A thread of its own does it all.
+
+The loop only appends to a queue. `flush` and `close` wait for the thread, but never longer than `WAIT_S`; a failure is
+raised at the next call of the loop, which leaves the sink out and goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from declarative_train.run.event import Event, Progress
+from declarative_train.run.sink import Sink
+
+SEND_S = 1.0  # how old what a server has may be
+WAIT_S = 30.0
+REQUEST_S = 10  # of one request to a server
+
+
+class BackgroundSink(Sink):
+    """`_send`, `_rest` and `_finish` are called on the thread, and may raise anything."""
+
+    is_record: ClassVar[bool] = False
+    every_s: ClassVar[float] = SEND_S
+    wait_s: ClassVar[float] = WAIT_S
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._num_asked, self._num_done = 0, 0  # flushes
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name=type(self).__name__, daemon=True)
+        self._thread.start()
+
+    @abstractmethod
+    def _send(self, events: Sequence[Event]) -> None:
+        """All that waited; the first of the first call is the RunStarted."""
+
+    def _rest(self) -> None:
+        """Now and then, whether anything waits or not, once something was sent."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Nothing more comes, and something was sent."""
+
+    def write(self, event: Event) -> None:
+        if not isinstance(event, Progress):
+            self._raise_failure()
+            self._events.append(event)  # and the thread is not woken: it looks by itself, see `every_s`
+
+    def flush(self) -> None:
+        """As far as it comes in time: what waits longer is still sent, unless the process dies before."""
+        with self._changed:
+            self._num_asked += 1
+            number = self._num_asked
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._num_done >= number, self.wait_s)
+        self._raise_failure()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(self.wait_s)
+        self._raise_failure()
+        if self._thread.is_alive():
+            raise TimeoutError(f"no answer for {self.wait_s:g} s; the last values may be missing there")
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _work(self) -> None:
+        try:
+            self._loop()
+        except Exception as error:
+            self._failure = error
+            with self._changed:
+                self._num_done = sys.maxsize
+                self._changed.notify_all()
+
+    def _loop(self) -> None:
+        has_sent = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closing or self._num_asked > self._num_done, self.every_s)
+                is_last, number = self._is_closing, self._num_asked
+            events = [self._events.popleft() for _ in range(len(self._events))]
+            if events:
+                self._send(events)
+                has_sent = True
+            if has_sent:
+                self._rest()
+            with self._changed:
+                self._num_done = number
+                self._changed.notify_all()
+            if is_last:
+                if has_sent:
+                    self._finish()
+                return
+
+
+def remembered(path: Path) -> dict[str, Any]:
+    """What `remember` wrote in the run's folder: under which id a server knows it. Empty where there is none."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def remember(path: Path, **values: str) -> None:
+    path.write_text(json.dumps(values) + "\n", "utf-8")

@@ -1,0 +1,98 @@
+"""Events to `metrics.csv`: a row for each logged step and for each evaluation, columns as on TensorBoard.
+
+The columns of the training are there from the first row; those of a set come behind them with its first evaluation,
+and the file is then written anew: columns are only ever added, at the end. A resumed run drops the rows behind the step
+that it goes on from.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Self, TextIO
+
+from declarative_train.run.event import EvaluationDone, Event, RunStarted, StepDone
+from declarative_train.run.sink import Sink
+from declarative_train.run.sinks.tensorboard import step_scalars
+
+FILE = "metrics.csv"
+FLUSH_S = 0.5
+_FIRST = ("step", "epoch", "time_unix_s")
+
+Row = Mapping[str, object]
+
+
+class CsvSink(Sink):
+    """Writes `path`; a metric without a value stands as `nan`, and what was not measured is empty."""
+
+    is_record: ClassVar[bool] = False
+
+    @classmethod
+    def of_run(cls, run_dir: Path, quiet: bool) -> Self:
+        return cls(run_dir / FILE)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns: tuple[str, ...] = _header(path)
+        self._stream: TextIO = path.open("a", encoding="utf-8", newline="")
+        self._flushed_s = 0.0
+
+    def write(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._rewrite(self._columns or _FIRST, last_step=event.first_step)
+            case StepDone():
+                self._row(event, step_scalars(event))
+                if time.monotonic() - self._flushed_s > FLUSH_S:
+                    self.flush()
+            case EvaluationDone():
+                self._row(event, event.values)
+                self.flush()
+
+    def flush(self) -> None:
+        self._stream.flush()
+        self._flushed_s = time.monotonic()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _row(self, event: StepDone | EvaluationDone, values: Mapping[str, float]) -> None:
+        row: Row = {"step": event.step, "epoch": event.epoch, "time_unix_s": event.time_unix_s, **values}
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._rewrite((*self._columns, *new))
+        csv.DictWriter(self._stream, self._columns).writerow(row)
+
+    def _rewrite(self, columns: Sequence[str], *, last_step: int | None = None) -> None:
+        """With these columns, and the rows up to `last_step`; the old file stands until the new one is whole."""
+        self._stream.close()
+        beside = self._path.with_suffix(".csv.new")
+        with beside.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, columns)
+            writer.writeheader()
+            writer.writerows(
+                row for row in _rows(self._path) if last_step is None or int(str(row["step"])) <= last_step
+            )
+        os.replace(beside, self._path)
+        self._columns = tuple(columns)
+        self._stream = self._path.open("a", encoding="utf-8", newline="")
+
+
+def _header(path: Path) -> tuple[str, ...]:
+    if not path.exists():
+        return ()
+    with path.open(encoding="utf-8", newline="") as stream:
+        return tuple(next(csv.reader(stream), ()))
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """Without a last one that a crash cut short."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        lines = csv.reader(stream)
+        columns = next(lines, [])
+        for line in lines:
+            if len(line) == len(columns) and line[0].isdecimal():
+                yield dict(zip(columns, line, strict=True))

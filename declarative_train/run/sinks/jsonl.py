@@ -1,0 +1,123 @@
+"""Events to JSON lines, one object per event, with the event's name under `event`; `dtrain trace` reads them back.
+
+`Progress` is left out, as it says nothing that a line of the log could use, and so is what is only drawn. A resumed run
+appends; its `RunStarted` names the step that it goes on from (`first_step`), so a reader drops what an earlier session
+wrote after that step.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Self
+
+from declarative_train.core.run_files import EVENTS
+from declarative_train.run import event as events
+from declarative_train.run.event import ClassesPredicted, Event, Progress
+from declarative_train.run.sink import Sink
+
+FLUSH_S = 0.5
+_QUIET_EVENTS = (Progress, ClassesPredicted)
+_FREQUENT_EVENTS = (events.StepDone, events.EpochDone)  # an epoch may be as short as a few steps
+_ENCODER = json.JSONEncoder(allow_nan=False)
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        events.RunStarted,
+        events.StepDone,
+        events.EvaluationDone,
+        events.TextsWritten,
+        events.EpochDone,
+        events.CheckpointSaved,
+        events.Notice,
+        events.MemoryMeasured,
+        events.RunEnded,
+    )
+}
+
+
+class JsonlSink(Sink):
+    """Appends to `path`. Lines are in the file as soon as `write` returns, but for those of steps and epochs, which a
+    crash may cost when they are younger than half a second and than the last checkpoint."""
+
+    @classmethod
+    def of_run(cls, run_dir: Path, quiet: bool) -> Self:
+        return cls(run_dir / EVENTS)
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 (open for the run)
+        self._waiting: list[Event] = []  # written together: one at a time, amid the training, they cost four times that
+        self._written_s = 0.0
+
+    def write(self, event: Event) -> None:
+        if isinstance(event, _QUIET_EVENTS):
+            return
+        self._waiting.append(event)
+        if not isinstance(event, _FREQUENT_EVENTS) or time.monotonic() - self._written_s > FLUSH_S:
+            self._write()
+
+    def flush(self) -> None:
+        self._write()
+
+    def close(self) -> None:
+        try:
+            self._write()
+        finally:
+            self._stream.close()
+
+    def _write(self) -> None:
+        """Raises FileNotFoundError where the file was deleted: what is written into it would be gone with the run."""
+        if os.fstat(self._stream.fileno()).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "deleted during the run", str(self._path))
+        waiting, self._waiting = self._waiting, []
+        self._stream.writelines(f"{_ENCODER.encode(_line(event))}\n" for event in waiting)
+        self._stream.flush()
+        self._written_s = time.monotonic()
+
+
+def read_events(path: str | Path) -> list[Event]:
+    """The events of a run as one history: what an earlier session wrote beyond the step that a later one went on from
+    is left out, and so is a last line that a crash cut short."""
+    found: list[Event] = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        kind = _KINDS.get(entry.pop("event", ""))
+        if kind is None:
+            continue
+        event = kind(**{name: _number(value) for name, value in entry.items()})
+        if isinstance(event, events.RunStarted):
+            found = [old for old in found if getattr(old, "step", 0) <= event.first_step]
+            found = [old for old in found if not isinstance(old, events.RunEnded)]
+        found.append(event)
+    return found
+
+
+def _line(event: Event) -> dict[str, object]:
+    named = {item.name: _jsonable(getattr(event, item.name)) for item in fields(event) if item.name != "graph"}
+    return {"event": type(event).__name__} | named
+
+
+def _jsonable(value: object) -> object:
+    """JSON has no nan and no inf: they stand as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    return value
+
+
+def _number(value: object) -> object:
+    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _number(item) for key, item in value.items()}
+    return value

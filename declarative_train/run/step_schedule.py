@@ -1,0 +1,80 @@
+"""What is due in which step of a run: its rows, its learning rate, and what follows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from declarative_train.components.lr_schedules import LR_SCHEDULES
+from declarative_train.data.batch_slices import locate
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+class Due(NamedTuple):
+    """`step` and `epoch` count from 1; `num_rows` are the real rows of the global batch: the last of an epoch may be
+    smaller. `log`: the values are written; `window_ends`: and begin anew. `epoch_ends`: with this step;
+    `closes_epoch`: also the end of a run that is shorter than one. `anything`: the host waits for the device anyway."""
+
+    step: int
+    epoch: int
+    num_rows: int
+    lr_factor: float
+    log: bool
+    window_ends: bool
+    evaluation: bool
+    checkpoint: bool
+    epoch_ends: bool
+    closes_epoch: bool
+    anything: bool
+
+
+class Calendar:
+    """`last_step`: of this session, which may end before the run does."""
+
+    def __init__(self, plan: Plan, last_step: int) -> None:
+        self._last_step = last_step
+        self._batch = plan.batch
+        self._num_samples = plan.data.set("training").num_samples
+        self._schedule = LR_SCHEDULES.read(plan.training.lr_schedule)
+        self._num_steps, self._num_warmup_steps = plan.training.num_steps, plan.training.num_warmup_steps
+        self._log_every = plan.logging.every_steps
+        evaluation, checkpoint = plan.evaluation, plan.checkpoint
+        self._evaluates = evaluation is not None and bool(evaluation.sets or evaluation.samples)
+        self._evaluate_every = evaluation.every_steps if evaluation is not None else None
+        self._saves = checkpoint is not None
+        self._save_every = checkpoint.every_steps if checkpoint is not None else None
+
+    def due(self, step: int) -> Due:
+        per_epoch = self._batch.steps_per_epoch
+        found = locate(step, self._batch, self._num_samples)
+        # not where a session breaks off (--max-steps): who goes on from there goes on with the window
+        window_ends = step % self._log_every == 0
+        log = window_ends or step == self._last_step
+        evaluation = self._evaluates and (step == self._num_steps or _falls(step, self._evaluate_every))
+        checkpoint = self._saves and (step == self._last_step or _falls(step, self._save_every))
+        epoch_ends = step % per_epoch == 0
+        closes_epoch = epoch_ends or step == self._num_steps < per_epoch
+        return Due(
+            step,
+            found.epoch + 1,
+            found.size,
+            self._schedule.factor(step - 1, self._num_steps, self._num_warmup_steps),
+            log,
+            window_ends,
+            evaluation,
+            checkpoint,
+            epoch_ends,
+            closes_epoch,
+            log or evaluation or checkpoint or closes_epoch,
+        )
+
+    def status(self, step: int, *, is_stopped: bool, ends_early: bool) -> str:
+        """How a session ended, as RunEnded says it."""
+        if is_stopped or (step != self._num_steps and not ends_early):
+            return "stopped"  # by --max-steps, too
+        return "finished" if step == self._num_steps else "early_stop"
+
+
+def _falls(step: int, every: int | None) -> bool:
+    return every is not None and step % every == 0

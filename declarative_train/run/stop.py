@@ -1,0 +1,61 @@
+"""When a run ends before its last step: the ranks agree on it, at the end of the same step.
+
+One process looks after every step. Several ranks add a vector up about once a second (how many steps that is they
+learn from the same sum, so all of them look after the same steps): nothing is added to the other steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+
+from declarative_train.components.component import Collective
+from declarative_train.engine.collectives import Ranks
+
+PERIOD_S = 1.0
+MOST_STEPS = 1000
+
+Reason = Literal["signal", "time"]
+
+
+class StopAgreement:
+    def __init__(self, ranks: Collective, asked: Callable[[], bool], max_time_s: float | None) -> None:
+        self._ranks = ranks if isinstance(ranks, Ranks) else None
+        self._asked = asked
+        self._max_time_s = max_time_s
+        self._begun_s = self._looked_s = time.monotonic()
+        self._distance = 1
+        self._since = 0
+        self.reason: Reason | None = None
+
+    def reached(self) -> Reason | None:
+        """After a step: the reason to stop, the same on every rank."""
+        if self._ranks is None:
+            if self._asked() or self._max_time_s is not None:
+                self.reason = self._mine(time.monotonic())
+            return self.reason
+        self._since += 1
+        if self._since >= self._distance:
+            self.reason = self._agree(self._ranks)
+        return self.reason
+
+    def _mine(self, now_s: float) -> Reason | None:
+        if self._asked():
+            return "signal"
+        return "time" if self._max_time_s is not None and now_s - self._begun_s >= self._max_time_s else None
+
+    def _agree(self, ranks: Ranks) -> Reason | None:
+        now_s = time.monotonic()
+        reason = self._mine(now_s)
+        words = [float(reason == "signal"), float(reason == "time"), now_s - self._looked_s]
+        mine = torch.tensor(words, dtype=torch.float64)  # on the host, by gloo: a GPU is not waited for
+        asked, late, seconds = ranks.sum(mine).tolist()
+        step_s = max(seconds / ranks.size / self._since, 1e-6)
+        self._distance = int(min(max(PERIOD_S / step_s, 1), MOST_STEPS))
+        self._since, self._looked_s = 0, now_s
+        if asked:
+            return "signal"
+        return "time" if late else None

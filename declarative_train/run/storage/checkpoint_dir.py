@@ -1,0 +1,111 @@
+"""Checkpoints apart from the folders of their runs: below `checkpoint.dir`, a folder or any fsspec URL.
+
+<checkpoint.dir>/<name>/<run>/owner.json           the run's folder, on the machine that has it
+                              checkpoints/step_00000120/
+
+A run keeps the place that it began with (`run.json` names it), and no two runs ever have the same one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from declarative_train.components.data import SourceError
+from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, Look
+from declarative_train.engine.failures import RunFailure
+from declarative_train.files.open_files import file_system, local_path, shown
+from declarative_train.plan.run_folder import CHECKPOINTS, OWNER, checkpoints_root, newest_first
+
+
+def claim(folder: str, name: str, run_dir: Path) -> str:
+    """An empty place below `folder` for the checkpoints of one run, that no other run has or will have: neither one
+    that starts in the same instant, nor one of another machine. Raises RunFailure; the run's folder is gone then, where
+    it was empty."""
+    try:
+        with _reasons():
+            return _claimed(folder, name, run_dir)
+    except OSError as error:
+        if not any(run_dir.iterdir()):
+            run_dir.rmdir()
+        raise RunFailure(
+            f"the folder for checkpoints {shown(folder)} cannot be made: {error}; help: let `checkpoint.dir` name a "
+            "folder or a URL that can be written, or leave it out"
+        ) from None
+
+
+def _claimed(folder: str, name: str, run_dir: Path) -> str:
+    base, owner = f"{_absolute(folder)}/{name}", json.dumps({"folder": str(run_dir.absolute())}).encode()
+    if local_path(folder) is None:
+        # an object store has no way to make a folder that nobody else makes, too
+        place = f"{base}/{run_dir.name}-{uuid4().hex[:6]}"
+        fs, inner = file_system(place)
+        fs.makedirs(inner, exist_ok=True)
+        fs.pipe_file(f"{inner}/{OWNER}", owner)
+        return f"{place}/{CHECKPOINTS}"
+    path, number = Path(base, run_dir.name), 1
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            path.mkdir()
+            break
+        except FileExistsError:
+            number += 1
+            path = path.with_name(f"{run_dir.name}-{number}")
+    (path / OWNER).write_bytes(owner)
+    return f"{path}/{CHECKPOINTS}"
+
+
+@contextmanager
+def _reasons() -> Iterator[None]:
+    """Why not, in a few words: the client of each object store has exceptions of its own."""
+    try:
+        yield
+    except OSError as error:
+        place = next((path for path in _above(error.filename) if os.path.exists(path)), None)
+        is_file = place is not None and not os.path.isdir(place)
+        raise OSError(f"{place} is a file" if is_file else (error.strerror or str(error)).lower()) from None
+    except SourceError as error:
+        raise OSError(str(error)) from None
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from None
+
+
+def _above(path: object) -> list[Path]:
+    return [] if not isinstance(path, str) else [Path(path), *Path(path).parents]
+
+
+def kept_elsewhere(run_dir: Path) -> str | None:
+    """The place of the checkpoints of a run that is there already; None where that is its folder."""
+    root = checkpoints_root(str(run_dir))
+    return None if root == f"{run_dir}/{CHECKPOINTS}" else root
+
+
+def moved(folder: str | None, run_dir: Path) -> list[str]:
+    """A notice where a recipe names another place than the one that its run keeps."""
+    root = kept_elsewhere(run_dir)
+    begins = None if root is None else root.rsplit("/", 3)[0]
+    if begins == (None if folder is None else _absolute(folder)):
+        return []
+    return [f"the checkpoints stay in {shown(root or str(run_dir))}: `checkpoint.dir` is for new runs"]
+
+
+def newest_below(folder: str, name: str, look: Look) -> tuple[Entry | None, list[str]]:
+    """(the newest checkpoint of the newest run of that name, why others were passed over)."""
+    passed_over: list[str] = []
+    for place in newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):
+        entry, reasons = CheckpointStore(f"{place}/{CHECKPOINTS}").newest(look)
+        passed_over += reasons
+        if entry is not None:
+            return entry, passed_over
+    return None, passed_over
+
+
+def _absolute(folder: str) -> str:
+    """As it stands in a `run.json`."""
+    local = local_path(folder)
+    return folder.rstrip("/") if local is None else os.path.abspath(local)

@@ -1,0 +1,201 @@
+"""The columns of a table -> what each is good for: numbers, words of a list, or to be left out, and why."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from declarative_train.components.data import LISTS, MESSAGES, Column, Table
+from declarative_train.core.amounts import counted
+from declarative_train.tools.first_recipe.opening import looked_at
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Use = Literal["numbers", "categories", "left out"]
+
+MOST_WORDS = 100  # of a column that are told apart; rarer ones share the class of strangers
+_LEAST_PRESENT = 0.1
+_ID = re.compile(
+    r"(?i:|unnamed:? ?\d*|index|(.*[_ .-])?(id|idx|uuid|guid|key|rownum|row_?(id|no|number|index)))|.*[a-z]I[dD]"
+)
+_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
+_FREE_TEXT = 60  # letters of the usual value
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A column as it was read. `words`: how often each present value occurs."""
+
+    column: Column
+    values: np.ndarray
+    present: np.ndarray
+    words: Counter[Any]
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+    @property
+    def is_text(self) -> bool:
+        return self.column.dtype == "object"
+
+    @property
+    def num_missing(self) -> int:
+        return int((~self.present).sum())
+
+    @property
+    def is_whole(self) -> bool:
+        import numpy as np
+
+        if self.values.dtype.kind not in "iuf":
+            return self.column.dtype == "bool"
+        found = self.values[self.present]
+        return bool((np.floor(found) == found).all())
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """`why` it is left out; of the others what is worth to be said, if anything."""
+
+    name: str
+    use: Use
+    why: str = ""
+    num_words: int = 0
+    num_missing: int = 0
+
+
+def read_column(table: Table, name: str) -> Values:
+    import numpy as np
+
+    column = table.columns[name]
+    values = table.read([name], looked_at(table))[name]
+    if values.dtype == object:
+        present = np.fromiter((value is not None for value in values), bool, len(values))
+    elif values.ndim > 1:
+        present = np.ones(len(values), bool)
+    else:
+        present = values == values
+    words = Counter[Any]() if values.ndim > 1 else Counter(values[present].tolist())
+    return Values(column, values, present, words)
+
+
+def judge(table: Table, target: Values) -> Iterator[Judged]:
+    """Every other column of the table, in its order."""
+    for name, column in table.columns.items():
+        if column.dtype == "bytes":
+            yield Judged(name, "left out", "files: pictures take a field of `type: image`")
+        elif column.dtype == MESSAGES:
+            yield Judged(name, "left out", "lists of messages: dialogues take a field of `type: tokens`")
+        elif column.dtype == LISTS:
+            yield Judged(
+                name, "left out", "lists of lists or of texts: boxes of pictures take a field of `type: boxes`"
+            )
+        elif name != target.name:
+            yield _judged(read_column(table, name), target, table.num_rows)
+    for name, why in table.left_out.items():
+        yield Judged(name, "left out", why)
+
+
+def _judged(each: Values, target: Values, num_rows: int) -> Judged:
+    why = _is_id(each) or _no_use(each) or _says_target(each, target)
+    if why:
+        return Judged(each.name, "left out", why)
+    if not each.is_text:
+        return Judged(each.name, "numbers", num_missing=each.num_missing)
+    num_words = len(each.words)
+    note = ""
+    if num_words > MOST_WORDS:
+        covered = sum(count for _, count in each.words.most_common(MOST_WORDS)) / each.words.total()
+        if covered < 0.5:
+            return Judged(each.name, "left out", f"text with {num_words:,} different values")
+        note = f"the {MOST_WORDS} most frequent of {num_words:,} different values"
+    return Judged(each.name, "categories", note, num_words, each.num_missing)
+
+
+def _no_use(each: Values) -> str:
+    """Nothing that a network could read."""
+    import numpy as np
+
+    rows = len(each.values)
+    if each.column.shape:
+        return f"lists of {'x'.join(map(str, each.column.shape))} numbers: give it a field of its own"
+    if each.column.dtype.startswith("datetime"):
+        return "dates: the model reads numbers; make columns such as the month, or sort by it to cut sets by time"
+    if not each.words:
+        return "no row has a value"
+    if len(each.words) == 1:
+        value = next(iter(each.words))
+        return f"always {_shown(value)}" + (", or missing" if each.num_missing else "")
+    if each.present.sum() < _LEAST_PRESENT * rows:
+        return f"missing in {each.num_missing / rows:.0%} of the rows"
+    if not each.is_text and each.values.dtype.kind == "f" and np.isinf(each.values).any():
+        return f"infinite in {counted(int(np.isinf(each.values).sum()), 'row')}"
+    if each.is_text:
+        return _no_word(each)
+    return ""
+
+
+def _no_word(each: Values) -> str:
+    """Text that is no word of a list."""
+    several = list(each.words)[:1000]
+    if sum(_DATE.fullmatch(word.strip()) is not None for word in several) > 0.9 * len(several):
+        return "dates written as text: the model reads numbers; make columns such as the month"
+    if sorted(map(len, several))[len(several) // 2] > _FREE_TEXT:
+        return "free text"
+    if len(each.words) > 20 and len(each.words) > 0.5 * each.words.total():
+        return f"text, and {len(each.words):,} of {each.words.total():,} rows have one of their own"
+    return ""
+
+
+def _is_id(each: Values) -> str:
+    """A number or word that stands for the row, or for whom it is about."""
+    import numpy as np
+
+    rows = each.words.total()
+    named = _ID.fullmatch(each.name) is not None
+    if named and len(each.words) > 2 and (each.is_text or each.is_whole):
+        if len(each.words) == rows:
+            return "an id: each row has its own"
+        if len(each.words) * 20 > rows:
+            group = f"{{type: grouped, fraction: 0.2, column: {each.name}}}"
+            return f"an id that rows share; if rows to come have others, cut the sets by it: {group}"
+        return "an id, by its name"
+    if each.values.dtype.kind in "iuf" and each.is_whole and len(each.words) == rows >= 20:
+        whole = each.values[each.present]
+        if (np.diff(whole) > 0).all() and whole[-1] - whole[0] < 2 * len(whole):
+            return "it counts the rows"
+    return ""
+
+
+def _says_target(each: Values, target: Values) -> str:
+    """A column that is the target in other words: known only where the answer is."""
+    import numpy as np
+
+    both = each.present & target.present
+    if both.sum() < 20:
+        return ""
+    if len(target.words) <= MOST_WORDS and 1 < len(each.words) <= MOST_WORDS:
+        pairs = set(zip(each.values[both].tolist(), target.values[both].tolist(), strict=True))
+        if len(pairs) == len(each.words) == len(target.words):
+            return f"it says `{target.name}`: each of its values goes with one of those"
+    if each.is_text or target.is_text or len(target.words) <= 2:
+        return ""
+    one, other = (found.values[both].astype(np.float64) for found in (each, target))
+    if not (np.isfinite(one).all() and np.isfinite(other).all()) or one.std() == 0 or other.std() == 0:
+        return ""
+    if abs(np.corrcoef(one, other)[0, 1]) > 1 - 1e-9:
+        return f"it says `{target.name}`: one is a multiple of the other"
+    return ""
+
+
+def _shown(value: object) -> str:
+    return f"`{value}`" if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value).lower()
+
+
+def named(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"`{name}`" for name in names[:most]) + more

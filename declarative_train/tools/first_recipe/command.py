@@ -1,0 +1,139 @@
+"""`dtrain init`: a first recipe that runs as it is, for made data or for a table of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.app.printing import print_text
+
+if TYPE_CHECKING:
+    from declarative_train.tools.first_recipe.text import FirstRecipe
+
+SCHEMA = "recipe.schema.json"
+TASKS = ("classes", "numbers")
+FIRST_RECIPE = """\
+# yaml-language-server: $schema={schema}
+# A first recipe: 2,000 made rows of 20 numbers in 4 classes, and a small network.
+#   dtrain lint {path}     what is wrong with it, before anything starts
+#   dtrain plan {path}     who does what
+#   dtrain run  {path}     train
+#   {watch}watch
+name: {name}
+seed: 0
+
+data:
+  source: {{type: synthetic, kind: classification, rows: 2000, features: 20, classes: 4}}
+  fields:
+    x: {{column: x}}
+    y: {{column: y}}
+  split: {{validation: 0.2}}
+
+model:
+  graph:
+    hidden: {{type: linear, out_features: 64, input: x}}
+    act:    {{type: relu}}
+    logits: {{type: linear, out_features: 4}}
+
+objective:
+  loss: {{type: cross_entropy, input: logits, target: y}}
+  metrics: [accuracy]
+
+training:
+  epochs: 5
+  global_batch_size: 100
+  optimizer: {{type: adam, lr: 1e-3}}
+evaluation: {{every: 1 epoch}}
+
+parallelism: single        # or: dp, ddp, fsdp, pipeline, auto
+layout: {{gpus: 1}}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", nargs="?", help="the file to write (default: recipe.yaml, or by the name of --from)")
+    parser.add_argument("-o", "--output", metavar="PATH", help="the same, where --from and --target stand first")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument(
+        "--from", dest="from_", metavar="DATA", help="make it for a table: .csv, .tsv, .parquet, .jsonl, .db, .sqlite"
+    )
+    parser.add_argument("--table", metavar="NAME", help="with --from: which table or view of an SQLite file of several")
+    parser.add_argument("--target", metavar="COLUMN", help="with --from: the column that is to be predicted")
+    parser.add_argument(
+        "--task", choices=TASKS, help="with --from: what the target holds, where a guess would be wrong"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.from_ is None and not args.target is args.task is args.table is None:
+        print("dtrain: --target, --task and --table are about a table: name it with --from DATA", file=sys.stderr)
+        return 2
+    if args.path is not None and args.output is not None:
+        print(f"dtrain: two files to write: {args.path} and {args.output}", file=sys.stderr)
+        return 2
+    named = args.output or args.path
+    stem = "recipe" if args.from_ is None else Path(args.from_.rstrip("/")).name.partition(".")[0] or "recipe"
+    path = Path(named or f"{stem}.yaml")
+    made = None if args.from_ is None else recipe_of_table(args, path)
+    if isinstance(made, int):
+        return made
+    if path.exists() and not args.force:  # said last: a column that the table does not have is the first thing to mend
+        print(f"dtrain: {path} is there already; name another file, or say --force", file=sys.stderr)
+        return 2
+    for each in () if made is None else made.of("left out"):
+        print_text(f"left out: {each.name or '(no name)'}: {each.why}")
+    return write(path, first_recipe(path) if made is None else made.text())
+
+
+def first_recipe(path: Path) -> str:
+    watch = f"{'dtrain tensorboard':<{len(str(path)) + 17}}"
+    return FIRST_RECIPE.format(schema=SCHEMA, path=path, name=name_of(path.stem), watch=watch)
+
+
+def name_of(stem: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in stem.lower()).strip("_") or "recipe"
+
+
+def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | int:
+    """What goes into it, or an exit code after saying why there is none."""
+    from declarative_train.components.data import SourceError
+    from declarative_train.tools.first_recipe.make import make
+    from declarative_train.tools.first_recipe.opening import UnusableError, columns_in_words
+
+    try:
+        if args.target is None:
+            raise UnusableError(
+                "say which column is to be predicted: --target COLUMN",
+                columns_in_words(args.from_, args.table),
+                is_word=True,
+            )
+        return make(args.from_, args.target, path, name_of(path.stem), SCHEMA, args.task, args.table)
+    except SourceError as error:
+        return _refused(str(error), error.help, 2 if error.problem in ("not_found", "no_match") else 1)
+    except UnusableError as error:
+        return _refused(str(error), error.help, 2 if error.is_word else 1)
+
+
+def _refused(message: str, hint: str | None, code: int) -> int:
+    print(f"dtrain: {message}", file=sys.stderr)
+    if hint:
+        print(f"help: {hint}", file=sys.stderr)
+    return code
+
+
+def write(path: Path, text: str) -> int:
+    from declarative_train.recipe.schema import schema_text
+
+    schema = path.parent / SCHEMA
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        schema.write_text(schema_text(), encoding="utf-8")
+    except OSError as error:
+        print(f"dtrain: cannot write {path}: {error.strerror}", file=sys.stderr)
+        return 3
+    print_text(f"wrote {path} and {schema} (completion and checks in editors with a YAML language server)")
+    print_text(f"next: dtrain run {path}")
+    return 0

@@ -1,0 +1,82 @@
+"""The words of `dtrain init --from` -> the text of a recipe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from declarative_train.components.data import Dataset, Split, Table
+from declarative_train.components.splits import SPLITS
+from declarative_train.core.amounts import counted
+from declarative_train.data.splitting import TRAINING, split_rows
+from declarative_train.files.open_files import is_remote
+from declarative_train.tools.first_recipe.columns import judge
+from declarative_train.tools.first_recipe.opening import LOOKED_AT, UnusableError, open_source
+from declarative_train.tools.first_recipe.sizes import Sizes, sizes_for
+from declarative_train.tools.first_recipe.target import Target, Task, read_target
+from declarative_train.tools.first_recipe.text import FirstRecipe
+
+_MOST_SEEDS = 50
+
+
+def make(
+    data: str, target: str, path: Path, name: str, schema: str, task: Task | None, table_name: str | None = None
+) -> FirstRecipe:
+    """`path`: where the recipe will lie, to which it names its data; `table_name`: of an SQLite file. Raises
+    UnusableError and SourceError."""
+    source, table = open_source(data, table_name)
+    answers = read_target(table, target, data, task)
+    columns = list(judge(table, answers.values))
+    if not any(each.use != "left out" for each in columns):
+        why = "; ".join(f"`{each.name}`: {each.why}" for each in columns[:4])
+        raise UnusableError(f"no column is left to learn `{target}` from" + (f" ({why})" if why else ""))
+    sizes = sizes_for(table.num_rows)
+    seed, lacking = _seed(table, answers, sizes)
+    words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
+    words += [] if table_name is None else ["--table", table_name]
+    return FirstRecipe(
+        path=str(path),
+        command=" ".join(words),
+        name=name,
+        schema=schema,
+        source=_from(source, data, path),
+        num_rows=table.num_rows,
+        is_sampled=table.num_rows > LOOKED_AT,
+        target=answers,
+        columns=columns,
+        sizes=sizes,
+        seed=seed,
+        lacking=lacking,
+    )
+
+
+def _from(source: Dataset, data: str, path: Path) -> Dataset:
+    """With the path as the recipe's folder sees it."""
+    if is_remote(data):
+        return source
+    seen = os.path.relpath(data, path.parent).replace(os.sep, "/")
+    return type(source).from_data(source.as_data() | {"path": seen})
+
+
+def _seed(table: Table, target: Target, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
+    """The first seed with which every class has a row that trains, and the sets that then lack one: a class may have
+    fewer rows than there are sets."""
+    import numpy as np
+
+    if not target.classes or table.num_rows > LOOKED_AT:
+        return 0, {}
+    cuts: dict[str, Split] = {
+        name: SPLITS.read({"type": "stratified", "fraction": fraction, "column": target.name})
+        for name, fraction in sizes.fractions.items()
+    }
+    for seed in range(_MOST_SEEDS):
+        lacking = {}
+        for name, rows in split_rows(table, cuts, seed).items():
+            seen = set(target.values.values[rows.at(np.arange(len(rows)))].tolist())
+            lacking[name] = [one for one in target.classes if one not in seen]
+        if not lacking[TRAINING]:
+            return seed, {name: found for name, found in lacking.items() if found}
+    rare = min(target.classes, key=lambda each: target.classes[each])
+    times = counted(target.classes[rare], "row")
+    raise UnusableError(f"the class `{rare}` of `{target.name}` has {times}: too few to train on and to judge by")

@@ -1,0 +1,152 @@
+"""A data file -> its source, as a recipe names it, and the opened table; delimiter, decimal sign, odd words guessed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from declarative_train.components.data import Dataset, SourceError, Table
+from declarative_train.components.datasets.csv import CsvDataset
+from declarative_train.components.datasets.jsonl import JsonlDataset
+from declarative_train.components.datasets.parquet import ParquetDataset
+from declarative_train.components.datasets.sqlite import SqliteDataset, only_table
+from declarative_train.files.open_files import expand, open_file, packing, shown
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_ENDINGS: dict[str, type[Dataset]] = {
+    "csv": CsvDataset,
+    "db": SqliteDataset,
+    "jsonl": JsonlDataset,
+    "ndjson": JsonlDataset,
+    "parquet": ParquetDataset,
+    "pq": ParquetDataset,
+    "sqlite": SqliteDataset,
+    "sqlite3": SqliteDataset,
+    "tsv": CsvDataset,
+    "txt": CsvDataset,
+}
+_DELIMITERS = ",;\t|"
+_NUMBER = re.compile(r"[-+]?(\d+([.]\d*)?|[.]\d+)([eE][-+]?\d+)?")
+_COMMA_NUMBER = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+_BLANKS = frozenset({"?", "-", "--", "."})  # words that stand for a missing value wherever they stand
+_MOST_WORDS = 3  # that stand for missing values in one column of numbers
+LOOKED_AT = 200_000  # rows; of a larger table as many from all over it
+
+
+class UnusableError(Exception):
+    """No recipe can be made of it. The message is for the user; `is_word`: what was typed is wrong, not the data."""
+
+    def __init__(self, message: str, help: str | None = None, *, is_word: bool = False) -> None:
+        super().__init__(message)
+        self.help = help
+        self.is_word = is_word
+
+
+def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
+    """`name`: of the table, in a file of several. Raises SourceError and UnusableError."""
+    kind, files = _kind(path), expand((path,))
+    if name is not None and kind is not SqliteDataset:
+        raise UnusableError(f"{shown(path)} is one table: --table is for those of an SQLite file", is_word=True)
+    if kind is not CsvDataset:
+        which = {"table": only_table(files[0], name)} if kind is SqliteDataset else {}
+        source = kind.from_data({"type": kind.model_fields["type"].default, "path": path, **which})
+        return source, _not_empty(path, source.open())
+    found: dict[str, object] = {"type": "csv", "path": path}
+    if (delimiter := _delimiter(path)) != ",":
+        found["delimiter"] = delimiter
+    table = CsvDataset.from_data(found).open()
+    _check_names(path, table)
+    if table.num_rows and (more := _conventions(table)):
+        found |= more
+        table = CsvDataset.from_data(found).open()
+    return CsvDataset.from_data(found), _not_empty(path, table)
+
+
+def _kind(path: str) -> type[Dataset]:
+    plain = path.rpartition(".")[0] if packing(path) else path
+    ending = plain.rpartition(".")[2].lower()
+    if ending not in _ENDINGS:
+        hint = f"known: {', '.join(f'.{each}' for each in _ENDINGS)}, the texts also with .gz, .bz2 or .zst behind"
+        raise UnusableError(f"{shown(path)}: what it holds cannot be told by its name", hint, is_word=True)
+    return _ENDINGS[ending]
+
+
+def _delimiter(path: str) -> str:
+    import pyarrow as pa
+
+    try:
+        with pa.input_stream(open_file(path), compression=packing(path)) as file:
+            header = file.read(1 << 16).decode("utf-8", "replace").partition("\n")[0]
+    except OSError as error:
+        raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+    return max(_DELIMITERS, key=header.count)
+
+
+def _check_names(path: str, table: Table) -> None:
+    names = [*table.columns, *table.left_out]
+    if names and all(_NUMBER.fullmatch(name) for name in names):
+        raise UnusableError(
+            f"the first line of {shown(path)} holds numbers where the names of its columns should stand",
+            "write a line of names above it",
+        )
+
+
+def _not_empty(path: str, table: Table) -> Table:
+    if not table.num_rows:
+        raise UnusableError(f"{shown(path)} has columns and no row")
+    return table
+
+
+def _conventions(table: Table) -> dict[str, object]:
+    """What else the source has to say so that its numbers are read as such."""
+    texts = [name for name, column in table.columns.items() if column.dtype == "object"]
+    if not texts:
+        return {}
+    values = table.read(texts, looked_at(table))
+    found: dict[str, object] = {}
+    counts = {name: Counter(value.strip() for value in values[name] if value is not None) for name in texts}
+    if any(_reads_as_numbers(each, _COMMA_NUMBER, needs=",") for each in counts.values()):
+        found["decimal"] = ","
+        counts = {
+            name: Counter({word.replace(",", "."): count for word, count in each.items()})
+            if _reads_as_numbers(each, _COMMA_NUMBER, needs=",")
+            else each
+            for name, each in counts.items()
+        }
+    words = {word for each in counts.values() for word in _odd_words(each)}
+    if words:
+        found["missing_values"] = sorted(words)
+    return found
+
+
+def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
+    """Whether at least half of the values are numbers, and one of them is written with `needs`."""
+    like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
+    return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
+
+
+def _odd_words(counts: Counter[str]) -> set[str]:
+    blanks = set(_BLANKS & counts.keys())
+    if not _reads_as_numbers(counts, _NUMBER):
+        return blanks
+    others = {word for word in counts if not _NUMBER.fullmatch(word)}
+    is_few = len(others) <= _MOST_WORDS and not any(letter.isdigit() for word in others for letter in word)
+    return others if is_few else blanks
+
+
+def looked_at(table: Table) -> slice | np.ndarray:
+    """The rows that are judged by: all, or as many from all over the table."""
+    import numpy as np
+
+    if table.num_rows <= LOOKED_AT:
+        return slice(0, table.num_rows)
+    return np.linspace(0, table.num_rows - 1, LOOKED_AT).astype(np.int64)
+
+
+def columns_in_words(path: str, name: str | None = None) -> str:
+    """The names that a target may be chosen of. Raises SourceError and UnusableError."""
+    names = list(open_source(path, name)[1].columns)
+    return f"its columns: {', '.join(names[:40])}" + (", ..." if len(names) > 40 else "")

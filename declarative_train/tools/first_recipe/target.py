@@ -1,0 +1,134 @@
+"""The column of the answers -> whether they are classes or numbers, and what that asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from declarative_train.components.data import LISTS, MESSAGES, Table
+from declarative_train.components.fields.columns import is_glob
+from declarative_train.core.amounts import counted
+from declarative_train.core.diagnostics.suggest import did_you_mean
+from declarative_train.files.open_files import shown
+from declarative_train.tools.first_recipe.columns import Values, read_column
+from declarative_train.tools.first_recipe.opening import UnusableError
+
+Task = Literal["classes", "numbers"]
+
+LEAST_ROWS = 10
+_MOST_NUMBERS_AS_CLASSES = 20
+_MOST_CLASSES = 1000
+_IMBALANCE = 4.0  # of the largest class to the smallest
+_TAILS = 10.0  # kurtosis from which a few values decide a squared error
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`classes`: how many rows each has, sorted as their numbers will be; of numbers none. `why`: in words."""
+
+    values: Values
+    task: Task
+    why: str
+    classes: Counter[object]
+
+    @property
+    def name(self) -> str:
+        return self.values.name
+
+    @property
+    def imbalance(self) -> float:
+        return max(self.classes.values()) / min(self.classes.values()) if self.classes else 1.0
+
+    @property
+    def is_imbalanced(self) -> bool:
+        return self.imbalance >= _IMBALANCE
+
+    @property
+    def has_tails(self) -> bool:
+        import numpy as np
+
+        numbers = self.values.values[self.values.present].astype(np.float64)
+        apart = (numbers - numbers.mean()) / (numbers.std() or 1.0)
+        return self.task == "numbers" and bool((apart**4).mean() > _TAILS)
+
+
+def read_target(table: Table, name: str, path: str, asked: Task | None) -> Target:
+    """Raises UnusableError and SourceError."""
+    if name not in table.columns:
+        if name in table.left_out:
+            raise UnusableError(f"the column `{name}` of {shown(path)} cannot be read: {table.left_out[name]}")
+        words = did_you_mean(name, table.columns)
+        raise UnusableError(f"{shown(path)} has no column `{name}`", words, is_word=True)
+    if is_glob(name):
+        raise UnusableError(f"the name `{name}` of a target cannot hold `*`, `?` or `[`", "rename it in the file")
+    values = read_column(table, name)
+    _check(table, values, shown(path))
+    task, why = _task(values) if asked is None else (asked, f"as asked for by --task {asked}")
+    _check_task(values, task)
+    classes = Counter({each: values.words[each] for each in sorted(values.words)}) if task == "classes" else Counter()
+    return Target(values, task, why, classes)
+
+
+def _check(table: Table, values: Values, where: str) -> None:
+    import numpy as np
+
+    name, column = values.name, values.column
+    if table.num_rows < LEAST_ROWS:
+        raise UnusableError(
+            f"{where} has {counted(table.num_rows, 'row')}: too few to train on some and to judge by others"
+        )
+    if column.dtype.startswith("datetime") or column.shape:
+        held = "dates" if not column.shape else "lists of numbers"
+        raise UnusableError(f"`{name}` holds {held}, and a target is a number or a class", is_word=True)
+    if column.dtype in (MESSAGES, LISTS):
+        held = "lists of messages" if column.dtype == MESSAGES else "lists"
+        message = f"`{name}` holds {held}, and a target is a number or a class"
+        raise UnusableError(message, is_word=True)
+    if not values.words:
+        raise UnusableError(f"`{name}` has no value in any row of {where}")
+    if values.num_missing:
+        first = int(np.flatnonzero(~values.present)[0])
+        place = table.place(first) if len(values.values) == table.num_rows else "one of them"
+        raise UnusableError(
+            f"`{name}` is missing in {counted(values.num_missing, 'row')} (the first: {place}): nothing can be learned "
+            "from them",
+            "write a file without these rows",
+        )
+    if len(values.words) == 1:
+        only = next(iter(values.words))
+        raise UnusableError(f"`{name}` is `{only}` in every row of {where}: there is nothing to learn")
+    if values.values.dtype.kind == "f" and np.isinf(values.values).any():
+        raise UnusableError(f"`{name}` is infinite in {counted(int(np.isinf(values.values).sum()), 'row')} of {where}")
+
+
+def _task(values: Values) -> tuple[Task, str]:
+    num_values, num_rows = len(values.words), values.words.total()
+    if values.is_text or values.column.dtype == "bool":
+        return "classes", counted(num_values, "class")
+    if not values.is_whole:
+        return "numbers", "numbers with fractions"
+    if num_values == 2 or (num_values <= _MOST_NUMBERS_AS_CLASSES and num_rows >= 5 * num_values):
+        return "classes", f"{num_values} different whole numbers, taken for classes: `--task numbers` for amounts"
+    return "numbers", f"{num_values:,} different whole numbers"
+
+
+def _check_task(values: Values, task: Task) -> None:
+    num_values = len(values.words)
+    if task == "numbers" and (values.is_text or values.column.dtype == "bool"):
+        raise UnusableError(
+            f"`{values.name}` holds {'text' if values.is_text else 'yes and no'}, not numbers", is_word=True
+        )
+    if task == "classes" and not values.is_text and not values.is_whole:
+        raise UnusableError(f"`{values.name}` holds fractions, which are no classes", "`--task numbers`", is_word=True)
+    if task == "classes" and num_values > min(_MOST_CLASSES, max(2, values.words.total() // 2)):
+        raise UnusableError(
+            f"`{values.name}` has {num_values:,} different values in {values.words.total():,} rows: too many classes",
+            None if values.is_text else "`--task numbers`",
+        )
+
+
+def class_names(classes: Sequence[object], most: int = 6) -> str:
+    names = [str(each) for each in classes]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,266 @@
+"""What was found out about a table -> the text of a recipe, the reasons as comments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from keyword import iskeyword
+from textwrap import wrap
+
+from declarative_train.components.data import Dataset
+from declarative_train.components.fields.columns import is_glob
+from declarative_train.core.amounts import counted
+from declarative_train.core.names import RESERVED, is_name
+from declarative_train.files.open_files import shown
+from declarative_train.recipe.sections.top import LANGUAGES
+from declarative_train.source.writing import flow
+from declarative_train.tools.first_recipe.columns import MOST_WORDS, Judged, named
+from declarative_train.tools.first_recipe.sizes import Sizes
+from declarative_train.tools.first_recipe.target import Target, class_names
+
+_WIDTH = 118
+_OURS = frozenset({"numbers", "categories", "vectors", "joined", "net", "training", *RESERVED})
+_PLAIN = re.compile(r"[A-Za-z_][\w ()/.-]*")
+_WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", "on", "off", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRecipe:
+    """All that the text is made of. `lacking`: sets without a row of some class, by their names."""
+
+    path: str
+    command: str
+    name: str
+    schema: str
+    source: Dataset
+    num_rows: int
+    is_sampled: bool
+    target: Target
+    columns: Sequence[Judged]
+    sizes: Sizes
+    seed: int
+    lacking: Mapping[str, Sequence[object]]
+
+    def of(self, use: str) -> list[Judged]:
+        return [each for each in self.columns if each.use == use]
+
+    @property
+    def field(self) -> str:
+        """The name of the target's field: the column's, as far as names of the language allow."""
+        found = re.sub(r"[^a-z0-9]+", "_", self.target.name.lower()).strip("_")
+        return found if is_name(found) and found not in _OURS and not iskeyword(found) else "target"
+
+    def text(self) -> str:
+        parts = [self._head(), self._data(), self._model(), self._objective(), self._training(), self._rest()]
+        return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+    def _head(self) -> Iterator[str]:
+        yield f"# yaml-language-server: $schema={self.schema}"
+        where = ", ".join(shown(each) for each in self.source.paths)
+        rows = f"{counted(self.num_rows, 'row')}, {counted(len(self.columns) + 1, 'column')}"
+        yield from comment(f"A first recipe for {where} ({rows}), made by: {self.command}")
+        yield "# Every choice is a guess with its reason beside it; the file is yours to change."
+        for word, does in (
+            ("lint", "what is wrong with it, before anything starts"),
+            ("run", "train"),
+            ("plan", "who does what"),
+        ):
+            yield f"#   {f'dtrain {word} {self.path}':<{len(self.path) + 14}}{does}"
+        yield f"language: {LANGUAGES[-1]}"
+        yield f"name: {self.name}"
+        yield f"seed: {self.seed}"
+
+    def _data(self) -> Iterator[str]:
+        yield "data:"
+        yield f"  source: {flow({'type': self.source.type} | self.source.as_data(defaults=False))}"
+        yield "  fields:"
+        if numbers := self.of("numbers"):
+            yield from self._numbers(numbers)
+        if categories := self.of("categories"):
+            yield from self._categories(categories)
+        yield from self._target_field()
+        if left := self.of("left out"):
+            yield "    # Left out:"
+            for each in left:
+                yield from comment(f"- {each.name or '(no name)'}: {each.why}", 4, hanging=4)
+        yield from self._split()
+
+    def _numbers(self, numbers: Sequence[Judged]) -> Iterator[str]:
+        yield "    numbers:"
+        names = [each.name for each in numbers]
+        others = [self.target.name, *(each.name for each in self.columns if each.use != "numbers")]
+        readable = {self.target.name, *(each.name for each in self.columns)}
+        if len(names) > 8 and len(others) * 2 < len(names) and readable and not any(map(is_glob, others)):
+            yield '      columns: "*"'
+            yield from listed("      exclude: ", others)
+        else:
+            yield from listed("      columns: ", names)
+        yield "      normalize: standard   # mean 0, deviation 1 by the training rows: start values are made for that"
+        missing = {each.name: each.num_missing for each in numbers if each.num_missing}
+        if missing:
+            total = sum(missing.values())
+            said = f"{counted(total, 'value')} {'is' if total == 1 else 'are'} missing, of {named(list(missing))}"
+            yield from comment(said, 6)
+            yield "      missing: mean"
+        elif self.is_sampled:
+            yield "      missing: mean         # none was seen to be missing; not every row was looked at"
+
+    def _categories(self, categories: Sequence[Judged]) -> Iterator[str]:
+        words = [f"{each.name} ({each.why or each.num_words})" for each in categories]
+        yield from comment(f"Words out of a list, by how many there are: {', '.join(words)}.", 4)
+        yield "    categories:"
+        yield "      type: category"
+        yield from listed("      columns: ", [each.name for each in categories])
+        if any(each.num_words > MOST_WORDS for each in categories):
+            sizes = [min(each.num_words, MOST_WORDS) + 1 for each in categories]
+            yield f"      num_classes: {sizes if len(sizes) > 1 else sizes[0]}   # the words that are told apart, and 1"
+        missing = sum(each.num_missing for each in categories)
+        said = f"{counted(missing, 'missing value')}, and words" if missing else "words"
+        yield f"      unknown: 0   # the class of {said} that no training row has"
+
+    def _target_field(self) -> Iterator[str]:
+        target, key = self.target, quoted(self.target.name)
+        if target.task == "classes":
+            names = class_names(list(target.classes))
+            yield from comment(f"The target: {target.why}; the classes are numbered as sorted: {names}.", 4)
+            yield f"    {self.field}: {{type: category, column: {key}}}"
+        else:
+            yield from comment(
+                f"The target: {target.why}. Normalised as outputs start near 0; errors are reported in its own unit.", 4
+            )
+            yield f"    {self.field}: {{columns: [{key}], normalize: standard}}"
+
+    def _split(self) -> Iterator[str]:
+        is_class = self.target.task == "classes"
+        if is_class:
+            yield "  # Stratified: each set has the same share of every class."
+        if "test" in self.sizes.fractions:
+            yield "  # `test` is looked at once, at the end, on the best weights."
+        else:
+            yield from comment(f"No test set: of {self.num_rows} rows it would have too few to say much.", 2)
+        for name, classes in self.lacking.items():
+            few = ", ".join(f"`{each}` has {counted(self.target.classes[each], 'row')}" for each in classes[:4])
+            few += f" and {len(classes) - 4} more" if len(classes) > 4 else ""
+            yield from comment(f"{few}: too few for `{name}`, whose numbers say nothing of it.", 2)
+        yield "  split:"
+        for name, fraction in self.sizes.fractions.items():
+            cut = (
+                f"{{type: stratified, fraction: {fraction}, column: {quoted(self.target.name)}}}"
+                if is_class
+                else f"{fraction}"
+            )
+            ignored = "   # dtrain: ignore[D033]" if name in self.lacking else ""
+            yield f"    {name}: {cut}{ignored}"
+
+    def _model(self) -> Iterator[str]:
+        yield "model:"
+        yield "  graph:"
+        numbers, categories = self.of("numbers"), self.of("categories")
+        source = "numbers"
+        if categories:
+            widths = [vector_width(each.num_words) for each in categories]
+            width = widths[0] if len(set(widths)) == 1 else widths
+            yield "    # A learned vector for each word, wider where there are more."
+            yield f"    vectors: {{type: embeddings, embedding_dim: {width}, input: categories}}"
+            source = "vectors"
+        if numbers and categories:
+            yield "    joined: {type: concat, inputs: [numbers, vectors]}"
+            source = "joined"
+        outputs = len(self.target.classes) or 1
+        dropout = f", dropout: {self.sizes.dropout}" if self.sizes.dropout else ""
+        what = "one score for each class" if self.target.classes else "one number"
+        yield from comment(
+            f"Widths for {counted(self.num_rows, 'row')}: wider learns more, and more by heart. Gives {what}.", 4
+        )
+        hidden = ", ".join(map(str, self.sizes.hidden))
+        yield f"    net: {{type: mlp, hidden: [{hidden}], out_features: {outputs}{dropout}, input: {source}}}"
+
+    def _objective(self) -> Iterator[str]:
+        target = self.target
+        yield "objective:"
+        if target.task == "classes":
+            if target.is_imbalanced:
+                most, least = max(target.classes.values()), min(target.classes.values())
+                yield from comment(
+                    f"The largest class has {most:,} rows, the smallest {least:,}: accuracy alone would say little. "
+                    "`class_weights: balanced` in the loss finds more of the rare classes; probabilities are too high "
+                    "for these then.",
+                    2,
+                )
+            yield f"  loss: {{type: cross_entropy, input: net, target: {self.field}}}"
+        elif target.has_tails:
+            yield "  # A few values lie far from the others: huber counts them by their distance, not by its square."
+            yield f"  loss: {{type: huber, input: net, target: {self.field}}}"
+        else:
+            yield f"  loss: {{type: mse, input: net, target: {self.field}}}"
+        yield f"  metrics: [{', '.join(self._metrics())}]"
+
+    def _metrics(self) -> list[str]:
+        """Return the metrics, first the one that the best weights are chosen by if the target is classes."""
+        if self.target.task == "numbers":
+            return ["rmse", "mae", "r2"]
+        is_binary = len(self.target.classes) == 2
+        if not self.target.is_imbalanced:
+            return ["accuracy", "auroc"] if is_binary else ["accuracy", "f1"]
+        has_auroc = is_binary and "validation" not in self.lacking  # it is nan where a class has no row
+        return ["auroc", "f1", "accuracy"] if has_auroc else ["f1", "auroc", "accuracy"]
+
+    def _training(self) -> Iterator[str]:
+        sizes = self.sizes
+        yield "training:"
+        metric, mode = ("loss", "min") if self.target.task == "numbers" else (self._metrics()[0], "max")
+        yield f"  # At most; it stops when validation/{metric} no longer improves, and the best weights are kept."
+        if self.target.task == "classes":
+            yield "  # Not by the loss: it rises with too sure probabilities while more answers still become right."
+        yield f"  epochs: {sizes.epochs}"
+        yield f"  early_stop: {{metric: validation/{metric}, mode: {mode}, patience: {sizes.patience} epochs}}"
+        yield f"  global_batch_size: {sizes.batch_size}"
+        yield "  optimizer: {type: adamw, lr: 3e-3, weight_decay: 0.01}"
+        yield "  lr_schedule: {type: cosine, warmup: 5%}"
+        yield f"evaluation: {{every: {counted(sizes.evaluate_every, 'epoch')}}}"
+        yield f"checkpoint: {{best: {{metric: validation/{metric}, mode: {mode}}}}}"
+
+    def _rest(self) -> Iterator[str]:
+        yield "parallelism: single        # or: ddp, fsdp, pipeline, auto, with more GPUs below"
+        yield "layout: {gpus: 1}          # where there is none: the CPU"
+
+
+def vector_width(num_words: int) -> int:
+    return min(32, max(2, (min(num_words, MOST_WORDS) + 1) // 2))
+
+
+def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
+    """Lines of a comment. Characters that end a line are written as blanks."""
+    whole = " ".join(text.split())
+    begin = f"{' ' * margin}# "
+    return wrap(
+        whole,
+        _WIDTH,
+        initial_indent=begin,
+        subsequent_indent=begin + " " * max(hanging - 2, 0),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def quoted(text: str) -> str:
+    """A column's name as YAML reads it back."""
+    if _PLAIN.fullmatch(text) and not text.endswith(" ") and text.lower() not in _WORDS_OF_YAML and ": " not in text:
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def listed(key: str, names: Sequence[str]) -> list[str]:
+    """`key` and a flow list; where that is long, over several lines."""
+    words = [quoted(name) for name in names]
+    margin = " " * (len(key) + 1)
+    lines, line = [], f"{key}["
+    for at, word in enumerate(words):
+        piece = word + ("]" if at == len(words) - 1 else ",")
+        if len(line) + len(piece) + 1 > _WIDTH and line.strip() not in ("", f"{key.strip()}["):
+            lines.append(line.rstrip())
+            line = margin
+        line += piece + ("" if piece.endswith("]") and at == len(words) - 1 else " ")
+    return [*lines, line.rstrip()]

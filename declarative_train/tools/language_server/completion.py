@@ -1,0 +1,216 @@
+"""A cursor in a recipe -> the names that may stand there, as far as the JSON schema cannot know them: fields, nodes,
+columns, blocks and their params, vars, sets, metrics.
+
+The text is read once more with a mark where the cursor stands: the path of the mark in the merged document says what
+is asked for. Bases count, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from declarative_train.app.views.graph import described
+from declarative_train.components.expressions.functions import FUNCTIONS
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.recipe.merge_rules import MERGE_RULES
+from declarative_train.source import load as read_document
+from declarative_train.source.node import Mapping, Node, Path, Scalar, Sequence, find
+from declarative_train.tools.language_server.analysis import Analysis
+
+MARK = "zzcursorzz"
+TOKEN = re.compile(r"[\w./]*$")
+OPEN_TEMPLATE = re.compile(r"\{\{(?:(?!\}\}).)*$", re.DOTALL)
+EDGES = ("input", "inputs", "target", "mask")
+COLUMNS = ("column", "columns", "by", "sort")
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """`kind`: field, node, function, column, block, param, var, set, metric, term; `detail` is shown beside it."""
+
+    text: str
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cursor:
+    """Where the mark stands: the path of its value, or of the mapping whose key it is; the text before it."""
+
+    path: Path
+    is_key: bool
+    before: str
+
+
+def token_before(text: str, offset: int) -> str:
+    """What is already typed of a name; a completion replaces it."""
+    found = TOKEN.search(text, text.rfind("\n", 0, offset) + 1, offset)
+    return "" if found is None else found[0]
+
+
+def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[Name]:
+    """`known` is the last analysis of the recipe that had no error: what the columns and shapes are taken from."""
+    lines = Lines(path, text)
+    line, column = lines.place(offset)
+    is_alone = not lines.line(line)[: column - 1].strip() and not lines.line(line)[column - 1 :].strip()
+    marked = f"{text[:offset]}{MARK}{':' if is_alone else ''}{text[offset:]}"
+    document, _ = read_document(path, text=marked, rules=MERGE_RULES)
+    cursor = None if document is None else _find(document.root, ())
+    if document is None or cursor is None:
+        return []
+    return [*dict.fromkeys(_Names(document.root, known).at(cursor))]
+
+
+def _find(node: Node, path: Path) -> _Cursor | None:
+    if isinstance(node, Scalar):
+        return _Cursor(path, False, node.text.partition(MARK)[0]) if MARK in node.text else None
+    if isinstance(node, Sequence):
+        found = (_find(item, (*path, index)) for index, item in enumerate(node.items))
+        return next((each for each in found if each is not None), None)
+    for entry in node:
+        if MARK in entry.name:
+            return _Cursor(path, True, entry.name.partition(MARK)[0])
+        inner = _find(entry.value, (*path, entry.name))
+        if inner is not None:
+            return inner
+    return None
+
+
+class _Names:
+    """The names of one merged document."""
+
+    def __init__(self, root: Mapping, known: Analysis | None) -> None:
+        self.root = root
+        self.known = known
+
+    def at(self, cursor: _Cursor) -> list[Name]:
+        path = cursor.path
+        if not cursor.is_key and OPEN_TEMPLATE.search(cursor.before):
+            return self._template(path)
+        if path[:2] == ("model", "graph") and len(path) > 2:
+            return self._in_node(cursor, path[:2], path[2:])
+        if path[:2] == ("model", "blocks") and len(path) > 3:
+            if path[3] == "graph" and len(path) > 4:
+                return self._in_node(cursor, path[:4], path[4:])
+            return self._nodes(path[:3]) if path[3] in ("output", "outputs") and not cursor.is_key else []
+        if path == ("model", "parameters") and cursor.is_key:
+            return self._nodes(("model",))
+        return [] if cursor.is_key else self._in_section(path)
+
+    def _in_section(self, path: Path) -> list[Name]:
+        if path[0] == "objective" and len(path) == 4:
+            if path[3] == "of":
+                return [Name(key, "term") for key in self._keys(("objective", "losses"))]
+            return [*self._fields(), *self._nodes(("model",))] if path[3] in EDGES else []
+        if path[0] == "data":
+            return self._columns() if any(word in COLUMNS for word in path[2:]) else []
+        if path[:2] == ("evaluation", "sets"):
+            return self._sets()
+        if path[-1] == "metric":
+            return self._measured()
+        return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
+
+    def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[Name]:
+        """`way` begins with the node's name."""
+        scope, own = graph[:-1], way[0]
+        kind = self._text((*graph, *way[:1], "type"))
+        if cursor.is_key:
+            if way[1:] == ("inputs",):
+                return [Name(key, "param", "input") for key in self._ports(("model", "blocks", kind))]
+            if len(way) > 1:
+                return []
+            params = find(self.root, ("model", "blocks", kind, "params"))
+            taken = self._keys((*graph, own))
+            entries = params.entries if isinstance(params, Mapping) else ()
+            return [Name(each.name, "param", _words(each.value)) for each in entries if each.name not in taken]
+        edges = [each for each in self._edges(scope) if each.text != own]
+        if len(way) == 1:
+            return [*edges, *(Name(name, "function") for name in sorted(FUNCTIONS))]
+        if way[1] == "type":
+            return [Name(key, "block") for key in self._keys(("model", "blocks"))]
+        if way[1] == "node":
+            return [each for each in edges if each.kind == "node"]
+        return edges if way[1] in EDGES else []
+
+    def _edges(self, scope: Path) -> list[Name]:
+        outside = self._fields() if scope == ("model",) else [Name(key, "field", "input") for key in self._ports(scope)]
+        return [*outside, *self._nodes(scope)]
+
+    def _fields(self) -> list[Name]:
+        plan = None if self.known is None else self.known.plan
+        shapes = {} if plan is None else {each.name: described(each.tensor) for each in plan.data.fields}
+        return [Name(key, "field", shapes.get(key, "")) for key in self._keys(("data", "fields"))]
+
+    def _nodes(self, scope: Path) -> list[Name]:
+        """`scope`: model, or a block."""
+        graph = find(self.root, (*scope, "graph"))
+        shapes = self._shapes() if scope == ("model",) else {}
+        entries = [each for each in graph if MARK not in each.name] if isinstance(graph, Mapping) else []
+        return [
+            Name(each.name, "node", " ".join(filter(None, (_work(each.value), shapes.get(each.name)))))
+            for each in entries
+        ]
+
+    def _shapes(self) -> dict[str, str]:
+        plan = None if self.known is None else self.known.plan
+        if plan is None:
+            return {}
+        nodes = [*plan.batch_graph.nodes, *plan.graph.nodes]
+        return {each.name.partition(".")[0]: described(next(iter(each.outputs.values()))) for each in nodes}
+
+    def _ports(self, block: Path) -> list[str]:
+        """Of a block: `[x, mask]`, or a mapping."""
+        inputs = find(self.root, (*block, "inputs"))
+        if isinstance(inputs, Sequence):
+            return [item.text for item in inputs.items if isinstance(item, Scalar)]
+        return self._keys((*block, "inputs"))
+
+    def _template(self, path: Path) -> list[Name]:
+        variables = find(self.root, ("vars",))
+        entries = variables.entries if isinstance(variables, Mapping) else ()
+        names = [Name(f"vars.{each.name}", "var", _words(each.value)) for each in entries]
+        if path[:2] != ("model", "blocks"):
+            return names
+        params = find(self.root, (*path[:3], "params"))
+        own = params.entries if isinstance(params, Mapping) else ()
+        return [Name(f"params.{each.name}", "param", _words(each.value)) for each in own]  # a block sees no vars
+
+    def _columns(self) -> list[Name]:
+        if self.known is None or self.known.loaded.recipe is None:
+            return []
+        try:
+            columns = self.known.loaded.recipe.data.source.open().columns
+        except Exception:  # a source that cannot be read offers no names: lint says why
+            return []
+        return [Name(each.name, "column", each.dtype) for each in columns.values()]
+
+    def _sets(self) -> list[Name]:
+        return [Name(key, "set") for key in self._keys(("data", "split"))]
+
+    def _measured(self) -> list[Name]:
+        """`<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
+        terms = self._keys(("objective", "losses"))
+        words = ["loss", *(f"loss/{term}" for term in terms if len(terms) > 1), *self._keys(("objective", "metrics"))]
+        return [Name(f"{each}/{word}", "metric") for each in self._keys(("data", "split")) for word in words]
+
+    def _keys(self, path: Path) -> list[str]:
+        node = find(self.root, path)
+        return [each.name for each in node if MARK not in each.name] if isinstance(node, Mapping) else []
+
+    def _text(self, path: Iterable[str | int]) -> str:
+        node = find(self.root, tuple(path))
+        return node.text if isinstance(node, Scalar) else ""
+
+
+def _work(node: Node) -> str:
+    """`linear`, or the expression."""
+    if isinstance(node, Mapping):
+        kind = node.get("type")
+        return kind.text if isinstance(kind, Scalar) else ""
+    return f"= {node.text}" if isinstance(node, Scalar) else ""
+
+
+def _words(node: Node) -> str:
+    return node.text if isinstance(node, Scalar) else ""

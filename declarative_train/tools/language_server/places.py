@@ -1,0 +1,51 @@
+"""Our lines, columns and characters <-> the positions of the protocol.
+
+The protocol counts from 0, and a character in the units that server and editor agreed on: of UTF-16 unless the editor
+offers another.
+"""
+
+from __future__ import annotations
+
+from lsprotocol import types
+from pygls.workspace import PositionCodec
+
+from declarative_train.core.diagnostics.lines import Lines
+from declarative_train.core.span import Span
+
+
+class Places:
+    """The places of one text."""
+
+    def __init__(self, path: str, text: str, codec: PositionCodec) -> None:
+        self.lines = Lines(path, text)
+        self._codec = codec
+
+    def position(self, line: int, column: int) -> types.Position:
+        """What lies outside the text becomes its nearest place, as `Lines` has it."""
+        line, column = self.lines.place(self.lines.offset(line, column))
+        before = self.lines.line(line)[: column - 1]
+        return types.Position(line=line - 1, character=self._codec.client_num_units(before))
+
+    def range(self, span: Span) -> types.Range:
+        start = self.position(span.line, span.column)
+        end = self.position(span.end_line, span.end_column)
+        return types.Range(start=start, end=max(start, end, key=lambda each: (each.line, each.character)))
+
+    def offset(self, position: types.Position) -> int:
+        """The character of the text that a position stands before."""
+        line = position.line + 1
+        units, column = 0, 1
+        for character in self.lines.line(line):
+            if units >= position.character:
+                break
+            units += self._codec.client_num_units(character)
+            column += 1
+        return self.lines.offset(line, column)
+
+    def whole(self) -> types.Range:
+        return types.Range(start=types.Position(0, 0), end=self.position(len(self.lines) + 1, 1))
+
+
+def holds(span: Span, line: int, column: int) -> bool:
+    """Both ends belong to it: a cursor stands between characters."""
+    return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)

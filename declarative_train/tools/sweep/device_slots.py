@@ -1,0 +1,58 @@
+"""Where the points of a sweep run at once: cores and GPUs of this machine, shared out so that no two have the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from declarative_train.core.amounts import counted
+from declarative_train.core.machine import num_cores, own_cores
+from declarative_train.engine.devices import num_gpus, num_gpus_wanted
+from declarative_train.plan.layout import LayoutPlan
+
+
+class NoRoomError(Exception):
+    """More at once than there is room for; the message says so."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """`cores` are those of this process; none where they are not shared out."""
+
+    number: int
+    environment: dict[str, str] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+
+
+def seats_for(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[Seat]:
+    """`jobs` None: as many as there is room for. Raises NoRoomError."""
+    gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
+    if gpus:
+        wanted = max(num_gpus_wanted(layout) for layout in layouts)
+        room = max(1, len(gpus) // wanted)
+        if jobs is not None and jobs > room:
+            have = counted(len(gpus), "GPU")
+            raise NoRoomError(f"{jobs} points at once, of {counted(wanted, 'GPU')} each: {have} here, room for {room}")
+        taken = [gpus[at * wanted : (at + 1) * wanted] for at in range(jobs or room)]
+        return [Seat(at, {"CUDA_VISIBLE_DEVICES": ",".join(each or gpus)}) for at, each in enumerate(taken)]
+    ranks = max(len(layout.ranks) for layout in layouts)
+    count = jobs or max(1, num_cores() // ranks)
+    return [_of_cores(at, count, ranks) for at in range(count)]
+
+
+def visible_gpus() -> list[str]:
+    """By the names that CUDA_VISIBLE_DEVICES takes."""
+    count = num_gpus()
+    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return given[:count] if len(given) >= count else [str(index) for index in range(count)]
+
+
+def _of_cores(at: int, count: int, ranks: int) -> Seat:
+    """A share of the cores, as long as there is one for each; else the system shares them out."""
+    cores = own_cores()
+    share = len(cores) // count
+    if count == 1:
+        return Seat(at)
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, share // ranks))}
+    return Seat(at, threads, tuple(cores[at * share : (at + 1) * share]))

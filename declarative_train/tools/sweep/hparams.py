@@ -1,0 +1,27 @@
+"""A sweep as TensorBoard's table of hyper-parameters: the settings that were tried, then what came of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from declarative_train.tools.sweep.sweep import Aim, Result
+
+
+def write_hparams(folder: Path, results: Sequence[Result], aim: Aim) -> None:
+    """An event file at the sweep's own folder, which TensorBoard asks first for the columns. Each point's run tells its
+    own values. Raises OSError."""
+    from declarative_train.run.sinks.tensorboard import EventWriter, hparams_columns, new_event_file
+    from declarative_train.run.tensorboard_metadata import tensorboard_name
+
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    tried: dict[str, list[object]] = {}
+    for result in results:
+        for key, value in result.point.values.items():
+            tried.setdefault(tensorboard_name(key), []).append(value)
+    seen = dict.fromkeys(name for result in results if result.record for name in result.record.values)
+    metrics = [aim.metric, *(name for name in seen if name != aim.metric)]
+    with new_event_file(folder) as stream:
+        EventWriter(stream).put_summary(hparams_columns(tried, metrics), 0, time.time())

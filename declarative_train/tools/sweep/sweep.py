@@ -1,0 +1,341 @@
+"""The points of a sweep as processes: some at once, watched, stopped together, gone on with after an interruption.
+
+<logging.dir>/<name>/sweeps/<time>/
+    results.json        every point: its values, its state, its metric; rewritten whenever one ends
+    plans/000.json      what the process of point 0 runs
+    000-lr=0.01/        its run, a folder as any other
+    optuna.journal      of an optuna search
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from declarative_train.app.records.record import Record, read_record
+from declarative_train.core.run_files import EVENTS
+from declarative_train.plan.codec import save
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.settings import safe, short_names, shown
+from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, StopRequest
+from declarative_train.run.storage.run_lock import is_locked
+from declarative_train.tools.sweep.device_slots import Seat
+from declarative_train.tools.sweep.search import Point, Search
+from declarative_train.tools.sweep.watchdog import Guard
+
+RESULTS, PLANS, SWEEPS = "results.json", "plans", "sweeps"
+ORPHANS_S = 60.0  # how long a point may take to stop whose sweep was killed
+LOOK_S = 0.2  # how often the running points are looked at
+LONGEST_NAME = 60
+
+PointState = Literal["finished", "stopped early", "pruned", "failed", "stopped", "running"]
+ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep goes on
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a point; `value` is the sweep's metric."""
+
+    point: Point
+    folder: str
+    state: PointState
+    value: float | None = None
+    reason: str = ""
+    fingerprint: str = ""
+    record: Record | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What points are compared by."""
+
+    metric: str
+    higher_is_better: bool
+
+    def value_of(self, record: Record | None) -> float | None:
+        """The best one, where the run kept it; else that of the last weights."""
+        if record is None:
+            return None
+        return record.values.get(f"best/{self.metric}", record.values.get(self.metric))
+
+    def sorted(self, results: Sequence[Result]) -> list[Result]:
+        """Best first, without a value last."""
+
+        def key(result: Result) -> tuple[bool, float]:
+            value = math.nan if result.value is None else result.value
+            return math.isnan(value), -value if self.higher_is_better else value
+
+        return sorted(results, key=key)
+
+
+@dataclass
+class _Running:
+    point: Point
+    plan: Plan
+    folder: Path
+    seat: Seat
+    process: subprocess.Popen[str]
+    offset: int = 0  # of its events, what was read
+    is_pruned: bool = False
+
+
+class Sweep:
+    """`compiled` makes the plan of a point (None, after saying why: the point fails); `say` takes lines for the user;
+    `known` are results of an earlier session."""
+
+    def __init__(
+        self,
+        folder: Path,
+        search: Search,
+        aim: Aim,
+        compiled: Callable[[Point], Plan | None],
+        say: Callable[[str], None],
+        about: Mapping[str, Any],
+        known: Sequence[Result] = (),
+    ) -> None:
+        self.folder, self.search, self.aim = folder, search, aim
+        self._compiled, self._say, self._about = compiled, say, dict(about)
+        self._known = {result.point.key: result for result in known}
+        self.results = {result.point.key: result for result in known if result.state in ENDED}
+        self._running: list[_Running] = []
+        self._is_asked = False
+
+    def run(self, seats: Sequence[Seat]) -> int:
+        """Every point; 0, 3 when some failed, 75 when it was asked to stop."""
+        watch = StopRequest(leave=False, on_first=self._ask, on_second=self._kill)
+        watch.install()
+        free, has_more = list(seats), True
+        (self.folder / PLANS).mkdir(parents=True, exist_ok=True)
+        self._write()  # so that `--resume` finds it, even where no point comes to an end
+        self._guard = Guard()
+        try:
+            while self._running or (has_more and not self._is_asked):
+                while free and has_more and not self._is_asked:
+                    has_more = self._begin(free)
+                self._look(free)
+                if self._running:
+                    time.sleep(LOOK_S)
+        finally:
+            self._kill()
+            self._guard.close()
+            watch.restore()
+        self._write()
+        if self._is_asked:
+            return EXIT_STOPPED
+        return EXIT_FAILED if any(result.state == "failed" for result in self.results.values()) else 0
+
+    def _begin(self, free: list[Seat]) -> bool:
+        """Take the next point; whether there was one."""
+        point = self.search.next()
+        if point is None:
+            return False
+        known = self._known.get(point.key)
+        if known is not None and known.state in ENDED:
+            self.results[point.key] = known
+            self.search.tell(point, known.value, pruned=known.state == "pruned")
+            return True
+        plan = self._compiled(point)
+        folder = self.folder / point_name(point)
+        if plan is None:
+            self._end(Result(point, str(folder), "failed", reason="it cannot be planned"))
+            return True
+        path = self.folder / PLANS / f"{point.number:03d}.json"
+        save(plan, path)
+        seat = free.pop(0)
+        folder.mkdir(exist_ok=True)
+        self._wait_for_orphan(folder)
+        process = _start(path, folder, seat)
+        self._guard.begun(process.pid)
+        self._running.append(_Running(point, plan, folder, seat, process))
+        self._say(f"{point_name(point)}: started")
+        return True
+
+    def _wait_for_orphan(self, folder: Path) -> None:
+        """A sweep that was killed leaves points that are still about to stop."""
+        deadline_s = time.monotonic() + ORPHANS_S
+        while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
+            time.sleep(LOOK_S)
+
+    def _look(self, free: list[Seat]) -> None:
+        for each in list(self._running):
+            code = each.process.poll()
+            self._follow(each)
+            if code is None:
+                continue
+            self._running.remove(each)
+            self._guard.ended(each.process.pid)
+            free.append(each.seat)
+            free.sort(key=lambda seat: seat.number)
+            self._end(self._result(each, code))
+
+    def _follow(self, each: _Running) -> None:
+        """The evaluations since the last look; a hopeless point is asked to stop."""
+        try:
+            with open(each.folder / EVENTS, "rb") as file:
+                file.seek(each.offset)
+                text = file.read()
+        except OSError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        each.offset += len(whole)
+        for line in whole.splitlines():
+            with suppress(ValueError):
+                entry = json.loads(line)
+                value = (entry.get("values") or {}).get(self.aim.metric)
+                if entry.get("event") != "EvaluationDone" or value is None or each.is_pruned:
+                    continue
+                if self.search.is_hopeless(each.point, int(entry["step"]), float(value)):
+                    each.is_pruned = True
+                    _signal(each.process, signal.SIGTERM)
+
+    def _result(self, each: _Running, code: int) -> Result:
+        record = read_record(str(each.folder))
+        value, mark = self.aim.value_of(record), each.plan.fingerprint
+        state: PointState = "failed"
+        reason = record.reason if record is not None else ""
+        if each.is_pruned and code == EXIT_STOPPED:
+            state = "pruned"
+        elif code == EXIT_STOPPED:
+            state = "stopped"
+        elif code == 0 and record is not None and record.state in ("finished", "stopped early"):
+            state = "stopped early" if record.state == "stopped early" else "finished"
+        else:
+            reason = last_words(each.folder) or reason or f"exit code {code}"
+        return Result(each.point, str(each.folder), state, value, reason if state == "failed" else "", mark, record)
+
+    def _end(self, result: Result) -> None:
+        self.results[result.point.key] = result
+        if result.state != "stopped":  # it goes on in the next session
+            value = result.value if result.state in ENDED else None
+            self.search.tell(result.point, value, pruned=result.state == "pruned")
+        told = "" if result.value is None else f", {self.aim.metric} {result.value:.4g}"
+        self._say(f"{point_name(result.point)}: {result.state}{told}{f': {result.reason}' if result.reason else ''}")
+        self._write()
+
+    def _ask(self) -> None:
+        """Every point saves a checkpoint and stops; none is begun any more."""
+        self._is_asked = True
+        self._say("stopping every point at the end of a step, with a checkpoint; once more: at once")
+        for each in list(self._running):
+            _signal(each.process, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        for each in list(self._running):
+            with suppress(OSError):
+                os.killpg(each.process.pid, signal.SIGKILL)
+
+    def _write(self) -> None:
+        """Aside, then renamed: it is whole at every moment. What an earlier session found stays."""
+        results = {**self._known, **self.results}
+        entries = [as_json(result) for result in self.aim.sorted(list(results.values()))]
+        text = json.dumps({**self._about, "points": entries}, indent=1)
+        new = self.folder / f"{RESULTS}.new"
+        new.write_text(f"{text}\n", encoding="utf-8")
+        new.rename(self.folder / RESULTS)
+
+
+def _start(plan: Path, folder: Path, seat: Seat) -> subprocess.Popen[str]:
+    """Start a point in a session of its own: a terminal's Ctrl-C is for the sweep, which asks each point once. `-P`:
+    files of the working directory are not imported."""
+    command = [sys.executable, "-P", "-m", "declarative_train", "run", str(plan), "--run-dir", str(folder), "--resume"]
+    with open(folder / "console.txt", "a", encoding="utf-8") as console:
+        process = subprocess.Popen(
+            [*command, "--quiet"],
+            env=os.environ | seat.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            text=True,
+            start_new_session=True,
+        )
+    if seat.cores and hasattr(os, "sched_setaffinity"):
+        with suppress(OSError):  # it has ended
+            os.sched_setaffinity(process.pid, seat.cores)
+    return process
+
+
+def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    with suppress(OSError):
+        process.send_signal(number)
+
+
+def last_words(folder: Path) -> str:
+    """Of a point that failed: the first line that says so."""
+    try:
+        lines = (folder / "console.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.removeprefix("dtrain: ") for line in reversed(lines) if line.startswith("dtrain: ")), "")
+
+
+def point_name(point: Point) -> str:
+    """`003-lr=0.01-width=64`: the same whenever the sweep goes on."""
+    names, text = short_names(point.values), f"{point.number:03d}"
+    for key, value in point.values.items():
+        word = f"-{names[key]}={safe(shown(value))}"
+        text += word if len(text) + len(word) <= LONGEST_NAME else ""
+    return text
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    value = result.value
+    metrics = {} if result.record is None else dict(result.record.values)
+    return {
+        "number": result.point.number,
+        "values": dict(result.point.values),
+        "state": result.state,
+        "value": _finite(value),
+        "metrics": {name: _finite(each) for name, each in metrics.items()},
+        "step": None if result.record is None else result.record.step,
+        "folder": result.folder,
+        "reason": result.reason or None,
+        "fingerprint": result.fingerprint,
+    }
+
+
+def _finite(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def read_results(folder: Path) -> tuple[dict[str, Any], list[Result]]:
+    """(what the sweep is, its points) as the last session left them. Raises OSError and ValueError."""
+    found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    results = []
+    for entry in found.pop("points"):
+        value = None if entry["value"] is None else float(entry["value"])
+        point = Point(entry["number"], entry["values"], is_drawn=found.get("type") == "optuna")
+        record = read_record(entry["folder"])
+        results.append(
+            Result(point, entry["folder"], entry["state"], value, entry["reason"] or "", entry["fingerprint"], record)
+        )
+    return found, results
+
+
+def new_sweep_dir(plan: Plan) -> Path:
+    """Raises OSError."""
+    root, now = Path(plan.logging.dir) / plan.name / SWEEPS, time.strftime("%Y%m%d-%H%M%S")
+    root.mkdir(parents=True, exist_ok=True)
+    path, number = root / now, 1
+    while True:
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            path = root / f"{now}-{number}"
+        else:
+            return path
+
+
+def newest_sweep(plan: Plan) -> Path | None:
+    found = sorted((Path(plan.logging.dir) / plan.name / SWEEPS).glob(f"*/{RESULTS}"))
+    return found[-1].parent if found else None

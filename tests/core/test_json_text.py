@@ -1,0 +1,39 @@
+"""JSON that somebody else wrote is read by one function, which turns text that nests too deeply into a ValueError."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from declarative_train.core.json_text import parse_json
+
+PACKAGE = Path(__file__).parents[2] / "declarative_train"
+OWN = {
+    "tools/sweep/command.py", "components/datasets/arrow_conversion.py", "files/file_activity.py",
+    "files/cache.py", "components/fields/boxes.py", "components/layers/timm.py",
+    "components/layers/libraries/files.py", "files/safetensors_header.py",
+    "components/layers/transformers.py", "components/texts/cache.py", "data/skipping.py", "app/records/record.py",
+    "tools/sweep/sweep.py", "graph/read.py", "inference/export/snippets.py", "run/sinks/background.py",
+    "run/sinks/jsonl.py", "run/sinks/mlflow_server.py", "plan/codec.py", "plan/run_fields.py",
+    "plan/run_folder.py", "engine/failures.py", "run/processes.py", "engine/step/load_weights.py",
+    "run/storage/run_lock.py",
+}  # fmt: skip
+"""Files that read only what this package wrote, or catch RecursionError."""
+
+
+def test_text_that_nests_too_deeply_is_a_value_error() -> None:
+    assert parse_json(b'{"a": [1]}') == {"a": [1]}
+    for text in ("[" * 200_000, '{"a":' * 200_000, "{"):
+        with pytest.raises(ValueError, match=r"inside each other|Expecting"):
+            parse_json(text)
+
+
+def test_every_file_of_the_package_that_parses_json_by_itself_is_listed() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if re.search(r"\bjson\.loads?\(", path.read_text(encoding="utf-8"))
+    }
+    assert found <= OWN | {"core/json_text.py"}

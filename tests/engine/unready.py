@@ -1,0 +1,19 @@
+"""`python -m tests.engine.unready [REPORT_S LIMIT_S]`: a rank that somebody else started, whose rank 0 breaks while it
+compiles. The times are those of its waits."""
+
+from __future__ import annotations
+
+import sys
+
+from declarative_train.plan.plan import Plan
+from declarative_train.run import meeting, torchrun
+
+
+def broken() -> tuple[Plan | None, int]:
+    raise ZeroDivisionError("planted")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        meeting.FIRST_REPORT_S, meeting.COMPILE_TIMEOUT_S = map(float, sys.argv[1:])
+    torchrun.run_as_rank(broken)

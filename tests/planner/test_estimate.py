@@ -1,0 +1,211 @@
+"""The estimate of a step, beside what the same formulas give by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from declarative_train.components.hardware import HARDWARE
+from declarative_train.plan.codec import from_json, signed, to_json
+from declarative_train.plan.plan import Plan
+from declarative_train.plan.predicted import EstimatePlan
+from declarative_train.planner.estimate.step_time import COMPUTE_EFFICIENCY, LAUNCH_S, MEMORY_EFFICIENCY
+from declarative_train.planner.estimate.traffic import LATENCY_S, LINK_EFFICIENCY
+from declarative_train.planner.text.describe import describe, summary
+
+H100 = HARDWARE["h100-sxm"]
+WIDTH, BATCH = 4096, 768
+WIDE = f"""
+model: {{graph: {{
+  hidden: {{out_features: {WIDTH}}},
+  next: {{type: linear, out_features: {WIDTH}, input: act}},
+  logits: {{input: next}},
+}}}}
+training: {{global_batch_size: {BATCH}, precision: bf16, optimizer: {{type: adam, lr: 0.01}}}}
+"""
+DEEP = f"""
+model: {{graph: {{
+  hidden: {{out_features: {WIDTH}}},
+  layers: {{type: linear, out_features: {WIDTH}, repeat: 8, input: act}},
+  logits: {{input: layers}},
+}}}}
+training: {{global_batch_size: {BATCH}, precision: bf16, optimizer: {{type: sgd, lr: 0.01}}}}
+"""
+
+
+def estimate_of(plan: Plan) -> EstimatePlan:
+    assert plan.estimate is not None
+    return plan.estimate
+
+
+def sizes(plan: Plan) -> int:
+    return sum(item.num_elements for item in plan.parameters)
+
+
+def sent(plan: Plan) -> dict[str, tuple[str, int]]:
+    return {each.what: (each.link, each.bytes_sent) for each in estimate_of(plan).transfers}
+
+
+def roofline_s(flops: float, elements: float, parameters: float, launches: int = 1) -> float:
+    """One layer in bf16, one way."""
+    moved_s = 2 * launches * (elements + parameters) / (H100.memory_per_s * MEMORY_EFFICIENCY)  # type: ignore[operator]
+    return max(flops / (H100.peak_flops["bf16"] * COMPUTE_EFFICIENCY), moved_s, launches * LAUNCH_S)
+
+
+def test_one_device_computes_and_updates(planned) -> None:
+    plan = planned(WIDE + "layout: {gpus: 1, hardware: h100-sxm}")
+    found = estimate_of(plan)
+    W, B = WIDTH, BATCH
+    layers = [(20, W, 1), (W, W, 2), (W, 10, 2)]  # in, out, gradients: nothing goes back into the data
+    seconds = 0.0
+    for fan_in, fan_out, gradients in layers:
+        flops, moved, held = 2 * fan_in * fan_out * B, (fan_in + fan_out) * B, fan_in * fan_out + fan_out
+        seconds += roofline_s(flops, moved, held) + roofline_s(gradients * flops, moved, held, launches=2)
+    seconds += roofline_s(0, 2 * W * B, 0) + roofline_s(0, 2 * W * B, 0, launches=2)  # the relu
+    assert found.compute_s == pytest.approx(seconds)
+    state = (3 + 2 * 2) * sizes(plan) * 4 / (H100.memory_per_s * MEMORY_EFFICIENCY) + LAUNCH_S  # type: ignore[operator]
+    assert found.update_s == pytest.approx(state)
+    assert (found.exposed_s, found.bubble_s, found.transfers) == (0.0, 0.0, ())
+    assert found.step_s == pytest.approx(seconds + state)
+    flops = BATCH * (2 * 20 * W * 2 + 2 * W * W * 3 + 2 * W * 10 * 3)
+    assert plan.flops.model * BATCH == flops
+    assert found.mfu == found.hfu == pytest.approx(flops / H100.peak_flops["bf16"] / found.step_s)
+
+
+def test_ddp_averages_gradients_in_fp32_on_the_link_of_the_node(planned) -> None:
+    plan = planned(WIDE + "parallelism: ddp\nlayout: {gpus: 8, hardware: h100-sxm}")
+    bytes_sent = round(2 * 7 / 8 * sizes(plan) * 4)
+    assert sent(plan) == {"gradients, all-reduce": ("node", bytes_sent)}
+    (transfer,) = estimate_of(plan).transfers
+    units = transfer.num_calls
+    link = bytes_sent / (H100.link_per_s * LINK_EFFICIENCY) + units * LATENCY_S  # type: ignore[operator]
+    assert transfer.seconds == pytest.approx(link)
+
+
+def test_dp_sends_the_model_out_and_the_gradients_back_in_every_step(planned) -> None:
+    plan = planned(WIDE + "parallelism: dp\nlayout: {gpus: 4, hardware: h100-sxm}")
+    found = estimate_of(plan)
+    assert sent(plan) == {"parameters and gradients, by the first device": ("node", 3 * 2 * 4 * sizes(plan))}
+    assert found.exposed_s == pytest.approx(found.transfers[0].seconds)  # nothing hides it
+    assert found.mfu is not None
+    assert found.mfu < estimate_of(planned(WIDE + "parallelism: ddp\nlayout: {gpus: 4, hardware: h100-sxm}")).mfu
+
+
+def test_between_nodes_it_goes_over_all_adapters_of_a_node(planned) -> None:
+    plan = planned(
+        WIDE + "parallelism: ddp\nlayout: {nodes: 2, gpus_per_node: 4, hardware: a100-pcie-80gb}",
+    )
+    (transfer,) = estimate_of(plan).transfers
+    assert transfer.link == "network"
+    slow = HARDWARE["a100-pcie-80gb"].network_per_s
+    assert slow is not None
+    by_hand = transfer.bytes_sent / (4 * slow * LINK_EFFICIENCY) + transfer.num_calls * LATENCY_S
+    assert transfer.seconds == pytest.approx(by_hand)
+    found = estimate_of(plan)
+    assert found.exposed_s is not None
+    assert 0 < found.exposed_s < by_hand  # a part hides behind the backward
+
+
+def test_fsdp_gathers_for_every_pass_and_reduces_once(planned) -> None:
+    plan = planned(
+        WIDE + "parallelism: fsdp\nlayout: {gpus: 4, hardware: h100-sxm}", "training.gradient_accumulation_steps=2"
+    )
+    P = sizes(plan)
+    assert sent(plan) == {
+        "parameters, all-gather": ("node", pytest.approx(2 * 2 * 3 / 4 * P * 2, rel=1e-6)),  # padded by a few numbers
+        "gradients, reduce-scatter": ("node", pytest.approx(3 / 4 * P * 4, rel=1e-6)),
+    }
+    assert plan.layout.sharding is not None
+    assert plan.layout.sharding.keeps_gradients  # 0.07 GB of them
+
+
+def test_hybrid_shards_average_between_nodes(planned) -> None:
+    layout = "layout: {nodes: 3, gpus_per_node: 4, hardware: h100-sxm}"
+    plan = planned(WIDE + "parallelism: {data: {shard: all, replicate: 3}}\n" + layout)
+    P = sizes(plan)
+    found = sent(plan)
+    assert found["gradients, reduce-scatter"] == ("node", pytest.approx(3 / 4 * P * 4, rel=1e-6))
+    assert found["gradients, all-reduce"] == (
+        "network",
+        pytest.approx(2 * 2 / 3 * P, rel=1e-3),
+    )  # 4 bytes over 4 shards
+
+
+def test_a_pipeline_sends_activations_and_stands_idle(planned) -> None:
+    plan = planned(
+        DEEP + "parallelism: {pipeline: {stages: 4, microbatches: 8}}\nlayout: {gpus: 4, hardware: h100-sxm}"
+    )
+    rows = BATCH // 8
+    found = estimate_of(plan)
+    link, bytes_sent = sent(plan)["stage to stage"]
+    assert (link, bytes_sent) == ("node", 2 * WIDTH * rows * 2 * 8)  # of a rank in the middle: one wire each way
+    assert found.compute_s is not None
+    assert found.bubble_s == pytest.approx(found.compute_s / 8 * 3)
+
+
+def test_frozen_parameters_and_recomputation_change_the_operations(planned) -> None:
+    whole = planned(DEEP)
+    frozen = planned(DEEP.replace("model: {", "model: {parameters: {layers: {frozen: true}}, "))
+    again = planned(DEEP.replace("training: {", "training: {activation_checkpointing: blocks, "))
+    layers = 8 * 2 * WIDTH * WIDTH
+    assert frozen.flops.forward == whole.flops.forward
+    assert whole.flops.backward - frozen.flops.backward == layers
+    assert (again.flops.model, again.flops.recomputed) == (whole.flops.model, layers)
+    assert again.flops.hardware == whole.flops.model + layers
+
+
+@pytest.mark.parametrize(
+    ("layout", "precision", "why"),
+    [("hardware: cpu", "fp32", "its speed"), ("hardware: v100-sxm-32gb", "bf16", "bf16")],
+)
+def test_without_a_figure_there_are_no_times(planned, layout: str, precision: str, why: str) -> None:
+    plan = planned(f"parallelism: ddp\nlayout: {{gpus: 2, {layout}}}\ntraining: {{precision: {precision}}}")
+    found = estimate_of(plan)
+    assert (found.step_s, found.mfu) == (None, None)
+    assert found.transfers
+    assert found.memory_bytes
+    text = describe(plan)
+    assert f"there is no figure of {found.hardware} for {why}, and so no times" in text
+    assert " utilisation " not in text
+
+
+def test_without_hardware_nothing_is_estimated(planned) -> None:
+    plan = planned("parallelism: ddp\nlayout: {gpus: 2}")
+    assert plan.estimate is None
+    assert "estimated\n  operations" not in describe(plan)
+    assert plan.flops.model == 2 * 20 * 32 * 2 + 2 * 32 * 10 * 3
+
+
+def test_hardware_is_no_part_of_what_a_checkpoint_must_match(planned) -> None:
+    plan = planned("parallelism: ddp\nlayout: {gpus: 2}")
+    other = planned("parallelism: ddp\nlayout: {gpus: 2, hardware: l4}")
+    assert plan.fingerprint == other.fingerprint
+    assert plan.identity != other.identity
+    assert other.layout.hardware == "l4"
+    assert from_json(to_json(other)) == other
+    assert signed(other) == other
+
+
+def test_the_text_adds_up(planned) -> None:
+    plan = planned(
+        DEEP + "parallelism: {pipeline: {stages: 4, microbatches: 8}}\nlayout: {gpus: 4, hardware: h100-sxm}"
+    )
+    found, text = estimate_of(plan), describe(plan)
+    parts = (found.compute_s, found.exposed_s, found.bubble_s, found.update_s)
+    assert found.step_s == pytest.approx(sum(each for each in parts if each is not None))
+    section = text.partition("step on h100-sxm, estimated\n")[2].partition("\n\n")[0]
+    for word in ("operations", "memory", "stage to stage", "pipeline idle", "MFU", "assumed: h100-sxm, bf16"):
+        assert word in section
+    assert "estimate  " in summary(plan)
+    assert "step on" not in describe(replace(plan, estimate=None))
+
+
+def test_a_mode_that_does_not_fit_is_told(compiled) -> None:
+    large = "model: {graph: {hidden: {out_features: 200000000}}}\nparallelism: ddp\nlayout: {gpus: 2, hardware: l4}"
+    plan, diagnostics = compiled(large)
+    assert plan is not None  # it is an estimate
+    (found,) = diagnostics
+    assert (found.code, found.is_error) == ("P108", False)
+    assert "ddp needs about" in found.message
+    assert "parallelism: auto" in str(found.help)
