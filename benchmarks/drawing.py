@@ -23,8 +23,8 @@ from statistics import median
 
 from benchmarks.__main__ import REPORT
 from declarative_train import recipe as recipe_room
-from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.plan import Plan
+from declarative_train.planner.compiler import compile as compile_plan
 
 BEGIN, END = "<!-- begin: benchmarks.drawing -->", "<!-- end: benchmarks.drawing -->"
 RANKS = (1, 2, 4)

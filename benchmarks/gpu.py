@@ -198,10 +198,10 @@ def ours(job: Job, compiled: bool, data: Path) -> Result:
     from declarative_train.app.api.tracer import LateTracer
     from declarative_train.data.batches import TrainingBatches
     from declarative_train.data.sets import open_sets
-    from declarative_train.engine.engine import Engine
+    from declarative_train.engine.engine import Engine, slots_of
     from declarative_train.planner.compiler import compile as compile_plan
     from declarative_train.run.meter import samples_per_s_at_peak
-    from declarative_train.run.rank import slots_of, torch_settings
+    from declarative_train.run.rank import torch_settings
 
     path = data.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(recipe(job, data, compiled=compiled, device=KIND)))

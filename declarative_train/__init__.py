@@ -41,16 +41,16 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Diagnostic": "diagnostics.diagnostic",
-    "Diagnostics": "api.diagnostics",
-    "DtrainError": "api.errors",
-    "PlanView": "api.plan_view",
-    "Recipe": "api.recipe",
-    "Run": "api.run",
-    "load": "api.recipe",
-    "load_plan": "api.plan_view",
-    "loads": "api.recipe",
-    "open_run": "api.run",
+    "Diagnostic": "core.diagnostics.diagnostic",
+    "Diagnostics": "app.api.diagnostics",
+    "DtrainError": "app.api.errors",
+    "PlanView": "app.api.plan_view",
+    "Recipe": "app.api.recipe",
+    "Run": "app.api.run",
+    "load": "app.api.recipe",
+    "load_plan": "app.api.plan_view",
+    "loads": "app.api.recipe",
+    "open_run": "app.api.run",
 }
 
 

@@ -20,7 +20,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.render import render
@@ -60,7 +60,7 @@ class Tally:
 def fuzz(first: int, count: int) -> Tally:
     """The mutations of `count` seeds from `first` on."""
     tally = Tally()
-    plan_room.compile(_recipe(CASES / "base.yaml"))  # imports torch, which is not measured
+    planner.compile(_recipe(CASES / "base.yaml"))  # imports torch, which is not measured
     sources = [(path, path.read_text("utf-8")) for path in SEEDS]
     for seed in range(first, first + count):
         path, text = sources[seed % len(sources)]
@@ -104,7 +104,7 @@ def _lint(
 
 def _compile(path: Path, recipe: recipe_room.Recipe, label: str, tally: Tally) -> Plan | None:
     begin = time.process_time()
-    plan, found = plan_room.compile(recipe, offline=True)
+    plan, found = planner.compile(recipe, offline=True)
     render(found, {str(path): ""}, format="full")
     _measure(begin, f"{label}, compiled", tally)
     assert plan is not None or found, "neither a diagnostic nor a plan"
@@ -122,7 +122,7 @@ def train(path: Path, content: str, tally: Tally) -> None:
     """A step of a recipe that is sound."""
     loaded = recipe_room.load(str(path), text=content)
     assert loaded.recipe is not None
-    plan = plan_room.compile(loaded.recipe)[0]
+    plan = planner.compile(loaded.recipe)[0]
     assert plan is not None
     tally.counts[_trained(path, content, plan, tally)] += 1
 
@@ -139,7 +139,7 @@ def _trained(path: Path, content: str, plan: Plan, tally: Tally) -> str:
     tally.several += several
     if not several or tally.several % REAL_RANKS_EVERY:
         loaded = recipe_room.load(str(path), text=content, set_=ON_ONE_CPU)
-        alone = None if loaded.recipe is None else plan_room.compile(loaded.recipe, offline=True)[0]
+        alone = None if loaded.recipe is None else planner.compile(loaded.recipe, offline=True)[0]
         if alone is not None:
             return _step(path, loaded, "trained in one process")
     if plan.layout.num_nodes > 1 or len(plan.layout.ranks) > MOST_RANKS or plan.layout.device == "cuda":
@@ -150,7 +150,7 @@ def _trained(path: Path, content: str, plan: Plan, tally: Tally) -> str:
 
 def _step(path: Path, loaded: recipe_room.Loaded, done: str) -> str:
     assert loaded.recipe is not None
-    plan, _ = plan_room.compile(loaded.recipe, offline=True)
+    plan, _ = planner.compile(loaded.recipe, offline=True)
     assert plan is not None
     folder = Path(tempfile.mkdtemp(prefix="fuzz"))
     try:

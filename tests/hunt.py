@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.plan.plan import Plan
 from declarative_train.run.event import EpochDone, EvaluationDone, Event, Notice, StepDone
@@ -135,7 +135,7 @@ def attempt(folder: Path, text: str, found: Hunted) -> str | None:
     loaded = recipe_room.load(str(path))
     diagnostics, plan = list(loaded.diagnostics), None
     if loaded.recipe is not None:
-        plan, more = plan_room.compile(loaded.recipe)
+        plan, more = planner.compile(loaded.recipe)
         diagnostics += more
     errors = [item for item in diagnostics if item.is_error]
     if errors or plan is None:

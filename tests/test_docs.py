@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.app.main import COMMANDS, main
 from declarative_train.components.expressions.functions import FUNCTIONS
@@ -110,7 +110,7 @@ def test_a_recipe_in_the_documents_lints_clean(block: Block, tmp_path: Path) -> 
     loaded = recipe_room.load(str(path))
     problems = list(loaded.diagnostics)
     if loaded.recipe is not None:
-        problems += plan_room.compile(loaded.recipe)[1]
+        problems += planner.compile(loaded.recipe)[1]
     assert [f"{each.code} line {each.span.line}: {each.message}" for each in problems if each.code != DRAWS] == []
     assert (loaded.recipe is None) == ("fragment: true" in laid(block.text))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan, recipe
+from declarative_train import planner, recipe
 from tests.fuzz import SEEDS, Tally, fuzz, train
 from tests.generated_recipes import generated
 from tests.linted import CASES, dtrain
@@ -55,7 +55,7 @@ def check_generated(first: int, count: int) -> set[str]:
         text = generated(seed)
         loaded = recipe.load(str(CASES / f"generated_{seed}.yaml"), text=text)
         assert loaded.recipe is not None, (seed, text, loaded.diagnostics)
-        planned, found = plan.compile(loaded.recipe)
+        planned, found = planner.compile(loaded.recipe)
         assert planned is not None, (seed, text, found)
         assert [each for each in (*loaded.diagnostics, *found) if each.code not in TRUE] == [], (seed, text)
         modes.add(planned.layout.mode)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.app.main import main
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
@@ -109,7 +109,7 @@ class Ask:
         loaded = recipe_room.load(str(self.folder / name), set_=set_, plugins=plugins)
         plan, diagnostics = None, list(loaded.diagnostics)
         if loaded.recipe is not None:
-            plan, more = plan_room.compile(loaded.recipe)
+            plan, more = planner.compile(loaded.recipe)
             diagnostics += more
         return Answer(plan, diagnostics)
 

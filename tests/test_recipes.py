@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.app.main import main
 from declarative_train.engine.devices import choose_device
@@ -75,7 +75,7 @@ def losses(events: Events) -> list[float]:
 def compiled(path: Path, switches: tuple[Path, ...] = ()) -> Plan:
     loaded = recipe_room.load(str(path.relative_to(ROOT)), with_=[str(switch.relative_to(ROOT)) for switch in switches])
     assert loaded.recipe is not None, loaded.diagnostics
-    plan, diagnostics = plan_room.compile(loaded.recipe)
+    plan, diagnostics = planner.compile(loaded.recipe)
     assert not [each for each in diagnostics if each.code not in (FEW_CORES, DRAWS)]
     assert plan is not None
     return plan
@@ -452,7 +452,7 @@ def test_what_a_newcomer_runs_first_runs_on_any_machine(first: str, num_gpus: in
     texts = {str(path): found[1]} if first == "README" and found is not None else {}
     recipe = recipe_room.load(str(path), texts=texts).recipe
     assert recipe is not None
-    plan, _ = plan_room.compile(recipe)
+    plan, _ = planner.compile(recipe)
     assert plan is not None
     assert choose_device(plan.layout, num_gpus).kind == kind
 

@@ -42,6 +42,13 @@ COMMANDS = {
 }
 
 LEAST_OPEN_FILES = 64  # with fewer torch's processes do not find each other, and some of its code aborts
+# commands of the tools, which are packages above this one
+_TOOLS = {
+    "init": "declarative_train.tools.first_recipe.command",
+    "lsp": "declarative_train.tools.language_server.command",
+    "sweep": "declarative_train.tools.sweep.command",
+}
+
 ON_POSIX = frozenset({"evaluate", "export", "generate", "predict", "run", "sweep"})  # forks, signals, locks of files
 
 
@@ -90,7 +97,7 @@ def _main(argv: Sequence[str] | None) -> int:
         summary = COMMANDS[name]
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if name == asked:
-            module = import_module(f"declarative_train.app.commands.{name}")
+            module = import_module(_TOOLS.get(name, f"declarative_train.app.commands.{name}"))
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     if words[:1] and words[0] not in COMMANDS:

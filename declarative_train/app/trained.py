@@ -57,10 +57,10 @@ def opened(args: argparse.Namespace) -> Trained:
 def answered(act: Callable[[], int]) -> int:
     """The exit code: that of `act`, 1 for rows that the model cannot take, 2 for a wrong use of the command, 3 where
     the machine failed or a checkpoint cannot be read."""
-    from declarative_train.components.data import SourceError
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain
+    from declarative_train.files.errors import SourceError
     from declarative_train.inference.input import InputError
     from declarative_train.inference.trained import UsageError
 

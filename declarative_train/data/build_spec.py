@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import Column, Field, NoStatisticsError, SourceError, Table
+from declarative_train.components.data import Column, Field, NoStatisticsError, Table
 from declarative_train.components.datasets.mix import MixDataset
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
@@ -52,6 +52,7 @@ from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.statistics_cache import Known
 from declarative_train.data.texts import list_unread
 from declarative_train.data.windows import RowOrder, Windows, row_order
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import is_known, is_remote
 
 if TYPE_CHECKING:

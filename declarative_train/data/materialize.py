@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from declarative_train.components.data import BadValueError, SourceError, Table
+from declarative_train.components.data import BadValueError, Table
 from declarative_train.core.tensor_spec import FLOATING
 from declarative_train.data.field_reader import Part, base_of, column_names
 from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given
@@ -22,6 +22,7 @@ from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
 from declarative_train.data.statistics_cache import Known
 from declarative_train.data.texts import BadTextError, with_tokens
 from declarative_train.data.windows import Windows
+from declarative_train.files.errors import SourceError
 
 HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from declarative_train.components.data import Dataset, Field, SourceError, Split, Table
+from declarative_train.components.data import Dataset, Field, Split, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.image_folder import pictures_in, remote_pictures
 from declarative_train.components.fields import FIELDS
@@ -30,6 +30,7 @@ from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_ro
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skipping
 from declarative_train.files.remote_folder import told_of
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from declarative_train.components.data import SourceError
 from declarative_train.data.materialize import BadSampleError, Prepared
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.spec import DataSpec
+from declarative_train.files.errors import SourceError
 
 MOST_ROWS = 1 << 16
 MOST_ELEMENTS = 1 << 22

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.data import Column, NoStatisticsError, SourceError, Table
+from declarative_train.components.data import Column, NoStatisticsError, Table
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.data.checks.files import (
@@ -20,6 +20,7 @@ from declarative_train.data.checks.plugins import plugin_field_fails, plugin_sou
 from declarative_train.data.checks.values import missing_value, not_a_whole_number, value_out_of_range
 from declarative_train.data.materialize import BadSampleError
 from declarative_train.data.rows import Rows
+from declarative_train.files.errors import SourceError
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
 """Where the value at a dotted path (or a tuple of its parts) was typed, else its nearest ancestor."""

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from declarative_train.components.data import SourceError
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.batch import Batch
 from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, Prepared
 from declarative_train.data.opened import prepared_sets
 from declarative_train.data.spec import DataError, DataSpec
+from declarative_train.files.errors import SourceError
 
 
 class SampleSet(ABC):

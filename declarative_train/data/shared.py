@@ -17,9 +17,10 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.data.opened import prepared_sets, remember
 from declarative_train.data.spec import DataError, DataSpec
+from declarative_train.files.errors import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

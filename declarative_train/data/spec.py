@@ -47,8 +47,8 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class RollSpec:
-    """How the training set is shuffled where it is read in blocks (data/block_shuffle.py): in so many streams, each mixed
-    within windows of so many blocks."""
+    """How the training set is shuffled where it is read in blocks (data/block_shuffle.py): in so many streams, each
+    mixed within windows of so many blocks."""
 
     streams: int
     window: int

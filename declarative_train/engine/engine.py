@@ -1,13 +1,13 @@
 """One rank of a run: its part of the model, its optimizer, and the step, which is the same in every mode.
 
-What the axes of the plan's mesh do to the model stands in `parallelise`, an axis a file; two drivers run the outcome:
+What the axes of the plan's mesh do to the model is in `engine/axes`, one file per axis; two drivers run the outcome:
 one calls the model, the other passes microbatches through the stages of a pipeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -26,6 +26,7 @@ from declarative_train.engine.step.step_runner import RankContext, StepRunner, S
 from declarative_train.engine.step.update import Update
 
 if TYPE_CHECKING:
+    from declarative_train.data.spec import BatchSpec
     from declarative_train.engine.axes.gradient_sync import Sharing
     from declarative_train.engine.step.forward_path import Chunk
     from declarative_train.engine.step.model import Held
@@ -211,3 +212,11 @@ def _context(plan: Plan, held: Held, place: Place, device: torch.device) -> Rank
         return RankContext()
     groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
     return RankContext(place.data.size, (place.data_index, place.pipeline_index), groups)
+
+
+def slots_of(plan: Plan) -> BatchSpec:
+    """In `dp` one process takes the rows of all replicas, which it scatters itself."""
+    batch = plan.batch
+    if len(plan.layout.ranks) > 1:
+        return batch
+    return replace(batch, data_parallel_size=1, microbatch_size=batch.microbatch_size * batch.data_parallel_size)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from abc import ABC
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO
 from threading import get_ident
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import Field
-
-from declarative_train.components.data import Dataset, SourceError
+from declarative_train.files.errors import SourceError
 from declarative_train.files.file_activity import turn_to
 from declarative_train.files.paths import expand as expand  # all of them beside what reads files
 from declarative_train.files.paths import file_system as file_system
@@ -30,10 +27,6 @@ from declarative_train.files.remote_files import opened_ranges, ranges_of
 if TYPE_CHECKING:
     import numpy as np
 
-Paths = (
-    Annotated[str, Field(min_length=1)]
-    | Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
-)
 
 _AS_UTF8 = "save it as UTF-8 (from Excel: `CSV UTF-8`)"
 _BEGINNINGS = {
@@ -47,21 +40,6 @@ _BEGINNINGS = {
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
 _MOST_OPEN = 64  # files of one table; processes may often have 1,024 open, on some systems 256
-
-
-class FilesDataset(Dataset, ABC):
-    """Rows of files that the recipe names."""
-
-    path: Paths
-    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (self.path,) if isinstance(self.path, str) else self.path
-
-    def files(self) -> list[str]:
-        """Every one of them, in the order written; those of a glob by name. Raises SourceError."""
-        return expand(self.paths)
 
 
 def open_file(path: str) -> Any:

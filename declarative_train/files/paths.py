@@ -13,9 +13,9 @@ from glob import glob, has_magic
 from typing import Any
 from urllib.parse import urlsplit
 
-from declarative_train.components.data import SourceError
 from declarative_train.core.machine import install
 from declarative_train.core.secrets import masked, variables_in
+from declarative_train.files.errors import SourceError
 from declarative_train.files.remote import RemoteError, again, note, of_http, reason, seen
 
 _HERE = ("file://", "local://")

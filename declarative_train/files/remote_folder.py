@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from declarative_train.components.data import SourceError
 from declarative_train.files.cache import stamp
+from declarative_train.files.errors import SourceError
 from declarative_train.files.file_activity import turn_to
 from declarative_train.files.open_files import file_system, is_remote, shown
 from declarative_train.files.paths import told

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from declarative_train.components.data import SourceError
 from declarative_train.components.layers.sample_groups import HoldsSamples
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.data.batch import Batch
@@ -28,7 +27,9 @@ from declarative_train.data.spec import DataError, SetSpec
 from declarative_train.data.windows import row_order
 from declarative_train.engine.collectives import Alone, Ranks
 from declarative_train.engine.devices import exact_device
+from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.step_runner import RankContext, StepRunner
+from declarative_train.files.errors import SourceError
 from declarative_train.inference.fields import Fields
 from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.input import Chunk, InputError
@@ -42,7 +43,6 @@ from declarative_train.inference.windows import part_of, table_of
 from declarative_train.plan.output_semantics import meanings
 from declarative_train.plan.subgraph import whole_graph
 from declarative_train.run.evaluate import Evaluator
-from declarative_train.run.rank import default_dtype
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import MetricPlan, TermPlan

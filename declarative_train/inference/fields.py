@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from declarative_train.components.data import LISTS, BadValueError, Column, Field, SourceError
+from declarative_train.components.data import LISTS, BadValueError, Column, Field
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.data.pictures import BadPictureError, Chain, Given
+from declarative_train.files.errors import SourceError
 from declarative_train.inference.input import Chunk, Input, InputError, check_columns
 from declarative_train.inference.trained import UsageError
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.image_folder import ENDINGS, FilesTable
 from declarative_train.components.datasets.sqlite import only_table
 from declarative_train.core.diagnostics.suggest import did_you_mean
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import expand, packing, shown
 from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, counting, slices
 from declarative_train.inference.text_files import csv_input, jsonl_input

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.diagnostics.suggest import did_you_mean
@@ -20,6 +20,7 @@ from declarative_train.data.materialize import BadSampleError, Prepared
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
 from declarative_train.data.windows import RowOrder, row_order, windowed
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import shown
 from declarative_train.inference.input import InputError, Piece, Pieces, slices
 from declarative_train.inference.reading import STDIN, files_of, kind_of_file

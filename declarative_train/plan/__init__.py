@@ -1,4 +1,4 @@
-"""Who does what, where and when: `compile` makes a plan, `describe` and `summary` show it, the rest keeps it.
+"""The Plan: who does what, where and when; its JSON form, and whether it is stale.
 
 Looked up when asked for: the ranks need the noun alone, without the compiler behind it.
 """
@@ -12,19 +12,14 @@ if TYPE_CHECKING:
     from declarative_train.plan.codec import PlanError, from_json, to_json
     from declarative_train.plan.file_fingerprints import staleness
     from declarative_train.plan.plan import Plan
-    from declarative_train.planner.compiler import compile  # noqa: A004
-    from declarative_train.planner.text.describe import describe, summary
 
-__all__ = ["Plan", "PlanError", "compile", "describe", "from_json", "staleness", "summary", "to_json"]
+__all__ = ["Plan", "PlanError", "from_json", "staleness", "to_json"]
 
 _PLACES = {
     "Plan": "plan",
     "PlanError": "codec",
-    "compile": "compiler",
-    "describe": "text.describe",
     "from_json": "codec",
-    "staleness": "stale",
-    "summary": "text.describe",
+    "staleness": "file_fingerprints",
     "to_json": "codec",
 }
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from declarative_train.components.data import SourceError
 from declarative_train.core.amounts import counted
 from declarative_train.core.secrets import masked
 from declarative_train.data.opened import record
 from declarative_train.data.spec import FileRecord
+from declarative_train.files.errors import SourceError
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe.recipe import Recipe
 

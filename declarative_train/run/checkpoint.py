@@ -30,11 +30,12 @@ from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure, first_line
 from declarative_train.engine.step import frozen_base
 from declarative_train.engine.step.load_weights import write_packed
+from declarative_train.engine.time_limits import limit_s
 from declarative_train.files.open_files import shown
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
 from declarative_train.run.run_state import RunState
-from declarative_train.run.signals import SAVING, limit_s
+from declarative_train.run.signals import SAVING
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

@@ -39,18 +39,10 @@ from declarative_train.engine.failures import (
     without_answer,
     write_failure,
 )
+from declarative_train.engine.time_limits import limit_s
 from declarative_train.files.open_files import shown
 from declarative_train.run.job import Job
-from declarative_train.run.signals import (
-    EXIT_FAILED,
-    STOP_SIGNALS,
-    StopRequest,
-    flush,
-    late,
-    leave,
-    leave_now,
-    limit_s,
-)
+from declarative_train.run.signals import EXIT_FAILED, STOP_SIGNALS, StopRequest, flush, late, leave, leave_now
 from declarative_train.run.storage.run_lock import is_alive
 from declarative_train.run.streams import lasting_streams
 

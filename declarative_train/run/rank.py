@@ -18,15 +18,15 @@ from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.skipping import FILE, LOG, in_words, listed
-from declarative_train.data.spec import BatchSpec
 from declarative_train.data.stall_report import PATIENCE, TELL_S
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.collectives import finish_together
 from declarative_train.engine.devices import bind_to_gpu, device_of, keep_freed_memory
-from declarative_train.engine.engine import Engine
+from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.model import fill
-from declarative_train.engine.step.precision import products
+from declarative_train.engine.step.precision import default_dtype, products
 from declarative_train.engine.step.randomness import same_bits
+from declarative_train.engine.time_limits import limit_s
 from declarative_train.planner.text.describe import describe, summary
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.evaluate import Evaluator
@@ -38,7 +38,7 @@ from declarative_train.run.meter import predicted
 from declarative_train.run.predictions import predictions
 from declarative_train.run.run_state import RunState
 from declarative_train.run.samples import Writer
-from declarative_train.run.signals import EXIT_STOPPED, limit_s
+from declarative_train.run.signals import EXIT_STOPPED
 from declarative_train.run.sink import FanOut
 from declarative_train.run.stop import StopAgreement
 from declarative_train.run.tensorboard_metadata import hyperparameters, model_graph
@@ -169,14 +169,6 @@ def collect_garbage() -> None:
     gc.enable()
 
 
-def slots_of(plan: Plan) -> BatchSpec:
-    """In `dp` one process takes the rows of all replicas, which it scatters itself."""
-    batch = plan.batch
-    if len(plan.layout.ranks) > 1:
-        return batch
-    return replace(batch, data_parallel_size=1, microbatch_size=batch.microbatch_size * batch.data_parallel_size)
-
-
 def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]) -> Callable[[str], Iterable[Batch]]:
     """This rank's share of a set."""
 
@@ -227,15 +219,3 @@ def torch_settings(plan: Plan, device: torch.device) -> Iterator[None]:
         keep_freed_memory()
     with default_dtype(plan), same_bits(plan.training.deterministic), products(plan.training.matmul, device):
         yield
-
-
-@contextmanager
-def default_dtype(plan: Plan) -> Iterator[None]:
-    """fp64 runs: what an expression turns into a float is float64, too."""
-    before = torch.get_default_dtype()
-    if plan.training.precision == "fp64":
-        torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

@@ -19,35 +19,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-from declarative_train.engine.failures import RunFailure
+from declarative_train.engine.time_limits import limit_s
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 EXIT_STOPPED = 75
 EXIT_FAILED = 3
 CLOSING_GRACE_S = 1.0  # when a sibling is gone there is no step whose end could be waited for
 LOOK_S = 0.05
-
-# what an environment variable may set, in seconds
-LIMITS_S = {
-    "DTRAIN_GRACE_S": 25.0,  # from being asked to stop to the end of a step
-    "DTRAIN_SAVE_S": 600.0,  # for a checkpoint that is under way when the grace is over
-    "DTRAIN_TIMEOUT_S": 600.0,  # for what ranks do together
-}
-Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S"]
-
-
-def limit_s(name: Limit) -> float:
-    """In seconds. Raises RunFailure for what is not a time."""
-    text = os.environ.get(name, "")
-    try:
-        value = float(text or LIMITS_S[name])
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise RunFailure(f"{name} is `{text}`, not a number of seconds above 0; help: {name}={LIMITS_S[name]:g}")
-    return value
 
 
 class Saving:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
 from declarative_train.run.event import EvaluationDone
@@ -75,7 +75,7 @@ def problems(recipe: Path) -> list[str]:
     loaded = recipe_room.load(str(recipe))
     found = list(loaded.diagnostics)
     if loaded.recipe is not None:
-        found += plan_room.compile(loaded.recipe, offline=True)[1]
+        found += planner.compile(loaded.recipe, offline=True)[1]
     return [f"{item.code} {item.message}" for item in found]
 
 

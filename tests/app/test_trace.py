@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
 from declarative_train.app.views.data_flow import flow
@@ -223,7 +223,7 @@ def test_every_shipped_recipe_shows_its_way_and_it_fits_the_terminal(path: Path)
     """Nothing is lost, and no line of the flow is longer; a layer's may be, where its words alone fill it."""
     recipe = recipe_room.load(str(path)).recipe
     assert recipe is not None
-    plan, _ = plan_room.compile(recipe)
+    plan, _ = planner.compile(recipe)
     assert plan is not None
     whole = flow(plan, None)
     assert [line.split()[0] for line in whole.splitlines() if line[:1].isdigit()][:2] == ["1", "2"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
 from declarative_train.data import opened
@@ -101,7 +101,7 @@ def test_gpus_pay_by_each_doubling(seconds: float, said: str) -> None:
     """Four GPUs after one: as two steps of two."""
     recipe = recipe_room.load(MODES, set_=["layout.hardware=h100-sxm"]).recipe
     assert recipe is not None
-    compiled = plan_room.compile(recipe)[0]
+    compiled = planner.compile(recipe)[0]
     assert compiled is not None
     assert compiled.estimate is not None
 

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets.npy import NpyDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.synthetic import SyntheticDataset
 from declarative_train.components.datasets.text import TextDataset
+from declarative_train.files.errors import SourceError
 
 
 def write_parquet(path: Path, start: int, stop: int, group: int = 7) -> None:

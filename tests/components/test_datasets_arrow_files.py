@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, ipc
 
-from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.arrow_files import ArrowDataset
+from declarative_train.files.errors import SourceError
 
 ROWS = 250
 

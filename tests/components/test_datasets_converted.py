@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS, arrow_conversion
 from declarative_train.components.datasets.arrow_conversion import ConvertedTable
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import skipping
 
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from declarative_train.components.data import SourceError
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.npy import NpyDataset
 from declarative_train.components.datasets.text import TextDataset
 from declarative_train.data.opened import records
+from declarative_train.files.errors import SourceError
 from tests.engine.on_ranks import forked
 
 FILES, LIMIT = 500, 200

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pytest
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
@@ -25,6 +25,7 @@ from declarative_train.components.datasets.tar import TarDataset
 from declarative_train.core.secrets import take_variable
 from declarative_train.data.opened import record
 from declarative_train.files import remote
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import read_bytes
 
 pa = pytest.importorskip("pyarrow")

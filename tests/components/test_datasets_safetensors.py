@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS
+from declarative_train.files.errors import SourceError
 
 torch_files = pytest.importorskip("safetensors.torch")
 SIZES = (40, 1, 73)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.plugin import PluginDataset
 from declarative_train.components.plugin_components import plugged, read_plugged
+from declarative_train.files.errors import SourceError
 from tests.components.test_plugged import found_in
 
 HEAD = """\

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from declarative_train.components.data import SourceError
 from declarative_train.components.datasets.parquet import ParquetFormat, ParquetTable
 from declarative_train.data import opened
 from declarative_train.data.spec import DataSpec
-from declarative_train.files import cache
+from declarative_train.files import cache as files_cache
+from declarative_train.files.errors import SourceError
 
 Spec = Callable[..., DataSpec]
 
@@ -114,19 +114,19 @@ def test_statistics_are_measured_once(tmp_path: Path, spec: Spec, monkeypatch: p
 
 
 def test_the_cache_is_bounded_and_may_be_damaged(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [cache.place_of("kind", number) for number in range(8)]
+    places = [files_cache.place_of("kind", number) for number in range(8)]
     monkeypatch.setenv("DTRAIN_CACHE_GB", "4.5e-6")
     for number, place in enumerate(places):
-        cache.save(place, "x" * 998)
+        files_cache.save(place, "x" * 998)
         assert place is not None
         os.utime(place, (number, number))
         if number == 3:
-            assert cache.load(places[0]) is not None  # used: it stays
+            assert files_cache.load(places[0]) is not None  # used: it stays
     assert [place is not None and os.path.exists(place) for place in places] == [
         True, False, False, False, False, True, True, True,
     ]  # fmt: skip
     Path(str(places[7])).write_text("{")
-    assert cache.load(places[7]) is None
+    assert files_cache.load(places[7]) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    cache.save(cache.place_of("kind", 1), 1)
-    assert cache.load(cache.place_of("kind", 1)) is None
+    files_cache.save(files_cache.place_of("kind", 1), 1)
+    assert files_cache.load(files_cache.place_of("kind", 1)) is None

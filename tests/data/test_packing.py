@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declarative_train.components.data import BadValueError, SourceError
+from declarative_train.components.data import BadValueError
 from declarative_train.components.datasets.text import TextDataset
 from declarative_train.components.texts import cache
 from declarative_train.components.texts.packing import Packing, Way, pack
@@ -24,6 +24,7 @@ from declarative_train.data.opened import prepared_sets
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.texts import PackedRows
+from declarative_train.files.errors import SourceError
 from tests.data.conftest import Described
 
 WAYS: tuple[Way, ...] = ("best_fit", "sequential")

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from declarative_train.components.counter_rng import Drawn
-from declarative_train.components.data import BadValueError, Column, SourceError
+from declarative_train.components.data import BadValueError, Column
 from declarative_train.components.datasets import tar
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.tar import TarDataset
@@ -25,6 +25,7 @@ from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.opened import record
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+from declarative_train.files.errors import SourceError
 from tests.data.conftest import Described
 
 Describe = Callable[..., Described]

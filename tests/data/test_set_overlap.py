@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe import load
@@ -34,7 +34,7 @@ def compiled(folder: Path, split: str, more: str = "") -> tuple[Plan | None, lis
     (folder / "recipe.yaml").write_text(RECIPE % split + more)
     loaded = load(str(folder / "recipe.yaml"))
     assert loaded.recipe is not None, loaded.diagnostics
-    return plan_room.compile(loaded.recipe)
+    return planner.compile(loaded.recipe)
 
 
 def own(path: str) -> str:
@@ -88,7 +88,7 @@ def test_many_classes_without_a_row_are_counted(tmp_path: Path) -> None:
         (tmp_path / "recipe.yaml").write_text(recipe % f"{{test: {split}}}")
         loaded = load(str(tmp_path / "recipe.yaml"))
         assert loaded.recipe is not None
-        found = [item for item in plan_room.compile(loaded.recipe)[1] if item.code == "D033"]
+        found = [item for item in planner.compile(loaded.recipe)[1] if item.code == "D033"]
         assert [message in item.message and words in (item.help or "") for item in found] == [True] * bool(message), (
             found
         )
@@ -126,5 +126,5 @@ def test_a_ranking_of_one_answer_is_reported(tmp_path: Path) -> None:
         (tmp_path / "rows.csv").write_text("\n".join(["a,b,kind", *rows]) + "\n")
         loaded = load(str(tmp_path / "recipe.yaml"))
         assert loaded.recipe is not None
-        found = plan_room.compile(loaded.recipe)[1]
+        found = planner.compile(loaded.recipe)[1]
         assert [item.message for item in found if item.code == "D034"] == wanted

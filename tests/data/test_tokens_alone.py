@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.components.data import SourceError
 from declarative_train.components.texts import cache
 from declarative_train.components.texts.cache import Encoded, Work, made
 from declarative_train.files.cache import is_locked
+from declarative_train.files.errors import SourceError
 
 
 def work(pause_s: float = 0.0) -> Work:

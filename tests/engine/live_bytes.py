@@ -16,11 +16,11 @@ from __future__ import annotations
 from declarative_train.data.batch_slices import locate
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
+from declarative_train.engine.engine import slots_of
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint import traced_step
 from declarative_train.planner.footprint.footprint import Footprint, footprint_of
 from declarative_train.planner.footprint.live_bytes import LiveBytes
-from declarative_train.run.rank import slots_of
 from tests.engine.on_ranks import kept_engine, on_ranks
 
 NUM_STEPS = 2

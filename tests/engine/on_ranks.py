@@ -31,10 +31,10 @@ from declarative_train.engine.axes import (
 )
 from declarative_train.engine.devices import start_autograd
 from declarative_train.engine.engine import Engine
+from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.randomness import same_bits
 from declarative_train.plan.plan import Plan
 from declarative_train.run.processes import announce, join_process_group, silence_loggers, wait_for_forks
-from declarative_train.run.rank import default_dtype
 from declarative_train.run.rendezvous import launch_config
 
 Seen = TypeVar("Seen")

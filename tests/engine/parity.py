@@ -26,11 +26,10 @@ from declarative_train.data.batch_slices import locate
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.engine.axes import replicate
-from declarative_train.engine.engine import Engine
+from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.graph.initialise import held_rows
 from declarative_train.plan.plan import Plan
 from declarative_train.run.loss_window import LossWindow
-from declarative_train.run.rank import slots_of
 from tests.engine.made_recipes import compiled
 from tests.engine.on_ranks import kept_engine, on_ranks
 

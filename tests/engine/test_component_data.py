@@ -20,8 +20,8 @@ from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.components.registry import ComponentError, Registry
 from declarative_train.components.splits import SPLITS
-from declarative_train.plan import describe
 from declarative_train.plan.codec import to_data
+from declarative_train.planner.text.describe import describe
 from declarative_train.run.launch import run
 from tests.engine.made_recipes import DIGITS, compiled, write_data
 

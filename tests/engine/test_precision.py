@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
+from declarative_train.engine.engine import slots_of
 from declarative_train.engine.step.precision import CastParameters
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint.live_bytes import LiveBytes
-from declarative_train.run.rank import slots_of
 from tests.engine.made_recipes import DEEP, WAYS, merged, write_data
 from tests.engine.on_ranks import kept_engine, on_ranks
 from tests.engine.parity import Recording, ddp_buckets, record

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import distributed
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.components.expressions.functions import FUNCTIONS
 from declarative_train.components.layers.modules.sequences import Gru, Lstm, Rnn
@@ -321,7 +321,7 @@ def test_every_shipped_recipe(tmp_path: Path, path: Path, monkeypatch: pytest.Mo
     words += ["layout=null"] if "\nlayout:" in text else []
     loaded = recipe_room.load(str(path.relative_to(ROOT)), set_=[*words, "layout={gpus: 1}"])
     assert loaded.recipe is not None, loaded.diagnostics
-    plan, diagnostics = plan_room.compile(loaded.recipe)
+    plan, diagnostics = planner.compile(loaded.recipe)
     assert plan is not None, diagnostics
     assert on_gpu(plan, tmp_path / "run").waits_in_steps() == {}
 

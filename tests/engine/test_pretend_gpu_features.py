@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.modules import attention
 from declarative_train.components.layers.modules.packed import Packed, as_written, pack, unpacked
@@ -155,7 +155,7 @@ def of_gallery(name: str, *changes: str) -> Plan:
     words += ["evaluation.every=2 steps", "layout={gpus: 1}", *changes]
     loaded = recipe_room.load(f"recipes/gallery/{name}.yaml", set_=words)
     assert loaded.recipe is not None, loaded.diagnostics
-    plan, diagnostics = plan_room.compile(loaded.recipe)
+    plan, diagnostics = planner.compile(loaded.recipe)
     assert plan is not None, diagnostics
     return plan
 

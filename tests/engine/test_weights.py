@@ -20,6 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from declarative_train.components.inits.draws import Draws
 from declarative_train.engine.axes.single_process_dp import in_dtype_of_caller
+from declarative_train.engine.checkpoints.find import settled_weights
 from declarative_train.engine.checkpoints.store import CheckpointStore, damage
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import RunFailure
@@ -29,7 +30,6 @@ from declarative_train.engine.step.tensor_files import Tensors
 from declarative_train.plan.plan import WeightsPlan
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.run_state import RunState
-from declarative_train.run.storage.run_dir import settled_weights
 from tests.engine.plans import make_plan
 
 

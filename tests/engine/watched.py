@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_flatten
 
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
+from declarative_train.engine.engine import slots_of
 from declarative_train.plan.plan import Plan
-from declarative_train.run.rank import slots_of
 from tests.engine.on_ranks import kept_engine, on_ranks
 
 RINGS = {  # by the name of an operation: what it is called here, and the part of its largest tensor that a ring sends

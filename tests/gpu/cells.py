@@ -25,12 +25,12 @@ from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.data.batch_slices import locate
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
-from declarative_train.engine.engine import Engine
+from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.randomness import same_bits
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.run import rank as rank_module
 from declarative_train.run.launch import run
-from declarative_train.run.rank import default_dtype, slots_of
 from tests.engine.made_recipes import WAYS, compiled, merged, write_recipe
 from tests.engine.parity import Recording, largest_difference, record_plan
 from tests.engine.runs import go, last_tensors

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 
 RECIPE = """\
@@ -32,7 +32,7 @@ def found(folder: Path, rows: list[tuple[object, object, object]], words: dict[s
     (folder / "x.yaml").write_text(RECIPE.format(**words))
     recipe = recipe_room.load(str(folder / "x.yaml")).recipe
     assert recipe is not None
-    return [item.message for item in plan_room.compile(recipe)[1] if item.code == "O016"]
+    return [item.message for item in planner.compile(recipe)[1] if item.code == "O016"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train.planner.text.describe import describe
 from declarative_train.recipe import load
 from declarative_train.run.event import EvaluationDone
@@ -36,7 +36,7 @@ def codes(folder: Path, fields: str, layer: str, loss: str = "mse", target: str 
     (folder / "recipe.yaml").write_text(BASE % (f"{{{fields}}}", layer, loss, target))
     loaded = load(str(folder / "recipe.yaml"))
     assert loaded.recipe is not None, loaded.diagnostics
-    _, found = plan_room.compile(loaded.recipe)
+    _, found = planner.compile(loaded.recipe)
     return [item.code for item in (*loaded.diagnostics, *found) if item.is_error]
 
 
@@ -116,7 +116,7 @@ def test_errors_are_told_in_the_unit_of_the_target(tmp_path: Path, field: str, m
     (tmp_path / "recipe.yaml").write_text(f"extends: base.yaml\n{mode}\n")
     loaded = load(str(tmp_path / "recipe.yaml"), set_=(f"logging.dir={tmp_path / 'runs'}",))
     assert loaded.recipe is not None, loaded.diagnostics
-    plan, found = plan_room.compile(loaded.recipe)
+    plan, found = planner.compile(loaded.recipe)
     assert plan is not None, found
     assert ("in the unit of y" in describe(plan)) == bool(field)
     assert run(plan, sinks=default_sinks(quiet=True)) == 0
@@ -156,7 +156,7 @@ def test_a_target_that_was_computed_has_a_unit_or_is_refused(tmp_path: Path, tar
     (tmp_path / "recipe.yaml").write_text(text)
     loaded = load(str(tmp_path / "recipe.yaml"))
     assert loaded.recipe is not None, loaded.diagnostics
-    _, found = plan_room.compile(loaded.recipe)
+    _, found = planner.compile(loaded.recipe)
     assert [item.code for item in found if item.is_error] == ([] if wanted is None else [wanted])
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.run.job import default_sinks
 from declarative_train.run.launch import run
@@ -108,7 +108,7 @@ def trained(folder: Path, recipe: str, *set_: str, plugins: bool = False) -> Pat
     path.write_text(recipe)
     loaded = recipe_room.load(str(path), set_=[f"logging.dir={folder / 'runs'}", *set_], plugins=plugins)
     assert loaded.recipe is not None, [item.message for item in loaded.diagnostics]
-    plan, diagnostics = plan_room.compile(loaded.recipe)
+    plan, diagnostics = planner.compile(loaded.recipe)
     assert plan is not None, [item.message for item in diagnostics]
     assert run(plan, sinks=default_sinks(quiet=True), quiet=True) == 0
     return max((folder / "runs" / name).iterdir(), key=lambda each: each.stat().st_mtime_ns)

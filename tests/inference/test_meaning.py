@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.inference.answers import Asked, asked, columns
 from declarative_train.inference.trained import Trained, UsageError
@@ -57,7 +57,7 @@ def model_of(folder: Path, field: str, nodes: str, loss: str) -> Trained:
     (folder / "meant.yaml").write_text(text)
     loaded = recipe_room.load(str(folder / "meant.yaml"))
     assert loaded.recipe is not None, [each.message for each in loaded.diagnostics]
-    plan, diagnostics = plan_room.compile(loaded.recipe)
+    plan, diagnostics = planner.compile(loaded.recipe)
     assert plan is not None, [each.message for each in diagnostics]
     return Trained(str(folder), plan, 1, False, {})
 

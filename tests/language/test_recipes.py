@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.plan import Plan
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def compiled(path: Path, set_: Sequence[str] = ()) -> tuple[Plan | None, list[Diagnostic]]:
     loaded = recipe_room.load(str(path), set_=set_)
     assert loaded.recipe is not None, loaded.diagnostics
-    plan, diagnostics = plan_room.compile(loaded.recipe)
+    plan, diagnostics = planner.compile(loaded.recipe)
     return plan, [*loaded.diagnostics, *diagnostics]
 
 

@@ -20,12 +20,13 @@ from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.sample_groups import SampleGroups, attach
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
+from declarative_train.engine.engine import slots_of
+from declarative_train.engine.step.precision import default_dtype
 from declarative_train.graph.build import build
 from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.initialise import initialise
-from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.plan import Plan
-from declarative_train.run.rank import default_dtype, slots_of
+from declarative_train.planner.compiler import compile as compile_plan
 from tests.engine.parity import FLOOR, ddp_buckets, record_plan
 from tests.parity.cells import NUM_SAMPLES, NUM_STEPS, NUM_TOKENS, VOCABULARY, Cell
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe import load
@@ -43,7 +43,7 @@ def compiled(tmp_path) -> Compile:  # type: ignore[no-untyped-def]
         (tmp_path / "recipe.yaml").write_text("extends: base.yaml\n" + textwrap.dedent(fragment))
         loaded = load(str(tmp_path / "recipe.yaml"), set_=set_)
         assert loaded.recipe is not None, loaded.diagnostics
-        return plan_room.compile(loaded.recipe)
+        return planner.compile(loaded.recipe)
 
     return run
 

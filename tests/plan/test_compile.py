@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan as plan_room
-from declarative_train.components.data import SourceError, Table
+from declarative_train import planner
+from declarative_train.components.data import Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.core.mesh import MeshAxis
+from declarative_train.files.errors import SourceError
 from declarative_train.plan.plan import EarlyStopPlan
 from declarative_train.recipe import load
 from tests.linted import codes, found_in
@@ -329,7 +330,7 @@ def test_a_source_on_another_machine_is_opened_by_a_plan_and_not_by_lint(
     recipe = load(str(tmp_path / "recipe.yaml")).recipe
     assert recipe is not None
     assert codes(found_in(str(tmp_path / "recipe.yaml"))) == {"D015"}
-    assert plan_room.compile(recipe, offline=True)[0] is None
+    assert planner.compile(recipe, offline=True)[0] is None
     assert opened == []
-    assert [item.severity for item in plan_room.compile(recipe)[1]] == ["error"]
+    assert [item.severity for item in planner.compile(recipe)[1]] == ["error"]
     assert opened == [("s3://bucket/rows.csv",)]

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.build import build, tie
 from declarative_train.plan.plan import Plan
@@ -59,7 +59,7 @@ def example(spec: TensorSpec) -> torch.Tensor:
 def test_a_shipped_recipe(name: str) -> None:
     loaded = load(str(RECIPES / f"{name}.yaml"))
     assert loaded.recipe is not None
-    plan, _ = plan_room.compile(loaded.recipe)
+    plan, _ = planner.compile(loaded.recipe)
     assert plan is not None
     assert (plan.flops.forward, plan.flops.backward) == counted(plan)
 
@@ -72,7 +72,7 @@ def test_a_shipped_block(block: str, again: str, tmp_path: Path) -> None:
     path.write_text(TEXT.format(block=f"{text[:-1]}, input: {source}}}", again=again))
     loaded = load(str(path))
     assert loaded.recipe is not None, loaded.diagnostics
-    plan, diagnostics = plan_room.compile(loaded.recipe)
+    plan, diagnostics = planner.compile(loaded.recipe)
     assert plan is not None, diagnostics
     forward, backward = counted(plan)
     assert (plan.flops.forward, plan.flops.backward) == (forward, backward)

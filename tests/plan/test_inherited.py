@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.engine.checkpoints.store import read_entry
 from declarative_train.engine.failures import CheckpointFailure
@@ -85,7 +85,7 @@ def compiled(folder: Path, text: str) -> tuple[Plan | None, list[Diagnostic]]:
     (folder / "recipe.yaml").write_text("extends: base.yaml\n" + text)
     loaded = load(str(folder / "recipe.yaml"), set_=(f"logging.dir={folder / 'runs'}",))
     assert loaded.recipe is not None, loaded.diagnostics
-    return plan_room.compile(loaded.recipe)
+    return planner.compile(loaded.recipe)
 
 
 def accuracy(folder: Path, name: str = "wine") -> float:

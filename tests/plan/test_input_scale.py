@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative_train import plan, recipe
+from declarative_train import planner, recipe
 
 RNG = np.random.default_rng(0)
 ROWS = 120
@@ -46,7 +46,7 @@ def _codes(text: str) -> str:
     Path("recipe.yaml").write_text(text)
     loaded = recipe.load("recipe.yaml")
     assert loaded.recipe is not None, loaded.diagnostics
-    _, found = plan.compile(loaded.recipe)
+    _, found = planner.compile(loaded.recipe)
     assert not [each for each in found if each.is_error], found
     return " ".join(each.code for each in found)
 

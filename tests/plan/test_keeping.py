@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train.plan import PlanError, from_json, staleness, to_json
 from declarative_train.plan.codec import signed
 from declarative_train.recipe import load
@@ -96,7 +96,7 @@ training: {epochs: 1, global_batch_size: 5}
 def test_a_plan_is_stale_when_a_file_changes(on_disk: Path) -> None:
     loaded = load(str(on_disk / "recipe.yaml"))
     assert loaded.recipe is not None, loaded.diagnostics
-    plan, diagnostics = plan_room.compile(loaded.recipe)
+    plan, diagnostics = planner.compile(loaded.recipe)
     assert plan is not None, diagnostics
     assert staleness(plan) == []
     assert {Path(record.path).name for record in plan.files} == {"recipe.yaml", "base.yaml"}
@@ -120,7 +120,7 @@ def test_a_plan_is_stale_when_a_file_changes(on_disk: Path) -> None:
 def test_the_same_size_and_another_content(on_disk: Path) -> None:
     loaded = load(str(on_disk / "recipe.yaml"))
     assert loaded.recipe is not None
-    plan, _ = plan_room.compile(loaded.recipe)
+    plan, _ = planner.compile(loaded.recipe)
     assert plan is not None
     rows = on_disk / "rows.csv"
     rows.write_text(rows.read_text().replace("\n49,", "\n48,"))

@@ -247,7 +247,7 @@ def test_thousands_of_ranks_are_planned_in_seconds(planned) -> None:
         data: {{source: {{rows: 100000}}}}
         """
     )
-    from declarative_train.plan import describe
+    from declarative_train.planner.text.describe import describe
 
     assert len(plan.layout.ranks) == 4096
     text = describe(plan)

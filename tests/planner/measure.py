@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from declarative_train import recipe as recipe_room
-from declarative_train.plan import compile as compile_plan
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import MemoryPlan
+from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.estimate.shortened import kinds_of_rank
 from declarative_train.planner.footprint.footprint import Footprint
 from declarative_train.planner.footprint.forecast import Forecast

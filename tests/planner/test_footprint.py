@@ -17,7 +17,6 @@ import torch
 from declarative_train import recipe as recipe_room
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.engine.axes.replicate import are_alone
-from declarative_train.plan import compile as compile_plan
 from declarative_train.plan import sharding
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
@@ -27,6 +26,7 @@ from declarative_train.planner.auto.choose import _may_fit, _untried
 from declarative_train.planner.auto.judge import Verdict
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.compiler import MOST_TOO_LARGE, MOST_TRIED_S
+from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.estimate import shortened as shortened_room
 from declarative_train.planner.estimate.memory import Scale
 from declarative_train.planner.estimate.model import ModelFacts

@@ -18,12 +18,12 @@ from declarative_train.components.inits.draws import Draws
 from declarative_train.engine.collectives import Place
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.step.model import fill
+from declarative_train.engine.step.precision import default_dtype
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint.child import in_child
 from declarative_train.planner.footprint.extrapolate import course_of
 from declarative_train.planner.footprint.fake_rank import Answers, _ranks, pretended_step
 from declarative_train.planner.footprint.live_bytes import GATHERED, PARAMETERS, WHOLE, LiveBytes
-from declarative_train.run.rank import default_dtype
 from tests.planner.at_size import eight_ranks
 
 RANKS = 8

@@ -10,7 +10,7 @@ import torch
 
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.core.amounts import amount, ranges
-from declarative_train.plan import describe, summary
+from declarative_train.planner.text.describe import describe, summary
 from declarative_train.planner.text.model import columns
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.app.main import main
 from declarative_train.plan.codec import to_data
@@ -52,7 +52,7 @@ def compiled(path: str, *with_: str) -> Plan:
     """Compiling is the rest of what lint looks at."""
     loaded = recipe_room.load(path, with_=[each for each in with_ if each != "--with"])
     assert loaded.recipe is not None, loaded.diagnostics
-    plan, found = plan_room.compile(loaded.recipe)
+    plan, found = planner.compile(loaded.recipe)
     assert plan is not None, found
     return plan
 

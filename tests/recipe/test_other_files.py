@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.plan.codec import to_json
 from declarative_train.recipe.load import Loaded
@@ -79,7 +79,7 @@ def test_a_file_of_another_kind(name: str, tmp_path: Path) -> None:
 def test_a_saved_plan_of_any_version(tmp_path: Path) -> None:
     recipe = recipe_room.load("made.yaml", text=RECIPE).recipe
     assert recipe is not None
-    plan, _ = plan_room.compile(recipe)
+    plan, _ = planner.compile(recipe)
     assert plan is not None
     text = to_json(plan)
     for name, content in (("a.json", text), ("b.json", text.replace('"version": 2', '"version": 1', 1))):

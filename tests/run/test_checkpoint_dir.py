@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from declarative_train import plan as plan_room
+from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.app.records.record import checkpoints_of
 from declarative_train.engine.checkpoints.store import CheckpointStore
@@ -203,4 +203,4 @@ def test_mistakes_are_found_before(directory: Path, folder: str, code: str, said
 
 def test_the_plan_says_where(directory: Path) -> None:
     plan = compiled(directory, merged(DIGITS, {"checkpoint": {"dir": "s3://bucket/kept"}}))
-    assert ", below s3://bucket/kept" in plan_room.describe(plan)
+    assert ", below s3://bucket/kept" in planner.describe(plan)

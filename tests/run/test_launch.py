@@ -18,11 +18,11 @@ import pytest
 from declarative_train.engine.checkpoints.format import HashingFileSystem
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.failures import RunFailure, describe_failure, explain
+from declarative_train.engine.time_limits import limit_s
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, RunEnded, RunStarted, StepDone
 from declarative_train.run.launch import run
-from declarative_train.run.signals import limit_s
 from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.launched import finish, saved, start, wait_for_steps
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data

@@ -63,9 +63,9 @@ def compile_loaded(loaded: Loaded, meanwhile: Callable[[], object] | None = None
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
-        from declarative_train import plan as plan_room
+        from declarative_train import planner
 
-        plan, more = plan_room.compile(loaded.recipe, tracer=LateTracer(meanwhile), traces_all=True)
+        plan, more = planner.compile(loaded.recipe, tracer=LateTracer(meanwhile), traces_all=True)
         diagnostics += more
     if any(item.is_error for item in diagnostics):
         plan = None
@@ -86,9 +86,9 @@ def lint_recipe(
     loaded = read_recipe(path, overrides, texts=texts, plugins=plugins)
     diagnostics = list(loaded.diagnostics)
     if loaded.recipe is not None and not static:
-        from declarative_train import plan as plan_room
+        from declarative_train import planner
 
-        diagnostics += plan_room.compile(loaded.recipe, offline=True, tracer=LateTracer())[1]
+        diagnostics += planner.compile(loaded.recipe, offline=True, tracer=LateTracer())[1]
     read = texts_of(loaded)
     if any(item.fixes for item in diagnostics):
         from declarative_train.core.diagnostics.fixes import placed

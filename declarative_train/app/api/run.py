@@ -205,10 +205,10 @@ def _as_file(rows: Any) -> Iterator[str | None]:
 @contextmanager
 def _worded() -> Iterator[None]:
     """What the commands report becomes the one exception of this interface."""
-    from declarative_train.components.data import SourceError
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain
+    from declarative_train.files.errors import SourceError
     from declarative_train.inference.input import InputError
     from declarative_train.inference.trained import UsageError
 

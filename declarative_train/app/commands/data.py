@@ -53,9 +53,9 @@ def run(args: argparse.Namespace) -> int:
         return train(args)
     if is_missing(args.recipe):
         return 2
-    from declarative_train.components.data import SourceError
     from declarative_train.data.materialize import BadSampleError
     from declarative_train.data.spec import DataError
+    from declarative_train.files.errors import SourceError
 
     try:
         return _index(args) if args.what == "index" else _show(args)

@@ -96,9 +96,9 @@ def balanced(recipe: Recipe) -> str:
     asked = {name: term.component for name, term in recipe.objective.losses.items() if term.component.needs_balance}
     if not asked:
         return ""
-    from declarative_train import plan as plan_room
+    from declarative_train import planner
 
-    plan, _ = plan_room.compile(recipe)
+    plan, _ = planner.compile(recipe)
     if plan is None:  # what is wrong with the rest is for `lint` to say
         return ""
     lines = []

@@ -51,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
 def trace_row(path: str, plugins: bool) -> int:
     """One row through the trained model of a run."""
     from declarative_train.app.views.values import way_of_a_row
-    from declarative_train.components.data import SourceError
     from declarative_train.data.materialize import BadSampleError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import CheckpointFailure
+    from declarative_train.files.errors import SourceError
     from declarative_train.inference.trained import UsageError, open_trained
 
     try:

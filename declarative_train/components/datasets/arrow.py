@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.components.data import LISTS, MESSAGES, Column, SourceError, Table
+from declarative_train.components.data import LISTS, MESSAGES, Column, Table
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import objects, shown
 
 if TYPE_CHECKING:

@@ -14,12 +14,13 @@ from contextlib import suppress
 from typing import Any
 from weakref import finalize
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets.arrow import place_among
 from declarative_train.components.datasets.arrow_files import ArrowFormat
 from declarative_train.components.datasets.block_table import BlockTable
 from declarative_train.core.amounts import amount
 from declarative_train.files.cache import is_at, is_locked, limit_bytes, make_room, place_of, stamp, used
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import open_file, packing, shown, size_bytes, skips_bad_rows
 
 LARGE_BYTES = 1 << 30  # of the files of a source together: more are not read into memory

@@ -8,9 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from declarative_train.components.data import LISTS, MESSAGES, Column, SourceError, Table
+from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.secrets import masked
 from declarative_train.files.cache import Stamp, load, place_of, save, stamp
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import OpenFiles, by_piece, local_path, shown
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.data import Column, Table
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import objects, read_bytes, shown
 
 if TYPE_CHECKING:

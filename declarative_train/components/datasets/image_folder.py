@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 from pydantic import Field
 
-from declarative_train.components.data import Column, Dataset, SourceError, Table
+from declarative_train.components.data import Column, Dataset, Table
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, objects, read_bytes, shown
 from declarative_train.files.remote_folder import files_below, read_all
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, StringConstraints, model_validator
 
 from declarative_train.components.component import Keys
-from declarative_train.components.data import LISTS, MESSAGES, Column, Dataset, SourceError, Table
+from declarative_train.components.data import LISTS, MESSAGES, Column, Dataset, Table
+from declarative_train.files.errors import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

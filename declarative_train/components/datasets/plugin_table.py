@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets.plugin_values import as_array, keys_of, same
 from declarative_train.components.plugin_components import line_in_plugin, seeded_object
 from declarative_train.components.plugin_layer import random_states, seeded
+from declarative_train.files.errors import SourceError
 
 if TYPE_CHECKING:
     from declarative_train.components.datasets.plugin_columns import ColumnKeys, Described

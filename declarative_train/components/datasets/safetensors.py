@@ -10,11 +10,12 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.data import Column, Table
+from declarative_train.components.datasets.files_dataset import FilesDataset
 from declarative_train.core.amounts import counted
 from declarative_train.files.cache import place_of, stamp
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import (
-    FilesDataset,
     OpenFiles,
     by_piece,
     expand,

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from declarative_train.components.data import SourceError, Table
+from declarative_train.components.data import Table
 from declarative_train.components.datasets.arrow import check_same_columns
 from declarative_train.components.datasets.arrow_conversion import BLOCK_BYTES, converted, is_large
+from declarative_train.components.datasets.files_dataset import FilesDataset, Paths
 from declarative_train.files.cache import stamp
-from declarative_train.files.open_files import (
-    FilesDataset,
-    Paths,
-    check_beginning,
-    local_path,
-    shown,
-    size_bytes,
-)
+from declarative_train.files.errors import SourceError
+from declarative_train.files.open_files import check_beginning, local_path, shown, size_bytes
 
 if TYPE_CHECKING:
     import sqlite3

@@ -15,12 +15,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
-from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.data import Column, Table
+from declarative_train.components.datasets.files_dataset import FilesDataset, Paths
 from declarative_train.files.cache import Stamp, load, place_of, save, stamp
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import (
-    FilesDataset,
     OpenFiles,
-    Paths,
     by_piece,
     local_path,
     objects,

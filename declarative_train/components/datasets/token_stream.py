@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from declarative_train.components.data import Column, SourceError, Table
+from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.documents import decoded
 from declarative_train.components.texts.cache import Encoded, Work, made
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, shown, size_bytes
 
 if TYPE_CHECKING:

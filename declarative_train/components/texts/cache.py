@@ -21,10 +21,11 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from declarative_train.components.data import BadValueError, SourceError
+from declarative_train.components.data import BadValueError
 from declarative_train.core.amounts import counted
 from declarative_train.core.machine import num_cores
 from declarative_train.files.cache import is_locked
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import shown
 
 if TYPE_CHECKING:

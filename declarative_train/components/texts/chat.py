@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from declarative_train.components.data import SourceError
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline
 from declarative_train.core.amounts import counted
 from declarative_train.core.json_text import parse_json
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, shown
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from declarative_train.components.data import SourceError
 from declarative_train.components.texts.conversion import converted
 from declarative_train.components.texts.problem import TokenizerError as TokenizerError
 from declarative_train.core.json_text import parse_json
 from declarative_train.core.machine import install
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, shown
 
 BYTES = "bytes"

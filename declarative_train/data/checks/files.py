@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from declarative_train.components.data import SourceError
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
 from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt
 from declarative_train.core.span import Span
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import shown
 
 

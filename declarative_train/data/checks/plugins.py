@@ -5,9 +5,9 @@ Each function is one message; its docstring is the manual page of its code.
 
 from __future__ import annotations
 
-from declarative_train.components.data import SourceError
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
 from declarative_train.core.span import Span
+from declarative_train.files.errors import SourceError
 
 
 def plugin_source_fails(span: Span, problem: SourceError) -> Diagnostic:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, Look, damage, read_entry
-from declarative_train.engine.failures import CheckpointFailure
+from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.plan.run_folder import MANIFEST, checkpoints_root, position_of_best, run_folders
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import WeightsPlan
 
 
 class NoWholeCheckpoint(CheckpointFailure):
@@ -52,3 +57,26 @@ def find_checkpoint(path: str, look: Look = damage) -> tuple[Entry, list[str]]:
     if reasons:
         raise NoWholeCheckpoint(path, reasons, "take another run, or another of its checkpoints")
     raise NoCheckpoint(path)
+
+
+def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[WeightsPlan, ...], list[str]]:
+    """(start values whose folders have become the checkpoint that is taken, why others were passed over)."""
+    settled: list[WeightsPlan] = []
+    passed_over: list[str] = []
+    for plan in plans:
+        from declarative_train.plan.weights import KINDS  # which knows the layers
+
+        if plan.path.endswith(KINDS):
+            settled.append(plan)
+            continue
+        try:
+            entry, reasons = find_checkpoint(plan.path, look)
+        except NoWholeCheckpoint as failure:
+            raise RunFailure(f"model.weights: {failure}") from None
+        except NoCheckpoint:
+            raise RunFailure(
+                f"model.weights: {plan.path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
+            ) from None
+        settled.append(replace(plan, path=entry.path))
+        passed_over += [f"model.weights: {reason}" for reason in reasons]
+    return tuple(settled), passed_over

@@ -138,8 +138,8 @@ def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.d
 
 def started_model(plan: Plan) -> nn.Module:
     """The whole model on the CPU with its start values, under any plan, without a run. Raises RunFailure."""
+    from declarative_train.engine.checkpoints.find import settled_weights
     from declarative_train.engine.checkpoints.store import damage
-    from declarative_train.run.storage.run_dir import settled_weights
 
     held = whole_model(plan)
     fill(held, replace(plan, weights=settled_weights(plan.weights, damage)[0]), torch.device("cpu"), alone=True)

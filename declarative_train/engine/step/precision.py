@@ -17,7 +17,7 @@ from torch import nn
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from declarative_train.plan.plan import TrainingPlan
+    from declarative_train.plan.plan import Plan, TrainingPlan
 
 REDUCED = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -111,3 +111,15 @@ def parameters_in(
 ) -> AbstractContextManager[None]:
     """For the forwards and backwards of a step, or one evaluation."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
+
+
+@contextmanager
+def default_dtype(plan: Plan) -> Iterator[None]:
+    """fp64 runs: what an expression turns into a float is float64, too."""
+    before = torch.get_default_dtype()
+    if plan.training.precision == "fp64":
+        torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

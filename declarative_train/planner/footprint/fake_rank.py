@@ -17,11 +17,11 @@ from declarative_train.components.layers.modules.documents import as_on_a_gpu
 from declarative_train.data.batch import Batch
 from declarative_train.engine.collectives import Place
 from declarative_train.engine.devices import start_autograd
-from declarative_train.engine.engine import Engine
+from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.model import allocate, lay_out, materialise, widen
+from declarative_train.engine.step.precision import default_dtype
 from declarative_train.planner.footprint import traced_step
 from declarative_train.planner.footprint.live_bytes import LiveBytes
-from declarative_train.run.rank import default_dtype, slots_of
 
 if TYPE_CHECKING:
     from declarative_train.engine.step.model import Held

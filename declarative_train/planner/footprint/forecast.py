@@ -20,6 +20,7 @@ import torch
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.machine import num_cores
+from declarative_train.engine.engine import slots_of
 from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.planner.estimate.memory import Scale, copied_bytes
 from declarative_train.planner.estimate.shortened import Run, fewer_ranks, kinds_of_rank, runs_of, shortened
@@ -37,7 +38,6 @@ from declarative_train.planner.footprint.live_bytes import (
     PARAMETERS,
     WHOLE,
 )
-from declarative_train.run.rank import slots_of
 
 if TYPE_CHECKING:
     from declarative_train.graph.graph import Graph

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from declarative_train.core.amounts import counted
 from declarative_train.core.run_files import RUN
 from declarative_train.core.secrets import in_texts, with_names
-from declarative_train.engine.checkpoints.find import NoCheckpoint, NoWholeCheckpoint, find_checkpoint
+from declarative_train.engine.checkpoints.find import NoWholeCheckpoint, settled_weights
 from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, Look, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.files.open_files import shown
@@ -331,29 +331,6 @@ def _of_lost_runs(plan: Plan, look: Look) -> Found | None:
         raise NoWholeCheckpoint(shown(plan.logging.checkpoints), reasons)
     why = "that is not in the folder of a run here"
     return None if entry is None else Found(entry, None, why, passed_over=tuple(reasons))
-
-
-def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """(start values whose folders have become the checkpoint that is taken, why others were passed over)."""
-    settled: list[WeightsPlan] = []
-    passed_over: list[str] = []
-    for plan in plans:
-        from declarative_train.plan.weights import KINDS  # which knows the layers
-
-        if plan.path.endswith(KINDS):
-            settled.append(plan)
-            continue
-        try:
-            entry, reasons = find_checkpoint(plan.path, look)
-        except NoWholeCheckpoint as failure:
-            raise RunFailure(f"model.weights: {failure}") from None
-        except NoCheckpoint:
-            raise RunFailure(
-                f"model.weights: {plan.path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
-            ) from None
-        settled.append(replace(plan, path=entry.path))
-        passed_over += [f"model.weights: {reason}" for reason in reasons]
-    return tuple(settled), passed_over
 
 
 def _listed(names: list[str]) -> str:

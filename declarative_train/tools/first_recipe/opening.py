@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from declarative_train.components.data import Dataset, SourceError, Table
+from declarative_train.components.data import Dataset, Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.jsonl import JsonlDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.sqlite import SqliteDataset, only_table
+from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import expand, open_file, packing, shown
 
 if TYPE_CHECKING:

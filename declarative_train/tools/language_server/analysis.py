@@ -53,9 +53,9 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
     diagnostics = list(loaded.diagnostics)
     plan = None
     if full and loaded.recipe is not None:
-        from declarative_train import plan as plan_room
+        from declarative_train import planner
 
-        plan, found = plan_room.compile(loaded.recipe, tracer=LateTracer())
+        plan, found = planner.compile(loaded.recipe, tracer=LateTracer())
         diagnostics += found
     texts = {path: text, **texts_of(loaded)}
     left = suppress(placed(diagnostics, texts), texts, checked=None if full else STATIC)
