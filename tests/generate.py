@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from declarative_train.app.catalogue import catalogue
 from declarative_train.app.commands.list import tables
-from declarative_train.app.main import COMMANDS
+from declarative_train.app.main import COMMANDS, command_module
 from declarative_train.app.views.components import component_page, hardware_table
 from declarative_train.app.views.sections import NAMES, section_page
 from declarative_train.components.hardware import HARDWARE
@@ -68,7 +67,7 @@ def commands_page() -> str:
     lines = ["# Commands", "", "Every command of `dtrain` and its options. Made from the code by `make generate`."]
     for name, summary in sorted(COMMANDS.items()):
         parser = argparse.ArgumentParser(prog=f"dtrain {name}", add_help=False)
-        import_module(f"declarative_train.app.commands.{name}").add_arguments(parser)
+        command_module(name).add_arguments(parser)
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
         positional = [action for action in shown if not action.option_strings]
         usage = " ".join([f"dtrain {name}", *(argument(action) for action in positional)])

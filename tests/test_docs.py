@@ -15,14 +15,13 @@ import re
 import runpy
 import shlex
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
-from declarative_train.app.main import COMMANDS, main
+from declarative_train.app.main import COMMANDS, command_module, main
 from declarative_train.components.expressions.functions import FUNCTIONS
 from declarative_train.run.event import EvaluationDone
 from declarative_train.run.sinks.jsonl import read_events
@@ -148,7 +147,7 @@ def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
         assert words in ([], ["--version"], ["--help"])
         return
     assert words[0] in COMMANDS, line
-    module = import_module(f"declarative_train.app.commands.{words[0]}")
+    module = command_module(words[0])
     parser = argparse.ArgumentParser(prog=f"dtrain {words[0]}", exit_on_error=False)
     module.add_arguments(parser)
     for more in ([], ["PATH"]):  # a sentence may leave out what the command works on

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 from declarative_train.app.termination import TerminatedError, signals_raise
 from declarative_train.app.usage_hints import Parser, hint_on_command, hint_on_rest
@@ -50,6 +51,11 @@ _TOOLS = {
 }
 
 ON_POSIX = frozenset({"evaluate", "export", "generate", "predict", "run", "sweep"})  # forks, signals, locks of files
+
+
+def command_module(name: str) -> ModuleType:
+    """Import the module of a command, with its `add_arguments` and `run`."""
+    return import_module(_TOOLS.get(name, f"declarative_train.app.commands.{name}"))
 
 
 class Version(argparse.Action):
@@ -97,7 +103,7 @@ def _main(argv: Sequence[str] | None) -> int:
         summary = COMMANDS[name]
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if name == asked:
-            module = import_module(_TOOLS.get(name, f"declarative_train.app.commands.{name}"))
+            module = command_module(name)
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     if words[:1] and words[0] not in COMMANDS:
