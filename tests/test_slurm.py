@@ -23,7 +23,7 @@ from declarative_train.run.sinks.jsonl import read_events
 from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
 
 Of = TypeVar("Of", bound=Event)
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parent.parent
 LIMIT_S = 100
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel")

@@ -294,10 +294,12 @@ class _Description:
             if column is not None and (found := sorted_as_text(self.span(place), main, column)) is not None:
                 self.report(found)
         order = None if self.window is None or self.window.by is not None else self.window.sort
-        for table in (main.tables or (main,)) if order is not None else ():
-            if (found := interleaved_windows(self.span("data.window.sort"), table, order)) is not None:
+        if order is not None:
+            found_in = (
+                interleaved_windows(self.span("data.window.sort"), each, order) for each in main.tables or (main,)
+            )
+            if (found := next(filter(None, found_in), None)) is not None:
                 self.report(found)
-                break
 
     def _if_empty(self, name: str, each: _SetRows) -> Diagnostic | None:
         place = self.span("data.split" if name == TRAINING else f"data.split.{name}")

@@ -30,7 +30,7 @@ from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.step_runner import RankContext, StepRunner
 from declarative_train.files.errors import SourceError
-from declarative_train.inference.fields import Fields
+from declarative_train.inference.fields import Fields, picture_column
 from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.input import Chunk, InputError
 from declarative_train.inference.ranks import together
@@ -302,7 +302,7 @@ def _told(batches: EvaluationBatches, prepared: Prepared, first: int, num: int) 
 
 def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     """New rows, made into fields as the run made its own, read once."""
-    rows = open_input(data, trained.plan.data.source)
+    rows = open_input(data, trained.plan.data.source, picture=picture_column(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
     fields = Fields(trained.plan.data, [spec.name for spec in specs], rows, shown)

@@ -73,6 +73,12 @@ class Fields:
             yield part, values | self._pictures.make(read, part)
 
 
+def picture_column(data: DataSpec) -> str:
+    """Return the column that a file of a picture is given for: the one that all fields `type: image` read."""
+    columns = {name for spec in data.fields if spec.component.get("type") == "image" for name in spec.columns}
+    return columns.pop() if len(columns) == 1 else "image"
+
+
 def kept_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
     """As they stand in the input; those of a csv as text."""
     import pyarrow as pa

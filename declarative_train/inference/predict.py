@@ -19,6 +19,7 @@ import numpy as np
 from declarative_train.engine.devices import safe_threads, threads_per_rank
 from declarative_train.engine.failures import RunFailure
 from declarative_train.inference.answers import Asked, asked, columns, to_arrow
+from declarative_train.inference.fields import picture_column
 from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
 from declarative_train.inference.input import Input, Piece, Pieces
 from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spooled
@@ -148,7 +149,7 @@ class Opened:
         self._made_of = (data, names, files, batch_rows, keep, title)
         self._samples: Samples
         if data.window is None:
-            rows = open_input(files, data.source, title)
+            rows = open_input(files, data.source, title, picture_column(data))
             self._samples = RowSamples(data, names, rows, batch_rows, _all(keep, rows.names))
         else:
             table, told = table_of(files, data.source, title)

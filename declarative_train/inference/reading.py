@@ -41,10 +41,12 @@ _CHUNK_ROWS = 1 << 15
 _CHUNK_VALUES = 1 << 22
 
 
-def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: str | None = None) -> Input:
-    """Files by path, glob or URL, one below the other, a folder of pictures, or `-` for a csv on standard input.
+def open_input(
+    paths: str | Sequence[str], source: Mapping[str, object], title: str | None = None, picture: str = "image"
+) -> Input:
+    """Open files by path, glob or URL, one below the other, a folder of pictures, or `-` for a csv on standard input.
     `source` is that of the run: what a file is whose name does not tell, and how its csv is written. `title`: what one
-    csv is called in messages. Raises UsageError and InputError."""
+    csv is called in messages; `picture`: the column that files of pictures are. Raises UsageError and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
     title = shown(given[0]) if len(given) == 1 else f"{shown(given[0])} and {len(given) - 1} more"
@@ -56,7 +58,7 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: 
         if source.get("type") not in ("image_folder", "tar") and not _holds_pictures(given[0]):
             hint = "the files of a table are named, such as with a glob: 'new/*.csv'"
             raise UsageError(f"{title} is a folder, and no picture is in it; help: {hint}")
-        return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title)
+        return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title, called={"image": picture})
     files = files_of(given)
     kinds = {file: kind_of_file(file, source) for file in files}
     kind = kinds[files[0]]
@@ -67,7 +69,7 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: 
     if kind == "jsonl":
         return jsonl_input(files, title)
     if kind == "picture":
-        return _table_input(FilesTable(files), files, title)
+        return _table_input(FilesTable(files), files, title, called={"image": picture})
     which = {"table": _table_of(files[0], source)} if kind == "sqlite" else {}
     return _table_input(_table({"type": kind, "path": list(files), **which}), files, title, is_array=kind == "npy")
 
@@ -149,13 +151,21 @@ def _table(source: Mapping[str, object]) -> Table:
         raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
 
 
-def _table_input(table: Table, files: Sequence[str], title: str, *, is_array: bool = False) -> Input:
-    names = list(table.columns)
-    large = [name for name in names if table.columns[name].dtype == "bytes"]
+def _table_input(
+    table: Table, files: Sequence[str], title: str, *, is_array: bool = False, called: Mapping[str, str] | None = None
+) -> Input:
+    """`called`: the names that columns of the table have in the input, in the place of another one of that name."""
+    columns_by_name = {name: name for name in table.columns} | {new: old for old, new in (called or {}).items()}
+    for old, new in (called or {}).items():
+        if old != new:
+            columns_by_name.pop(old, None)
+    names = list(columns_by_name)
+    large = [name for name, column in columns_by_name.items() if table.columns[column].dtype == "bytes"]
 
     def pieces(columns: Sequence[str], most: int | None = None) -> Pieces:
         held = {_only_column(names, asked, is_array) for asked in columns}
-        width = sum(_FILE_VALUES if name in large else int(np.prod(table.columns[name].shape)) for name in held)
+        shapes = {name: table.columns[columns_by_name[name]].shape for name in held}
+        width = sum(_FILE_VALUES if name in large else int(np.prod(shape)) for name, shape in shapes.items())
         size = max(1, min(_CHUNK_ROWS, _CHUNK_VALUES // max(width, 1)))
         return slices(table.num_rows, size if most is None else min(size, most))
 
@@ -163,10 +173,10 @@ def _table_input(table: Table, files: Sequence[str], title: str, *, is_array: bo
         held = {asked: _only_column(names, asked, is_array) for asked in columns}
         rows = slice(piece.start, piece.start + piece.num_rows)
         try:
-            values = table.read(list(dict.fromkeys(held.values())), rows)
+            values = table.read(list(dict.fromkeys(columns_by_name[name] for name in held.values())), rows)
         except SourceError as error:
             raise InputError(str(error)) from None
-        found = {asked: values[name] for asked, name in held.items()}
+        found = {asked: values[columns_by_name[name]] for asked, name in held.items()}
         return Chunk(title, piece.start, piece.num_rows, found, partial(_place_in, table, piece.start))
 
     return Input(title, [*names, *table.left_out], pieces, read_piece, files, large=large)

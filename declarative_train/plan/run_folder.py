@@ -26,7 +26,7 @@ _BLANK = b"0" * 64  # stands in the place of the checksum while it is computed
 PLAN = "plan.json"  # of a run, and of each of its checkpoints
 EMA = "ema/"  # before a parameter's name: its moving average among the tensors of a checkpoint
 OWNER = "owner.json"  # beside checkpoints that are not in the folder of their run: which folder that is
-_TIME = len("20261122-104101")  # a run's name begins with it
+TIME_LENGTH = len("20261122-104101")  # a run's name begins with it
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -155,7 +155,7 @@ def newest_first(folders: Iterable[str]) -> list[str]:
         except OSError:
             written_ns = 0
         name = os.path.basename(folder)
-        return name[:_TIME], written_ns, name
+        return name[:TIME_LENGTH], written_ns, name
 
     return sorted(folders, key=begun, reverse=True)
 

@@ -64,7 +64,7 @@ def meet(rank: int, world: int, seat: Seat) -> tuple[Store, Store]:
 
 def _reach(rank: int) -> Store:
     """Return the store of all ranks: torchrun's own, or the one that rank 0 opens here."""
-    from torch.distributed import DistNetworkError, TCPStore
+    from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]  # documented there
 
     launcher = started_by()
     missing = [name for name in NEEDED if not os.environ.get(name)]

@@ -162,7 +162,7 @@ def test_a_label_without_a_yes() -> None:
         warnings.simplefilter("ignore")
         f1 = sk.f1_score(none, (scores > 0).long(), average="macro")
     for name, wanted in (("f1", f1), ("auroc", sk.roc_auc_score(none[:, :3], scores[:, :3]))):
-        module = build(Case(name, {"type": name}, scores, none, lambda: 0.0))
+        module = build(Case(name, {"type": name}, scores, none, lambda: torch.zeros(())))
         module.update(scores, none, None, None)
         assert float(module.compute(Alone())) == pytest.approx(wanted)
 

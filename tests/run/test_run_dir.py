@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from declarative_train.engine.failures import RunFailure
+from declarative_train.plan.run_folder import newest_first
 from declarative_train.run.event import Notice, RunEnded, StepDone
 from declarative_train.run.launch import run
 from declarative_train.run.storage.run_dir import new_run_dir
@@ -53,6 +54,16 @@ def test_runs_that_start_in_the_same_instant_have_a_folder_each(tmp_path: Path) 
     for thread in threads:
         thread.join()
     assert len(set(found)) == len(list((tmp_path / "made").iterdir())) == 8
+
+
+def test_a_run_is_the_newest_also_where_the_clock_is_behind(tmp_path: Path) -> None:
+    """That of another machine, which began the run before."""
+    plan = make_plan(directory=tmp_path)
+    for name in ("29991231-235959-ddp", "not-a-run"):
+        (tmp_path / "made" / name).mkdir(parents=True)
+    found = new_run_dir(plan)
+    assert found.name.startswith("30000101-000000-")
+    assert newest_first(str(path) for path in found.parent.iterdir() if path.name != "not-a-run")[0] == str(found)
 
 
 def test_one_process_holds_a_run(tmp_path: Path) -> None:

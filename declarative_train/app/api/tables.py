@@ -46,7 +46,7 @@ def columns_of(rows: object) -> pa.Table:
             return pa.table({str(name): values for name, values in rows.items()})
         if isinstance(rows, list | tuple):
             return pa.Table.from_pylist(list(rows))
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise DtrainError(f"these rows are no table: {error}", exit_code=WRONG_USE) from None
     wanted = "a DataFrame, a Series of one row, a pyarrow Table, a mapping of columns, a list of rows or a path"
     raise DtrainError(f"rows are {wanted}, and this is a {type(rows).__name__}", exit_code=WRONG_USE)

@@ -107,7 +107,7 @@ def _show(args: argparse.Namespace) -> int:
     name, data = _described(args)
     if data is None:
         return 1
-    sheet, whole_page = None, []
+    sheet, whole_page = None, ""
     try:
         with said(prepared_sets(data)[TRAINING]):  # which file is broken
             shown = sections(data)

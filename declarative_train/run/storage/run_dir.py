@@ -16,7 +16,9 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +35,7 @@ from declarative_train.plan.run_folder import (
     CHECKPOINTS,
     MANIFEST,
     PLAN,
+    TIME_LENGTH,
     checkpoints_root,
     newest_first,
     owner_of,
@@ -45,6 +48,7 @@ from declarative_train.run.storage.run_lock import LOCK, RunLock
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, WeightsPlan
 
+TIME = "%Y%m%d-%H%M%S"
 MOST_CHANGES = 5  # that are named when a recipe is no longer that of a checkpoint
 
 
@@ -195,8 +199,9 @@ def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-    runs, now = _runs(plan), time.strftime("%Y%m%d-%H%M%S")
+    runs = _runs(plan)
     runs.mkdir(parents=True, exist_ok=True)
+    now = _time_of_next(runs)
     path, number = runs / f"{now}-{_label(plan, runs)}", 1
     while True:
         try:
@@ -206,6 +211,17 @@ def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
             path = path.with_name(f"{now}-{_label(plan, runs)}-{number}")
         else:
             return path
+
+
+def _time_of_next(runs: Path) -> str:
+    """Return the time that the name of a new run begins with: now, or a second after the newest run where the clock of
+    this machine is behind that of the machine which began it. The newest run is found by name."""
+    now = datetime.now()
+    for path in runs.iterdir():
+        with suppress(ValueError):  # it is not named by its time
+            begun = datetime.strptime(path.name[:TIME_LENGTH], TIME)
+            now = begun + timedelta(seconds=1) if begun > now else now
+    return now.strftime(TIME)
 
 
 def _label(plan: Plan, runs: Path) -> str:

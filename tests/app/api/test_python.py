@@ -261,6 +261,8 @@ def test_rows_are_predicted(run: dt.Run, tmp_path: Path) -> None:
     assert len(run.predict(frame, outputs=["hidden"])) == 12
     with pytest.raises(dt.DtrainError, match="f1"):
         run.predict(frame.drop(columns="f1"))
+    with pytest.raises(dt.DtrainError, match="these rows are no table"):
+        run.predict(["new.csv"])
     with pytest.raises(dt.DtrainError, match="this is a int"):
         run.predict(3)
 
@@ -295,3 +297,33 @@ def test_without_pandas_a_table_is_arrow(run: dt.Run, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     assert isinstance(run.metrics, pa.Table)
     assert "training/loss" in run.metrics.column_names
+
+
+@pytest.mark.parametrize("column", ["photo", "path"])
+def test_a_picture_is_given_whatever_its_column_is_called(column: str, tmp_path: Path) -> None:
+    """`predict RUN picture.jpg` asked for the column of the recipe's table."""
+    from PIL import Image
+
+    (tmp_path / "files").mkdir()
+    for at in range(8):
+        Image.new("L", (8, 8), 30 * at).save(tmp_path / "files" / f"{at}.png")
+    rows = [f"{at}.png,{'dark' if at < 4 else 'light'}" for at in range(8)]
+    (tmp_path / "photos.csv").write_text("\n".join([f"{column},kind", *rows]) + "\n")
+    (tmp_path / "r.yaml").write_text(
+        f"""name: photos
+data:
+  source: {{type: csv, path: photos.csv}}
+  fields:
+    image: {{type: image, column: {column}, folder: files, mode: L, size: 8}}
+    kind: {{type: category, column: kind}}
+model: {{graph: {{flat: {{type: flatten, input: image}}, net: {{type: linear, out_features: 2}}}}}}
+objective: {{loss: {{type: cross_entropy, input: net, target: kind}}}}
+training: {{epochs: 1, global_batch_size: 4, optimizer: {{type: sgd, lr: 0.1}}}}
+layout: {{device: cpu}}
+logging: {{dir: {tmp_path}/runs}}
+"""
+    )
+    run = dt.load(tmp_path / "r.yaml").run()
+    of_file, of_table = run.predict(tmp_path / "files" / "6.png"), run.predict(pd.DataFrame({column: ["6.png"]}))
+    assert of_file.equals(of_table)
+    assert len(run.predict(str(tmp_path / "files"))) == 8
