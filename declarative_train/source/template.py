@@ -13,7 +13,7 @@ from operator import is_
 from typing import TYPE_CHECKING
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.core.secrets import in_texts, take_made, taken
+from declarative_train.core.secrets import in_texts, record_derived, used_variables
 from declarative_train.core.span import Span
 from declarative_train.source.checks.templates import circular_vars
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template, scalars
@@ -82,15 +82,15 @@ class Templates:
             return scalar
 
     def _value(self, text: str, names: MappingABC[str, object]) -> object:
-        reads = taken.num_reads
+        reads = used_variables.num_reads
         value = plain_value(text, names)
         if value is NOT_PLAIN:
             compiled = self._compiled.get(text)
             if compiled is None:
                 compiled = self._compiled[text] = self._environment().read(text)
             value = compiled.run(names)
-        if taken.num_reads > reads:
-            in_texts(take_made, value)
+        if used_variables.num_reads > reads:
+            in_texts(record_derived, value)
         return value
 
     def _environment(self) -> Sandbox:
@@ -172,19 +172,19 @@ class _Variables(MappingABC[str, object]):
         value = self.resolve(name)
         if value is FAILED:
             raise FailedBefore(name)
-        taken.num_reads += name in self.from_env
+        used_variables.num_reads += name in self.from_env
         return value
 
     def resolve(self, name: str) -> object:
         if name not in self.known:
             self._open.append(name)
-            reads = taken.num_reads
+            reads = used_variables.num_reads
             node, found = self._templates.render(self._entries[name].value, {"vars": self, "env": self._env})
             self._open.pop()
             self.diagnostics += found
             failed = any(_is_left(scalar) for scalar in scalars(node))
             self.known[name] = FAILED if failed else to_lists(node)
-            if taken.num_reads > reads:
+            if used_variables.num_reads > reads:
                 self.from_env.add(name)
         return self.known[name]
 

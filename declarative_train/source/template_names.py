@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from typing import NoReturn
 
-from declarative_train.core.secrets import take_variable, taken
+from declarative_train.core.secrets import record_variable, used_variables
 from declarative_train.source.node import Node, Scalar, Sequence
 
 FAILED = object()  # the value of a var that could not be rendered
@@ -21,7 +21,7 @@ class Values(dict[str, object]):
     from_env: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> object:
-        taken.num_reads += name in self.from_env
+        used_variables.num_reads += name in self.from_env
         return super().__getitem__(name)
 
 
@@ -61,7 +61,7 @@ class Environment(MappingABC[str, str]):
 
     def __getitem__(self, name: str) -> str:
         value = self.variables[name]
-        take_variable(name, value)
+        record_variable(name, value)
         return value
 
     def _as_a_whole(self) -> NoReturn:

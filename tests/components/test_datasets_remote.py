@@ -22,7 +22,7 @@ from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.tar import TarDataset
-from declarative_train.core.secrets import take_variable
+from declarative_train.core.secrets import record_variable
 from declarative_train.data.opened import record
 from declarative_train.files import remote
 from declarative_train.files.errors import SourceError
@@ -207,7 +207,7 @@ def test_a_value_of_the_environment_in_a_url_is_announced_once(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (server.folder / "t0ken-1.csv").write_text("x\n1\n")
-    take_variable("A_TOKEN", "t0ken-1")
+    record_variable("A_TOKEN", "t0ken-1")
     for _ in range(2):
         opened("csv", f"{server.address}/t0ken-1.csv")
     host = server.address.removeprefix("http://")

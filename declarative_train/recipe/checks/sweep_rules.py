@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
 from declarative_train.recipe.sections.sweep import Sweep
@@ -115,7 +115,7 @@ def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
         if first not in _SWEPT:
             whole = f"training.{entry.name}" if first in ("optimizer", "lr_schedule") else None
             hint = f"write `{whole}`" if whole else f"begin with a section: {did_you_mean(first, _SWEPT)}"
-            fixes = () if whole is None else respelt(entry.key.span, entry.name, [whole])
+            fixes = () if whole is None else suggest_fix(entry.key.span, entry.name, [whole])
             yield error("K012", entry.key.span, f"`{entry.name}` is no path that a sweep can set", hint, fixes=fixes)
 
 
@@ -137,7 +137,7 @@ def sweep_metric(draft: Draft) -> Iterator[Diagnostic]:
     known = watched_names((*on_the_way, *final, "training"), objective)
     if sweep.metric is not None and sweep.metric not in known:
         span = draft.span("sweep.metric")
-        fixes = respelt(span, sweep.metric, known)
+        fixes = suggest_fix(span, sweep.metric, known)
         yield error("K013", span, f"no run computes `{sweep.metric}`", did_you_mean(sweep.metric, known), fixes=fixes)
     elif sweep.pruner not in (None, "none"):
         seen = watched_names(on_the_way, objective)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from declarative_train.components.component import written_keys
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.durations import bad_duration, bare_duration
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
@@ -223,7 +223,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
             return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
         text = str(to_value(problem.node))
         if said.help is None:
-            said = ValueHint(did_you_mean(text, allowed), respelt(problem.span, text, allowed, closed=True))
+            said = ValueHint(did_you_mean(text, allowed), suggest_fix(problem.span, text, allowed, closed=True))
         return wrong_value(problem.span, message, *said)
     if kind in _BOUNDS:
         is_number = isinstance(to_value(problem.node), int | float)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.core.diagnostics.suggest import nearest, respelt
+from declarative_train.core.diagnostics.suggest import nearest, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.source.node import Entry
 
@@ -30,7 +30,7 @@ def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterabl
     hint = f"did you mean `{close}`?" if close else None
     if hint is None and path != typed:
         hint = f"`{path}` was looked for: the path is relative to the file that names it"
-    return error("M001", span, f"`{typed}` {reason}", hint, fixes=respelt(span, typed, names))
+    return error("M001", span, f"`{typed}` {reason}", hint, fixes=suggest_fix(span, typed, names))
 
 
 def circular_extends(span: Span, chain: Sequence[str]) -> Diagnostic:
@@ -107,7 +107,7 @@ def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside:
     """
     # `known`: the keys that are there to be removed; `beside`: those of the file that wants to.
     name, keys = entry.name, list(known)
-    close, fixes = nearest(name, keys), respelt(entry.key.span, name, keys, taken=beside)
+    close, fixes = nearest(name, keys), suggest_fix(entry.key.span, name, keys, taken=beside)
     hint = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes what a base says"
     message = f"`{name}: null` removes nothing: {where} has no such key so far"
     return error("M005", entry.value.span, message, hint, fixes=fixes, rests_on="all files")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
 
 
@@ -69,10 +69,10 @@ def undefined_name(
             hint = f"did you mean `{holder}.{name}`?"
         message = f"`{name}` is not known here"
         if hint is None and name not in names:
-            return error("T002", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))
+            return error("T002", span, message, did_you_mean(name, names), fixes=suggest_fix(span, name, names))
         return error("T002", span, message, hint)
     hint = did_you_mean(name, names) if names else "add it to the section `vars`" if owner == "`vars`" else None
-    return error("T002", span, f"{owner} has no `{name}`", hint, fixes=respelt(span, name, names))
+    return error("T002", span, f"{owner} has no `{name}`", hint, fixes=suggest_fix(span, name, names))
 
 
 def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.core.span import Span
 
 
@@ -96,7 +96,7 @@ def unknown_anchor(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
     """
     names = list(known)
     hint = did_you_mean(name, names) if names else f'if the text `*{name}` is meant, quote it: `"*{name}"`'
-    fixes = respelt(span.within(1, len(name)), name, names)
+    fixes = suggest_fix(span.within(1, len(name)), name, names)
     return error("Y011", span, f"there is no anchor `&{name}` above", hint, fixes=fixes)
 
 
