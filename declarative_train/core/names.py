@@ -19,7 +19,7 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def check_distinct(names: Sequence[str] | None) -> Sequence[str] | None:
+def check_unique_names(names: Sequence[str] | None) -> Sequence[str] | None:
     """Return the names unchanged. Raises ValueError if one of them is repeated."""
     again = next((name for position, name in enumerate(names or ()) if name in (names or ())[:position]), None)
     if again is not None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from declarative_train.core.amounts import counted
-from declarative_train.core.secrets import record_variable, list_variables
+from declarative_train.core.secrets import list_variables, record_variable
 from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, damage
 from declarative_train.engine.devices import device_of, own_seat, seat_devices, threads_per_rank
 from declarative_train.engine.failures import (

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from declarative_train.core.secrets import (
+    list_variables,
     masked,
     names_in,
     record_derived,
     record_variable,
-    list_variables,
     variables_in,
     with_names,
     with_values,
