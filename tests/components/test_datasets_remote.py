@@ -211,7 +211,7 @@ def test_a_value_of_the_environment_in_a_url_is_announced_once(
     for _ in range(2):
         opened("csv", f"{server.address}/t0ken-1.csv")
     host = server.address.removeprefix("http://")
-    wanted = f"dtrain: {host} is sent the value of `A_TOKEN`, of which the recipe makes a URL\n"
+    wanted = f"dtrain: {host} receives the value of `A_TOKEN`, which the recipe puts into a URL\n"
     assert capsys.readouterr().err == wanted
     with pytest.raises(SourceError, match=r"there is no file http://[^/]*/\{\{ env\.A_TOKEN \}\}2\.csv"):
         opened("csv", f"{server.address}/t0ken-12.csv")
