@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any
 
 from declarative_train.files.paths import file_system, local_path
-from declarative_train.files.remote import note, noted
+from declarative_train.files.remote import find_info, note
 
 _USUAL_GB = 10.0
 _MOST_UNCOUNTED = 1 << 30
@@ -38,7 +38,7 @@ def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
     if local is not None:
         found = os.stat(local)
         return [found.st_size, str(found.st_mtime_ns)]
-    known = None if refresh else noted(path)
+    known = None if refresh else find_info(path)
     if known is None:
         system, inner = file_system(path)
         try:

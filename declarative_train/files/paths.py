@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from declarative_train.core.machine import install
 from declarative_train.core.secrets import masked, variables_in
 from declarative_train.files.errors import SourceError
-from declarative_train.files.remote import RemoteError, http_options, note, noted, reason, retry
+from declarative_train.files.remote import RemoteError, find_info, http_options, note, reason, retry
 
 _HERE = ("file://", "local://")
 _IN_PROCESS = ("memory://",)
@@ -179,12 +179,12 @@ def _some(path: str, found: list[str]) -> list[str]:
 
 
 def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
-    hint = None if local_path(path) is not None else _listed(siblings)
+    hint = None if local_path(path) is not None else _list_names(siblings)
     name = os.path.basename(inner)
     return SourceError("not_found", f"there is no file {shown(path)}", help=hint, name=name, known=tuple(siblings))
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     if not names:
         return "there are no other files in its folder"
     more = f", and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
@@ -207,7 +207,7 @@ def size_bytes(path: str) -> int:
     with as_source_error("look at", path):
         if local is not None:
             return os.path.getsize(local)
-        if (known := noted(path)) is not None:
+        if (known := find_info(path)) is not None:
             return known.size
         system, inner = file_system(path)
         return int(retry(lambda: system.size(inner)))

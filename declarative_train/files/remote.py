@@ -56,7 +56,7 @@ def note(path: str, info: Mapping[str, Any]) -> FileInfo | None:
     return found
 
 
-def noted(path: str) -> FileInfo | None:
+def find_info(path: str) -> FileInfo | None:
     """Return the facts stored for a path, or None."""
     return _noted.get(path)
 
@@ -154,7 +154,7 @@ def reason(error: BaseException) -> str:
 
 
 class RemoteFile(io.RawIOBase):
-    """A seekable file of fsspec whose reads are retried. A read that ends before the file's size counts as a failure."""
+    """A seekable file of fsspec whose reads are retried. A read that is cut off counts as a failure."""
 
     def __init__(self, opened: Any) -> None:
         self._opened = opened

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from declarative_train.files.errors import SourceError
 from declarative_train.files.paths import file_system, shown
 from declarative_train.files.range_cache import RangeFile, Ranges, is_on
-from declarative_train.files.remote import FileInfo, noted, retry
+from declarative_train.files.remote import FileInfo, find_info, retry
 
 ASKED_S = 60.0  # after this time the server is asked for the tag of the file again
 _MOST = 256  # files with a Ranges object, which holds a few numbers
@@ -24,7 +24,7 @@ _asked: dict[str, float] = {}  # time of the last check
 def ranges_of(path: str) -> Ranges | None:
     """Return the ranges of a file; None if no source has noted the file, its server has no ranges or no tag, or the
     cache is off."""
-    info = noted(path)
+    info = find_info(path)
     if info is None or not info.tag or not info.in_parts or not is_on():
         return None
     known = _ranges.pop(path, None)
@@ -38,7 +38,7 @@ def ranges_of(path: str) -> Ranges | None:
 
 def open_ranges(path: str) -> RangeFile | None:
     """Return a file object with a position of its own; None in the cases of `ranges_of`."""
-    info = noted(path)
+    info = find_info(path)
     return None if info is None or ranges_of(path) is None else RangeFile(_make_ranges(path, info))
 
 

@@ -15,7 +15,7 @@ from declarative_train.files.errors import SourceError
 from declarative_train.files.file_activity import set_file
 from declarative_train.files.open_files import file_system, is_remote, shown
 from declarative_train.files.paths import as_source_error
-from declarative_train.files.remote import note, noted, retry
+from declarative_train.files.remote import find_info, note, retry
 
 T = TypeVar("T")
 
@@ -81,12 +81,12 @@ def read_all(paths: Sequence[str], read: Callable[[str], T]) -> list[T]:
 
 
 def _read_noted(path: str, read: Callable[[str], T]) -> T:
-    if noted(path) is None:
+    if find_info(path) is None:
         stamp(path)  # notes its size and tag, which name its cache entries
     return read(path)
 
 
-def listed_stamp(root: str, below: str) -> tuple[int, str]:
+def stamp_from_listing(root: str, below: str) -> tuple[int, str]:
     """Return the size and tag of a file from the listing; 0 and "" if the listing had none."""
-    known = noted(f"{root}/{below}")
+    known = find_info(f"{root}/{below}")
     return (0, "") if known is None else (known.size, known.tag)

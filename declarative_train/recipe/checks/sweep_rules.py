@@ -15,7 +15,7 @@ from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, wa
 from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.source.node import Entry, Mapping, Scalar, Sequence, find, to_value
-from declarative_train.source.setting import placed_at
+from declarative_train.source.setting import wrap_in_path
 
 _KEYS = {"grid": (), "random": ("trials", "seed"), "optuna": ("trials", "seed", "sampler", "pruner")}
 _SWEPT = (*(each for each in SECTIONS if each not in ("sweep", "logging")), "seed", "vars")
@@ -110,7 +110,7 @@ def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
         sweep: {type: grid, over: {training.optimizer.lr: [0.1, 0.01]}}
     """
     for entry in _over(draft):
-        placed = placed_at(entry.name, entry.value)
+        placed = wrap_in_path(entry.name, entry.value)
         first = "" if placed is None else next(iter(placed)).name
         if first not in _SWEPT:
             whole = f"training.{entry.name}" if first in ("optimizer", "lr_schedule") else None
