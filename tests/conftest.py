@@ -70,9 +70,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def own_environment() -> None:
     """What recipes of other tests took from the environment is not masked in this one."""
-    from declarative_train.core.secrets import taken
+    from declarative_train.core.secrets import used_variables
 
-    taken.__init__()  # type: ignore[misc]
+    used_variables.__init__()  # type: ignore[misc]
 
 
 @pytest.fixture(scope="session")

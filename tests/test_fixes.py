@@ -17,7 +17,7 @@ import pytest
 from declarative_train import recipe
 from declarative_train.app.api.compiling import STATIC
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.core.diagnostics.fixes import apply_fixes, mend, placed
+from declarative_train.core.diagnostics.fixes import apply_fixes, fix_until_stable, locate_fixes
 from declarative_train.core.diagnostics.lines import Lines
 from declarative_train.core.diagnostics.suppress import suppress
 from declarative_train.source.node import Mapping as MappingNode
@@ -32,7 +32,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 
 def found_in(path: Path, text: str) -> list[Diagnostic]:
     loaded = recipe.load(str(path), text=text)
-    return suppress(placed(loaded.diagnostics, {str(path): text}), {str(path): text}, checked=STATIC)
+    return suppress(locate_fixes(loaded.diagnostics, {str(path): text}), {str(path): text}, checked=STATIC)
 
 
 def mended(path: Path, text: str, *, unsafe: bool = False) -> str:
@@ -44,8 +44,8 @@ def mended(path: Path, text: str, *, unsafe: bool = False) -> str:
     found = found_in(path, text)
     fixed = apply_fixes(found, {str(path): text}, unsafe=unsafe)
     assert fixed.texts.get(str(path), text) == spliced(path, text, fixed.fixed)
-    after = mend(found, {str(path): text}, lint, unsafe=unsafe).texts.get(str(path), text)
-    assert not mend(found_in(path, after), {str(path): after}, lint, unsafe=unsafe).count, "it does not end"
+    after = fix_until_stable(found, {str(path): text}, lint, unsafe=unsafe).texts.get(str(path), text)
+    assert not fix_until_stable(found_in(path, after), {str(path): after}, lint, unsafe=unsafe).count, "it does not end"
     return after
 
 

@@ -1,4 +1,4 @@
-"""Counts, measures and times as people read them: `1 step`, `2,000 steps`, `0.001234`, `3 min 5 s`."""
+"""Texts for counts, measures and times: `1 step`, `2,000 steps`, `0.001234`, `3 min 5 s`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 step`, `2,000 steps`, `3 copies`. Of several words the last takes the plural."""
+    """Return a count with its noun: `1 step`, `2,000 steps`, `3 copies`. Of several words the last one takes the
+    plural."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """`0, 2 to 4, 8` of distinct numbers."""
+    """Return distinct numbers as ranges: `0, 2 to 4, 8`."""
     ranges: list[list[int]] = []
     for each in sorted(numbers):
         if ranges and each == ranges[-1][-1] + 1:
@@ -27,7 +28,7 @@ def in_ranges(numbers: Iterable[int]) -> str:
 
 
 def plural(noun: str) -> str:
-    """`steps`, `batches`, `copies`."""
+    """Return the plural of a noun: `steps`, `batches`, `copies`."""
     if noun.endswith(_SIBILANTS):
         return f"{noun}es"
     if noun.endswith("y") and noun[-2] not in _VOWELS:
@@ -36,7 +37,7 @@ def plural(noun: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four decimals, as columns like them; below 0.01 four digits; `-` for none."""
+    """Return a number for a column: four decimals, below 0.01 four significant digits, `-` for None."""
     if value is None:
         return "-"
     if value == 0 or not isfinite(value):
@@ -48,7 +49,7 @@ def number(value: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as a person says them: 42 s, 3 min 5 s, 2 h 4 min."""
+    """Return a time for a reader: 42 s, 3 min 5 s, 2 h 4 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -58,7 +59,8 @@ def clock(seconds: float) -> str:
 
 
 def amount(number: float, unit: str = "") -> str:
-    """`1.2 GB`, `25 M`, `6.45 B`: three digits and a prefix; a plain count has B for billions, as people say."""
+    """Return a quantity with three digits and a prefix: `1.2 GB`, `25 M`, `6.45 B`. Counts without a unit use B for
+    billions."""
     step = 0
     while number >= 999.5 and step < len(_PREFIXES) - 1:
         number, step = number / 1000, step + 1
@@ -68,7 +70,7 @@ def amount(number: float, unit: str = "") -> str:
 
 
 def time_in_words(seconds: float) -> str:
-    """`12.3 ms`, `4.5 s`, `3 h 20 min`."""
+    """Return a time with three digits: `12.3 ms`, `4.5 s`, `3 h 20 min`."""
     for unit, scale in (("us", 1e-6), ("ms", 1e-3)):
         if seconds < 999.5 * scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -76,7 +78,7 @@ def time_in_words(seconds: float) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """`0-3, 8, 12-15` for ascending numbers."""
+    """Return ascending numbers as short ranges: `0-3, 8, 12-15`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""JSON text that somebody else wrote."""
+"""JSON parser with one kind of exception, for text from outside."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value. Raises ValueError, also for text that nests too deeply, where `json.loads` raises
-    RecursionError."""
+    """Return the value of a JSON text. Raises ValueError, also for text that nests too deeply, where `json.loads`
+    raises RecursionError."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""What this machine gives to a process, on every system that Python runs on."""
+"""Resources of this machine that a process may use, and the installation of dtrain, on every operating system."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SINK_PACKAGES = ("mlflow", "wandb")
-"""Sinks that need a package of the same name, which is also the name of our extra."""
+"""Sinks that need a package of the same name, which is also the name of the extra that installs it."""
 
 UNINSTALLED = "unknown"
-"""The version of a dtrain that runs from its source tree and was never installed."""
+"""Version of a dtrain that runs from its source tree without an installation."""
 
 
 def num_cores() -> int:
-    """That this process may use: a container or a scheduler may give fewer than there are. macOS cannot tell."""
+    """Return the number of cores that this process may use. A container or a scheduler may allow fewer than the machine
+    has; macOS does not report such a limit."""
     return len(own_cores())
 
 
 def own_cores() -> list[int]:
-    """Their numbers."""
+    """Return the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -38,8 +39,8 @@ def most_open_files() -> int:
 
 
 def shortage(error: BaseException) -> str | None:
-    """Return which limit of the machine an exception is about, in a line; None for any other exception. The loader of
-    shared libraries and torch give no number of their errors."""
+    """Return one line about the limit of the machine that caused an exception, or None for any other exception. The
+    loader of shared libraries and torch set no `errno`, so their messages are searched."""
     number, text = getattr(error, "errno", None), str(error).lower()
     is_in_words = isinstance(error, ImportError | RuntimeError)
     if number in (errno.EMFILE, errno.ENFILE) or (is_in_words and "too many open files" in text):
@@ -51,7 +52,7 @@ def shortage(error: BaseException) -> str | None:
 
 
 def own_version() -> str:
-    """Of this dtrain, read from its installation, which takes a while; `UNINSTALLED` where there is none."""
+    """Return the installed version of dtrain, or `UNINSTALLED`. Reading it takes a while."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -61,8 +62,8 @@ def own_version() -> str:
 
 
 def own_command() -> str:
-    """How the reader of this terminal can start dtrain: `dtrain` where that is this one, else the path of its script
-    (in an environment that is not activated) or the interpreter with the module."""
+    """Return the command that starts this dtrain: `dtrain` if the shell finds this one, else the path of its script (in
+    an environment that is not activated) or the interpreter with the module."""
     if _is_first_on_path("dtrain"):
         return "dtrain"
     script = Path(sys.executable).parent / "dtrain"
@@ -70,18 +71,19 @@ def own_command() -> str:
 
 
 def install(extra: str) -> str:
-    """How to install one of our extras beside this dtrain: into another environment it would be of no use."""
+    """Return the command that installs one of our extras into the environment of this dtrain."""
     pip = "pip" if _is_first_on_path("pip") else f"{_from_here(Path(sys.executable))} -m pip"
     return f"{pip} install 'declarative_train[{extra}]'"
 
 
 def extra_for(package: str) -> str | None:
-    """How to install a package that is not here, by our extra of its name; None where it is. Imports nothing."""
+    """Return the command that installs a package by our extra of its name, or None if the package is installed. Imports
+    nothing."""
     return None if find_spec(package) is not None else install(package)
 
 
 def _is_first_on_path(name: str) -> bool:
-    """The shell would take the one of the environment that this process is of."""
+    """Return whether the shell finds the program of this environment first."""
     from shutil import which
 
     found = which(name)
@@ -89,7 +91,7 @@ def _is_first_on_path(name: str) -> bool:
 
 
 def _from_here(path: Path) -> str:
-    """A word of a command line, short where it lies below the working directory."""
+    """Return a path quoted for the shell, relative if it is below the working directory."""
     from shlex import quote
 
     return quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))

@@ -1,4 +1,4 @@
-"""How the ranks of a run share the work: a mesh, which is a product of named axes."""
+"""Mesh of ranks: a product of named axes, along which the ranks of a run share the work."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from typing import Literal
 
 Axis = Literal["pipeline", "replicate", "shard"]
 
-DATA_AXES: tuple[Axis, ...] = ("replicate", "shard")  # whose ranks take different rows of a batch
+DATA_AXES: tuple[Axis, ...] = ("replicate", "shard")  # ranks along these axes read different rows of a batch
 
 
 @dataclass(frozen=True, slots=True)
 class MeshAxis:
-    """`pipeline`: the ranks hold different stages of the model. `replicate`: each holds a whole copy (of a stage, or
-    of all shards), gradients are averaged. `shard`: each holds a part of every parameter."""
+    """One axis of a mesh.
+
+    `pipeline`: the ranks hold different stages of the model. `replicate`: each rank holds a whole copy (of a stage, or
+    of all shards) and gradients are averaged. `shard`: each rank holds a part of every parameter.
+    """
 
     name: Axis
     size: int
 
 
 Mesh = tuple[MeshAxis, ...]
-"""Outermost first: what travels along a later axis is more, so its ranks are neighbours. Empty: one process."""
+"""Axes, outermost first. Later axes carry more traffic, so their ranks are neighbours. Empty: one process."""
 
 
 def size_of(mesh: Sequence[MeshAxis], *names: Axis) -> int:
-    """The ranks along these axes, 1 along one that the mesh does not have."""
+    """Return the number of ranks along these axes. An axis that the mesh does not have counts as 1."""
     return prod(axis.size for axis in mesh if axis.name in names)

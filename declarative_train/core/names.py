@@ -1,4 +1,4 @@
-"""The names that a recipe gives: their form, the words that are taken, lists in which a name stands once."""
+"""Names in recipes: their form, the reserved words, and a check for repeated names."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import re
 from collections.abc import Sequence
 
 NODE_WORDS = ("input", "inputs", "params", "repeat", "when")
-"""The keys that every node may have beside those of its type."""
+"""Keys that every node may have, in addition to the keys of its type."""
 RESERVED = ("type", *NODE_WORDS)
-"""What no field of a layer, param or input of a block may be called."""
+"""Names that a field of a layer, and a param or input of a block, must not have."""
 
 NAME = r"[a-z][a-z0-9_]*"
 _NAME = re.compile(NAME, re.ASCII)
 
 
 def is_name(text: str) -> bool:
+    """Return whether a text is a valid name: lower case letters, digits and `_`, beginning with a letter."""
     return _NAME.fullmatch(text) is not None
 
 
-def distinct(names: Sequence[str] | None) -> Sequence[str] | None:
-    """The names as they are. Raises ValueError for one that stands there again."""
+def check_unique_names(names: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the names unchanged. Raises ValueError if one of them is repeated."""
     again = next((name for position, name in enumerate(names or ()) if name in (names or ())[:position]), None)
     if again is not None:
         raise ValueError(f"`{again}` is named twice: name it once")

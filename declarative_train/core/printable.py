@@ -1,4 +1,4 @@
-"""Texts without characters that a terminal would act on: data and names may hold escape sequences."""
+"""Texts without characters that control a terminal: data and names may contain escape sequences."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ _ACTING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # control, form
 
 
 def one_line(text: str) -> str:
-    """Return `text` without line breaks and without characters that a terminal would act on."""
+    """Return `text` on one line, without characters that control a terminal."""
     return text if text.isprintable() else "".join(map(printable, text))
 
 
 def in_lines(text: str) -> str:
-    """Return `text` as `one_line` does, with its line breaks and tabs."""
+    """Return `text` without characters that control a terminal, but with its line breaks and tabs."""
     return "\n".join("\t".join(map(one_line, line.split("\t"))) for line in text.split("\n"))
 
 
 def printable(character: str) -> str:
-    """Return the character, or what is shown in its place."""
+    """Return the character, or the replacement that is safe to print."""
     if character in "\n\r\t":
         return " "
     return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(character) in _ACTING else character

@@ -1,4 +1,4 @@
-"""The files by which a folder is known as that of a run, for rooms that know no runs."""
+"""Names of the files that mark a folder as the folder of a run. Packages below `run` read them too."""
 
-RUN = "run.json"  # what it is called, what it is told apart by, and where its checkpoints are if elsewhere
-EVENTS = "events.jsonl"  # what it has reported
+RUN = "run.json"  # the name and id of the run, and the folder of its checkpoints if that is elsewhere
+EVENTS = "events.jsonl"  # the events that the run has reported

@@ -1,4 +1,4 @@
-"""Where something stands in a text: file, line and column, as an editor counts them."""
+"""Position of a value in a text: file, line and column, as an editor counts them."""
 
 from typing import NamedTuple
 
@@ -21,10 +21,10 @@ class Span(NamedTuple):
 
     @property
     def in_option(self) -> bool:
-        """Given on the command line, where paths are relative to the working directory."""
+        """True if the text is an option of the command line, where paths are relative to the working directory."""
         return self.path.startswith("--")
 
     def within(self, offset: int, length: int = 1) -> "Span":
-        """The part of a one-line span that begins `offset` characters after its start."""
+        """Return the part of a one-line span that begins `offset` characters after its start."""
         column = self.column + offset
         return Span(self.path, self.line, column, self.line, column + length)

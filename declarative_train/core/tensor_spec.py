@@ -1,7 +1,7 @@
-"""What is known of a tensor before there is one.
+"""Shape, dtype and range of values of a tensor, known without computing it.
 
-Legend of shape letters, used in messages and in names: B batch, T tokens (or time), D width, H heads, K head width,
-V vocabulary, C channels.
+Legend of shape letters, used in messages and in names: B batch, T tokens (or time), D width, H heads, K head width, V
+vocabulary, C channels.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from typing import Literal
 DType = Literal["float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 
 Interval = tuple[float, float]
-"""From the least to the greatest value, both included."""
+"""Least and greatest value, both included."""
 
 FLOATING: frozenset[str] = frozenset({"float64", "float32", "bfloat16", "float16"})
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape per sample (the batch, dimension 0, is left out), dtype, and for integers the range of the values.
+    """Shape per sample (without dimension 0, the batch), dtype, and the range of the values.
 
-    `num_values` is n when every value is known to lie in 0..n-1 (token ids, class labels), else None. `bounds` holds
-    what is known beyond it: an interval for all values, or one for each entry of the last dimension; none: nothing.
+    `num_values` is n when every value is an integer in 0..n-1 (token ids, class labels), else None. `bounds` holds a
+    range that `num_values` cannot express: one interval for all values, or one for each entry of the last dimension.
+    Empty: no range is known beyond `num_values`.
     """
 
     shape: tuple[int, ...]
@@ -34,19 +35,19 @@ class TensorSpec:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """What is known of the values: one interval, one for each entry of the last dimension, or none."""
+        """Known range of the values: one interval, or one for each entry of the last dimension. Empty if unknown."""
         if self.bounds or self.num_values is None:
             return self.bounds
         return ((0, self.num_values - 1),)
 
     @property
     def interval(self) -> Interval | None:
-        """Of all values together."""
+        """Known range of all values together; None if unknown."""
         found = self.intervals
         return (min(low for low, _ in found), max(high for _, high in found)) if found else None
 
     def between(self, intervals: Sequence[Interval]) -> TensorSpec:
-        """The same tensor with these intervals known, one or one for each entry of the last dimension."""
+        """Return this tensor with a known range: one interval, or one for each entry of the last dimension."""
         bounds: tuple[Interval, ...] = tuple(intervals)
         if self.dtype == "bool" or not all(isfinite(end) for each in bounds for end in each):
             return replace(self, num_values=None, bounds=())
@@ -65,14 +66,15 @@ class TensorSpec:
 
     @property
     def num_elements(self) -> int:
-        """Elements per sample."""
+        """Number of elements per sample."""
         count = 1
         for size in self.shape:
             count *= size
         return count
 
-    def said(self, precision: str) -> str:
-        """With its dtype, for people. In a graph float32 stands for what the run computes in (`graph/lower.py`)."""
+    def describe(self, precision: str) -> str:
+        """Return shape and dtype for a message. A graph writes float32 for the compute dtype of the run
+        (`graph/lower.py`), so the dtype is float64 at precision fp64."""
         return f"{self} {'float64' if self.dtype == 'float32' and precision == 'fp64' else self.dtype}"
 
     def __str__(self) -> str:
@@ -80,5 +82,5 @@ class TensorSpec:
 
 
 def interval_in_words(interval: Interval) -> str:
-    """`0 to 9`."""
+    """Return an interval as a text: `0 to 9`."""
     return f"{interval[0]:g} to {interval[1]:g}" if max(map(abs, interval)) < 1e6 else f"{interval[0]} to {interval[1]}"

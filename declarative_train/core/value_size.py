@@ -1,11 +1,14 @@
-"""How much a value of a template holds: what bounds the memory that somebody else's text can ask for."""
+"""Size limit of a template's values: it bounds the memory that a recipe from somebody else can use."""
 
 from __future__ import annotations
 
 
 def excess(value: object, *, most: int, most_bits: int) -> str | None:
-    """What is too large of a value, in words; None where nothing is. `most`: characters and items, those of nested
-    values and of keys too; `most_bits`: of an integer."""
+    """Return a text about what is too large in a value, or None.
+
+    `most`: limit of characters and items, counted through nested values and keys. `most_bits`: limit of bits in an
+    integer.
+    """
     weight, waiting = 0, [value]
     while waiting:
         item = waiting.pop()
@@ -17,7 +20,7 @@ def excess(value: object, *, most: int, most_bits: int) -> str | None:
         if weight > most:
             return f"a value of more than {most:,} characters or items"
         if isinstance(item, dict):
-            waiting += [part for pair in dict.items(item) for part in pair]  # a subclass may count who asks
+            waiting += [part for pair in dict.items(item) for part in pair]  # a subclass may record each access
         elif isinstance(item, list | tuple):
             waiting += item
     return None

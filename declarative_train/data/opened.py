@@ -31,8 +31,8 @@ from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileReco
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
 from declarative_train.files.errors import SourceError
-from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skipping
-from declarative_train.files.remote_folder import told_of
+from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skip_bad_rows
+from declarative_train.files.remote_folder import stamp_from_listing
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`
 # The sets of one spec. Forked ranks find here what their parent prepared, beside the Job and not in it: in a Job that
@@ -91,7 +91,7 @@ def arranged(
 
 def opened(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
     """`skips`: without rows that do not parse, and with numbers where a few rows hold none. Raises SourceError."""
-    with skipping(skips):
+    with skip_bad_rows(skips):
         table = dataset.open()
     if skips:
         as_numbers(table, fields.values())
@@ -219,6 +219,6 @@ def _is_remote_folder(path: str) -> bool:
 def _remote_folder_record(path: str) -> FileRecord:
     """What its listing says of the pictures: their names, and sizes and tags where it says them."""
     root = path.rstrip("/")
-    found = {name: told_of(root, name) for name in sorted(remote_pictures(root))}
+    found = {name: stamp_from_listing(root, name) for name in sorted(remote_pictures(root))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())
     return FileRecord(path, sum(size for size, _ in found.values()), digest.hexdigest(), 0)

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from declarative_train.data.spec import DataError
 from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait, said
-from declarative_train.files.file_activity import Doing, Slots, doing_of, turn_to
+from declarative_train.files.file_activity import ActivitySlots, FileActivity, activity_of, set_file
 
 T = TypeVar("T")
 DEPTH = 2  # results that lie ready, per loader
@@ -60,7 +60,7 @@ class _Results(Generic[T]):
 
     def fill(self, make: Callable[[int], T], first: int, count: int) -> None:
         for number in range(first, first + count):
-            turn_to(None)
+            set_file(None)
             try:
                 result: T | _Failure = make(number)
             except BaseException as error:  # handed over: raised where the result is waited for
@@ -74,7 +74,7 @@ class _Results(Generic[T]):
 
     def take(self, thread: threading.Thread) -> T:
         """`thread` makes them."""
-        wait = Wait(lambda: doing_of(thread.ident))
+        wait = Wait(lambda: activity_of(thread.ident))
         with self._changed:
             while not self._changed.wait_for(lambda: bool(self._ready), LOOK_S):
                 wait.look()
@@ -99,7 +99,7 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
     import torch
     from torch.utils.data import DataLoader
 
-    slots = Slots(num_workers)
+    slots = ActivitySlots(num_workers)
     with warnings.catch_warnings():
         # more loaders than cores: lint says so, at the key in the recipe
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -139,10 +139,10 @@ def _end(workers: Iterable[Process] = _WORKERS) -> None:
         worker.join()
 
 
-def _next(iterator: Iterator[T], slots: Slots, turn: int) -> T:
+def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
     """What the process makes whose turn it is."""
 
-    def doing() -> Doing | None:
+    def doing() -> FileActivity | None:
         found = slots.of(turn)
         return found and found[1]._replace(who=f"loader process {turn} (pid {found[0]})")
 
@@ -180,7 +180,7 @@ class _Numbered(Generic[T]):
         return self._count
 
     def __getitem__(self, index: int) -> T | _Lost:
-        turn_to(None)
+        set_file(None)
         try:
             return self._make(self._first + index)
         except DataError as error:
@@ -191,7 +191,7 @@ def _as_it_is(result: T) -> T:
     return result
 
 
-def _start(slots: Slots, worker: int) -> None:
+def _start(slots: ActivitySlots, worker: int) -> None:
     """Leave the signals that stop a run to the rank. A terminal and Slurm send them to every process of a run, and the
     rank still wants data up to the end of its step."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

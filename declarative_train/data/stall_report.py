@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from declarative_train.data.spec import DataError
-from declarative_train.files.file_activity import Doing, is_loader, note
+from declarative_train.files.file_activity import FileActivity, is_loader, note
 from declarative_train.files.open_files import shown
 
 LOOK_S = 2.0  # between two looks at what is waited for
@@ -42,7 +42,7 @@ PATIENCE = Patience()
 class Wait:
     """One wait. `of`: what that does which is waited for, None where nothing is known."""
 
-    def __init__(self, of: Callable[[], Doing | None]) -> None:
+    def __init__(self, of: Callable[[], FileActivity | None]) -> None:
         self._of = of
         self._begun = time.monotonic()
         self._tell_s = TELL_S
@@ -51,7 +51,7 @@ class Wait:
         """From time to time. Raises DataError when nothing has moved for too long."""
         now, doing = time.monotonic(), self._of()
         if is_loader() or threading.current_thread().name.startswith(OURS):
-            note(doing or Doing(None, self._begun))
+            note(doing or FileActivity(None, self._begun))
             return
         waited_s = now - self._begun
         still_s = min(waited_s, now - doing.since) if doing is not None else waited_s
@@ -63,7 +63,7 @@ class Wait:
             PATIENCE.tell(f"the next batch has not come for {waited_s:.0f} s: {said(doing, now)}")
 
 
-def said(doing: Doing | None, now: float) -> str:
+def said(doing: FileActivity | None, now: float) -> str:
     if doing is None:
         return "nothing is known of what makes it"
     who = doing.who or "a thread of this process"

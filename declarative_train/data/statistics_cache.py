@@ -9,7 +9,7 @@ from typing import Any
 
 from declarative_train.components.data import Table
 from declarative_train.data.field_reader import Part
-from declarative_train.files.cache import load, place_of, save
+from declarative_train.files.cache import cache_path, load, save
 
 Statistics = dict[str, dict[str, object]]
 Measured = tuple[Statistics, dict[str, Any]]
@@ -49,4 +49,4 @@ class Known:
             (part.name, part.field.as_data(), [list(column) for column in part.columns], dict(part.statistics))
             for part in parts
         ]
-        return place_of("rows", kind, self.table.fingerprint, self.cut, fields)
+        return cache_path("rows", kind, self.table.fingerprint, self.cut, fields)

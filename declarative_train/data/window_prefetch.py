@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait
-from declarative_train.files.file_activity import doing_of, turn_to
+from declarative_train.files.file_activity import activity_of, set_file
 
 T = TypeVar("T")
 Name = tuple[int, int]
@@ -65,7 +65,7 @@ class Ahead(Generic[T]):
                 return None
             self._sizes[name] = self._size_of(name)
             self._by[name] = threading.get_ident()
-            turn_to(None)
+            set_file(None)
             self._next = next(self._names, None)
             return name
 
@@ -83,7 +83,7 @@ class Ahead(Generic[T]):
             if name not in self._made:
                 self._wanted = name
                 self._changed.notify_all()
-                wait = Wait(lambda: doing_of(self._by.get(name)))
+                wait = Wait(lambda: activity_of(self._by.get(name)))
                 while not self._changed.wait_for(lambda: name in self._made or self._cannot_come(name), LOOK_S):
                     wait.look()
                 self._wanted = None

@@ -1,8 +1,8 @@
-"""What was found out about files, kept in the user's cache for the next time: indexes, statistics, converted tables.
+"""On-disk cache of facts about files: indexes, statistics, converted tables.
 
-Each thing has a kind (a folder) and a name made of all that it follows from: paths, sizes, dates, options. The folder
-is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`; it can be removed at any time. What was used longest ago is
-removed when it holds more than `$DTRAIN_CACHE_GB` (10). A cache that cannot be written costs time, and nothing else.
+Each entry has a kind (a folder) and a name, which is a hash of everything it depends on: paths, sizes, dates, options.
+The folder is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`; it can be deleted at any time. Above `$DTRAIN_CACHE_GB`
+(10) the entries that were used least recently are deleted. Without a writable cache everything works, only slower.
 """
 
 from __future__ import annotations
@@ -17,38 +17,41 @@ from hashlib import blake2b
 from typing import Any
 
 from declarative_train.files.paths import file_system, local_path
-from declarative_train.files.remote import note, seen
+from declarative_train.files.remote import find_info, note
 
 _USUAL_GB = 10.0
 _MOST_UNCOUNTED = 1 << 30
 _FORMAT = 2
-_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+_LOCKED_BY_OTHER = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 Stamp = list[int | str]
-"""Of a file: its size, and a date or a tag that changes with its content."""
+"""Size of a file, and a date or a tag that changes with its content."""
 
 
-def stamp(path: str, *, anew: bool = False) -> Stamp | None:
-    """None: nobody can say whether it is the same file the next time. `anew`: a file of another machine is asked about
-    again, else what was said when its source was opened holds. Raises OSError and SourceError."""
+def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
+    """Return the stamp of a file, or None if there is nothing that changes with its content.
+
+    `refresh`: ask the server of a remote file again. Otherwise its answer from when the source was opened is used.
+    Raises OSError and SourceError.
+    """
     local = local_path(path)
     if local is not None:
         found = os.stat(local)
         return [found.st_size, str(found.st_mtime_ns)]
-    known = None if anew else seen(path)
+    known = None if refresh else find_info(path)
     if known is None:
         system, inner = file_system(path)
         try:
-            if anew:
+            if refresh:
                 system.invalidate_cache()
             known = note(path, system.info(inner))
-        except Exception:  # each client has exceptions of its own; who reads the file says it
+        except Exception:  # each client has exceptions of its own; reading the file will report it
             return None
     return None if known is None or not known.tag else [known.size, known.tag]
 
 
-def place_of(kind: str, *parts: object, ending: str = "json") -> str | None:
-    """Where it lies, or would; None without a place for it."""
+def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
+    """Return the path of a cache entry, whether or not it exists; None if there is no folder for a cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if not os.path.isabs(base):
         return None
@@ -58,25 +61,27 @@ def place_of(kind: str, *parts: object, ending: str = "json") -> str | None:
 
 
 def load(place: str | None) -> Any:
-    """What `save` put there, or None."""
+    """Return the data that `save` wrote, or None."""
     if place is None:
         return None
     try:
         with open(place, encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError):  # none, or one that was cut off: it is made again
+    except (OSError, ValueError):  # missing, or cut off: the caller computes it again
         return None
-    used(place)
+    mark_used(place)
     return found
 
 
-def used(place: str) -> None:
-    """It is not among those that go first. Its date stays, by which others see whether it is another."""
+def mark_used(place: str) -> None:
+    """Set the access time, which decides the order of deletion. The modification time stays: readers use it to detect
+    changes."""
     with suppress(OSError):
         os.utime(place, ns=(time.time_ns(), os.stat(place).st_mtime_ns))
 
 
 def save(place: str | None, data: object) -> None:
+    """Write data as JSON. An entry that cannot be written is skipped."""
     if place is None:
         return
     part = f"{place}.{os.getpid()}.part"
@@ -93,6 +98,7 @@ def save(place: str | None, data: object) -> None:
 
 
 def limit_bytes() -> int:
+    """Return the size limit of the cache."""
     try:
         return int(float(os.environ["DTRAIN_CACHE_GB"]) * 1e9)
     except (KeyError, ValueError):
@@ -103,8 +109,11 @@ _uncounted: int | None = None
 
 
 def count(written: int, keep: str) -> None:
-    """So many bytes are new. Whether there is room is looked at when the process writes first, and after each 1/32 of
-    the limit: to look takes as long as there are files."""
+    """Add to the number of bytes written, and delete old entries if needed.
+
+    The size of the cache is measured at the first write of the process and after each 1/32 of the limit, because
+    measuring takes time for every file.
+    """
     global _uncounted
     is_first, _uncounted = _uncounted is None, (_uncounted or 0) + written
     if is_first or _uncounted > min(_MOST_UNCOUNTED, limit_bytes() // 32):
@@ -113,7 +122,8 @@ def count(written: int, keep: str) -> None:
 
 
 def make_room(keep: str, limit: int | None = None) -> None:
-    """Remove what was used longest ago, beyond the limit, but `keep` and what a process has locked (flock)."""
+    """Delete the least recently used entries above the limit, except `keep` and entries that a process has locked
+    (flock)."""
     limit = limit_bytes() if limit is None else limit
     found = sorted(_files(os.path.dirname(os.path.dirname(keep))))
     total = sum(size for _, size, _ in found)
@@ -128,18 +138,19 @@ def make_room(keep: str, limit: int | None = None) -> None:
 
 
 def is_locked(handle: int, how: int | None = None) -> bool:
-    """The lock (flock; `how`: another than the exclusive one) is ours now, or the file system has none."""
+    """Take the lock of a file without waiting (flock; exclusive unless `how` is given). Return False if another process
+    has it. A file system without locks counts as locked."""
     import fcntl
 
     try:
         fcntl.flock(handle, (fcntl.LOCK_EX if how is None else how) | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno not in _HELD
+        return error.errno not in _LOCKED_BY_OTHER
     return True
 
 
 def is_at(handle: int, path: str) -> bool:
-    """The open file is still the one that is called so."""
+    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -147,7 +158,7 @@ def is_at(handle: int, path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Raises OSError; BlockingIOError: somebody has locked it."""
+    """Delete a file. Raises OSError; BlockingIOError if a process has locked it."""
     import fcntl
 
     handle = os.open(path, os.O_RDONLY)
@@ -159,7 +170,7 @@ def _remove(path: str) -> None:
 
 
 def _files(folder: str) -> Iterator[tuple[float, int, str]]:
-    """(last used, bytes, path)."""
+    """Yield the last use, bytes and path of each file below a folder."""
     for below, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(below, name)

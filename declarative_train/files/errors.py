@@ -1,14 +1,14 @@
-"""Errors of files and sources that a recipe names."""
+"""Errors of the files and sources that a recipe names."""
 
 from __future__ import annotations
 
 
 class SourceError(Exception):
-    """A source cannot be opened or read: the words for the user, and what the data room needs to place them.
+    """A source that cannot be opened or read: its message, and data to find its place in the recipe.
 
     `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (its code). `known`
-    are the names that exist where `name` was looked for. `below`: the source stands so much deeper in the recipe
-    than the one that was opened.
+    are the existing names, where `name` was looked for. `below`: path in the recipe from the opened source to the
+    failing one, if that is nested in it.
     """
 
     below: str = ""

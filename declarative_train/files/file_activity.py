@@ -1,6 +1,6 @@
-"""Which file each thread turned to last, and when: for who waits for what the thread makes.
+"""Activity of threads: the file that each thread reads and since when, for reports of stalls.
 
-A loader process shows what its main thread does to its parent, in memory that they share.
+A loader process writes the activity of its main thread into memory that it shares with its parent.
 """
 
 from __future__ import annotations
@@ -17,52 +17,56 @@ _SLOT_BYTES = 2048
 _LENGTH_BYTES = 4
 
 
-class Doing(NamedTuple):
-    """`since`: by `time.monotonic`, which is one clock for all processes of a machine. `who`: None is the thread
-    itself; else whom it waits for."""
+class FileActivity(NamedTuple):
+    """File that a thread reads. `since` is a time of `time.monotonic`, one clock for all processes of a machine. `who`:
+    what the thread waits for, None if it works itself."""
 
     path: str | None
     since: float
     who: str | None = None
 
 
-_doing: dict[int, Doing] = {}
-_mirror: tuple[int, Callable[[Doing], None]] | None = None
+_doing: dict[int, FileActivity] = {}
+_mirror: tuple[int, Callable[[FileActivity], None]] | None = None
 
 
-def turn_to(path: str | None) -> None:
-    """This thread now reads a file; None: it begins with something new."""
-    note(Doing(path, time.monotonic()))
+def set_file(path: str | None) -> None:
+    """Record that this thread now reads a file; None: it starts something new."""
+    note(FileActivity(path, time.monotonic()))
 
 
-def note(doing: Doing) -> None:
+def note(doing: FileActivity) -> None:
+    """Record an activity of this thread."""
     thread = get_ident()
     _doing[thread] = doing
     if _mirror is not None and _mirror[0] == thread:
         _mirror[1](doing)
 
 
-def doing_of(thread: int | None) -> Doing | None:
+def activity_of(thread: int | None) -> FileActivity | None:
+    """Return the last activity of a thread."""
     return None if thread is None else _doing.get(thread)
 
 
 def is_loader() -> bool:
-    """Whether this is a loader process."""
+    """Return whether this is a loader process."""
     return _mirror is not None
 
 
-class Slots:
-    """What each of some loader processes does. Make it before they are forked; `mine` belongs into the process."""
+class ActivitySlots:
+    """Shared memory with the activity of some loader processes. Create it before they are forked; each of them calls
+    `mine` once."""
 
     def __init__(self, count: int) -> None:
-        self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared by those that are forked
+        self._bytes = mmap(-1, count * _SLOT_BYTES)  # shared with forked processes
 
     def mine(self, number: int) -> None:
+        """Write the activity of this thread into slot `number` from now on."""
         global _mirror
         _mirror = get_ident(), lambda doing: self._write(number, doing)
-        turn_to(None)
+        set_file(None)
 
-    def _write(self, number: int, doing: Doing) -> None:
+    def _write(self, number: int, doing: FileActivity) -> None:
         path = doing.path
         if path is not None and len(path.encode("utf-8", "replace")) > _SLOT_BYTES // 8:
             path = f"…{path[-_SLOT_BYTES // 16 :]}"  # each character takes up to 12 bytes, escaped
@@ -72,12 +76,12 @@ class Slots:
         self._bytes[begin + _LENGTH_BYTES : begin + _LENGTH_BYTES + len(text)] = text
         self._bytes[begin : begin + _LENGTH_BYTES] = len(text).to_bytes(_LENGTH_BYTES, "little")
 
-    def of(self, number: int) -> tuple[int, Doing] | None:
-        """The process and what it does; None before its start, and in the moment when it writes."""
+    def of(self, number: int) -> tuple[int, FileActivity] | None:
+        """Return the id and the activity of a process; None before its start and while it is writing."""
         begin = number * _SLOT_BYTES
         size = int.from_bytes(self._bytes[begin : begin + _LENGTH_BYTES], "little")
         try:
             pid, path, since, who = json.loads(self._bytes[begin + _LENGTH_BYTES : begin + _LENGTH_BYTES + size])
         except ValueError:
             return None
-        return pid, Doing(path, since, who)
+        return pid, FileActivity(path, since, who)

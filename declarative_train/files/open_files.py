@@ -1,4 +1,4 @@
-"""Files that a recipe names, as what sources read: opened, mapped, by range, any number of them at a time."""
+"""Access to the files of sources: open, map, read by range, and keep any number of them in use."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from declarative_train.files.errors import SourceError
-from declarative_train.files.file_activity import turn_to
-from declarative_train.files.paths import expand as expand  # all of them beside what reads files
+from declarative_train.files.file_activity import set_file
+from declarative_train.files.paths import as_source_error, unreadable
+from declarative_train.files.paths import expand as expand  # exported here, together with the functions that read files
 from declarative_train.files.paths import file_system as file_system
 from declarative_train.files.paths import is_known as is_known
 from declarative_train.files.paths import is_remote as is_remote
 from declarative_train.files.paths import local_path as local_path
 from declarative_train.files.paths import shown as shown
 from declarative_train.files.paths import size_bytes as size_bytes
-from declarative_train.files.paths import told, unreadable
-from declarative_train.files.remote import RemoteFile, again
-from declarative_train.files.remote_files import opened_ranges, ranges_of
+from declarative_train.files.remote import RemoteFile, retry
+from declarative_train.files.remote_files import open_ranges, ranges_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,23 +39,26 @@ _BEGINNINGS = {
     b"\xfe\xff": ("text in UTF-16", _AS_UTF8),
     b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
 }
-_MOST_OPEN = 64  # files of one table; processes may often have 1,024 open, on some systems 256
+_MOST_OPEN = 64  # files of one table; a process may often open 1,024, on some systems 256
 
 
 def open_file(path: str) -> Any:
-    """A readable, seekable binary file; one in an archive is unpacked into memory: as a stream it would end with its
-    file system, and processes would share its position. Raises SourceError."""
+    """Open a file as a readable, seekable binary file. Raises SourceError.
+
+    A file in an archive is unpacked into memory: a stream would end with its file system, and processes would share its
+    position.
+    """
     local = local_path(path)
-    turn_to(path)
-    with told("open", path):
+    set_file(path)
+    with as_source_error("open", path):
         if local is not None:
             return open(local, "rb")
-        if is_remote(path) and (found := opened_ranges(path)) is not None:
+        if is_remote(path) and (found := open_ranges(path)) is not None:
             return found
         system, inner = file_system(path)
         if _is_archive(system):
-            return BytesIO(again(lambda: system.cat_file(inner)))
-        opened = again(lambda: system.open(inner, "rb"))
+            return BytesIO(retry(lambda: system.cat_file(inner)))
+        opened = retry(lambda: system.open(inner, "rb"))
         return RemoteFile(opened) if is_remote(path) and opened.seekable() else opened
 
 
@@ -72,13 +75,13 @@ _SKIPS: ContextVar[bool] = ContextVar("skips", default=False)
 
 
 def skips_bad_rows() -> bool:
-    """Whether a source that is opened now leaves out rows that do not parse."""
+    """Return whether a source that is opened now leaves out rows that do not parse."""
     return _SKIPS.get()
 
 
 @contextmanager
-def skipping(skips: bool) -> Iterator[None]:
-    """While sources are opened, by `data.on_bad_row`."""
+def skip_bad_rows(skips: bool) -> Iterator[None]:
+    """Set whether sources opened in this context leave out rows that do not parse (`data.on_bad_row`)."""
     token = _SKIPS.set(skips)
     try:
         yield
@@ -87,12 +90,12 @@ def skipping(skips: bool) -> Iterator[None]:
 
 
 class OpenFiles(Generic[T]):
-    """What `open_one` makes of a file (a reader, a mapping), for any number of files: the last used ones stay open.
+    """Results of `open_one` (a reader, a mapping) for any number of files. The last used ones stay open.
 
-    A file of this machine must still have the size and date that it had when it was opened first, else what was read
-    from it and what will be are not of one table. `own_after_fork`: a forked process opens its own, since what was open
-    before has a position that both would move; a mapping has none. `own_by_thread`: each thread opens its own, for
-    readers that two may not use. Threads may come at once.
+    A local file must keep the size and date that it had when it was first opened; otherwise its rows would come from
+    two different tables. `own_after_fork`: a forked process opens its files again, because an open file has one
+    position that both processes would move (a mapping has none). `own_by_thread`: each thread opens its own, for
+    readers that are not thread-safe. All methods are thread-safe.
     """
 
     def __init__(
@@ -112,10 +115,10 @@ class OpenFiles(Generic[T]):
         self._seen: dict[str, tuple[int, int]] = {}
 
     def get(self, path: str) -> T:
-        """Raises SourceError, and what `open_one` raises."""
+        """Return the result for a file. Raises SourceError, and the exceptions of `open_one`."""
         if self._own_after_fork and self._process != os.getpid():
             self._process, self._open = os.getpid(), OrderedDict()
-        turn_to(path)
+        set_file(path)
         key = path, get_ident() if self._own_by_thread else 0
         found = self._open.pop(key, None)
         if found is None:
@@ -124,13 +127,13 @@ class OpenFiles(Generic[T]):
         self._open[key] = found
         while len(self._open) > self._most:
             try:
-                self._open.popitem(last=False)  # who still reads from it keeps it
+                self._open.popitem(last=False)  # a thread that still reads from it keeps it
             except KeyError:  # another thread was first
                 break
         return found
 
     def expect(self, path: str, size: int, modified_ns: int) -> None:
-        """What is known of a file of this machine that is opened later."""
+        """Set the size and date that a local file must have when it is opened later."""
         self._seen[path] = size, modified_ns
 
     def _check_same(self, path: str) -> None:
@@ -148,8 +151,11 @@ class OpenFiles(Generic[T]):
 
 
 def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Row numbers -> each piece of the table that has some: its number, their places among `rows`, their numbers in it.
-    `starts`: the row that each piece begins with, and that after the last."""
+    """Split row numbers by the piece of the table that they are in.
+
+    `starts`: first row of each piece, and the number of rows. Yields for each piece with rows: its number, positions in
+    `rows`, row numbers within the piece.
+    """
     import numpy as np
 
     piece_of = np.searchsorted(np.asarray(starts, np.int64), rows, side="right") - 1
@@ -160,7 +166,7 @@ def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.
 
 
 def objects(values: Sequence[object]) -> np.ndarray:
-    """Texts, bytes or None, as a column holds them."""
+    """Return an object array of texts, bytes or None, as a column holds them."""
     import numpy as np
 
     found = np.empty(len(values), object)
@@ -168,21 +174,21 @@ def objects(values: Sequence[object]) -> np.ndarray:
     return found
 
 
-def mapped_bytes(path: str) -> np.memmap:
-    """All bytes of a file of this machine, in place. Each process writes to a copy of its own, if it writes at all."""
+def map_bytes(path: str) -> np.memmap:
+    """Map all bytes of a local file. Writes are private to the process (copy on write)."""
     import numpy as np
 
     local = local_path(path)
     assert local is not None
-    with told("read", path):
+    with as_source_error("read", path):
         return np.memmap(local, np.uint8, "c")
 
 
 def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
-    """The bytes from `start` up to `end`. Raises SourceError."""
+    """Return the bytes from `start` to `end` (exclusive). Raises SourceError."""
     local = local_path(path)
-    turn_to(path)
-    with told("read", path):
+    set_file(path)
+    with as_source_error("read", path):
         if local is not None:
             with open(local, "rb") as file:
                 file.seek(start)
@@ -190,23 +196,23 @@ def read_bytes(path: str, start: int = 0, end: int | None = None) -> bytes:
         if is_remote(path) and (kept := ranges_of(path)) is not None:
             return kept.read(start, kept.size if end is None else end)
         system, inner = file_system(path)
-        found: bytes = again(lambda: system.cat_file(inner, start=start, end=end))
+        found: bytes = retry(lambda: system.cat_file(inner, start=start, end=end))
         return found
 
 
 def packing(path: str) -> str | None:
-    """pyarrow's word for how a file is packed, by the end of its name."""
+    """Return pyarrow's name for the compression of a file, by its extension; None if it is not compressed."""
     return {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}.get(path.rpartition(".")[2])
 
 
 def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
-    """That a file is of the `kind` ("a Parquet file") that its source reads: it begins with `wanted`; None: as a text
-    that nobody packed. Raises SourceError."""
+    """Check that a file is of the `kind` ("a Parquet file") that its source reads: it begins with `wanted`, or with
+    text that is not compressed if that is None. Raises SourceError."""
     begin = read_bytes(path, 0, 16)
     found = next((magic for magic in _BEGINNINGS if begin.startswith(magic)), None)
     is_text = begin.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in begin)  # a column may be called PAR1
     if not begin or found == wanted or (wanted is None and is_text):
-        return  # the reader of an empty file says so
+        return  # an empty file is reported by its reader
     words, hint = _BEGINNINGS[found] if found is not None else ("", None)
     if is_text:
         words, hint = "text", "`csv`, `jsonl` and `text` are the sources that read text"

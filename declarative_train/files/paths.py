@@ -1,6 +1,6 @@
-"""The `path` of a source -> the files that it means, on this machine or by any fsspec URL.
+"""Paths of sources: expand them to files, on this machine or at any fsspec URL.
 
-Local files do not go through fsspec, whose import costs as much as reading a small table.
+Local files do not go through fsspec, because importing it costs as much as reading a small table.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from urllib.parse import urlsplit
 from declarative_train.core.machine import install
 from declarative_train.core.secrets import masked, variables_in
 from declarative_train.files.errors import SourceError
-from declarative_train.files.remote import RemoteError, again, note, of_http, reason, seen
+from declarative_train.files.remote import RemoteError, find_info, http_options, note, reason, retry
 
 _HERE = ("file://", "local://")
 _IN_PROCESS = ("memory://",)
-_LISTED = 8  # files of a folder that a message names
+_LISTED = 8  # files of a folder that a message lists
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
 _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
 
 
 def is_remote(path: str) -> bool:
-    """Reading it needs a network."""
+    """Return whether reading a path needs a network."""
     last = path.rpartition(_CHAIN)[2]
     return "://" in last and not last.startswith((*_HERE, *_IN_PROCESS))
 
 
 def is_known(url: str) -> bool:
-    """fsspec has a file system for the scheme, whether or not its package is installed here."""
+    """Return whether fsspec knows the scheme, even if the package for it is not installed."""
     from fsspec.registry import available_protocols
 
     return set(url.partition("://")[0].split(_CHAIN)) <= set(available_protocols())
 
 
 def local_path(path: str) -> str | None:
-    """The path in this machine's file system, or None for a URL of another."""
+    """Return the path in the file system of this machine, or None for a URL of another."""
     for scheme in _HERE:
         if path.startswith(scheme):
             return path[len(scheme) :]
@@ -47,21 +47,21 @@ def local_path(path: str) -> str | None:
 
 
 def _scheme(url: str) -> str:
-    """Of the last link, which says where the bytes are."""
+    """Return the scheme of the last link, where the bytes are."""
     return url.rpartition(_CHAIN)[2].partition("://")[0]
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """fsspec's file system of a URL, and the path within it. Raises SourceError."""
+    """Return fsspec's file system for a URL, and the path within it. Raises SourceError."""
     import fsspec
 
     archive = local_path(url.rpartition(_CHAIN)[2])
     if _CHAIN in url and archive is not None and not os.path.isfile(archive):
-        _expand_local(archive, archive)  # says that it is missing, and what is there
-    _tell_of_variables(url)
+        _expand_local(archive, archive)  # raises: it is missing
+    _announce_variables(url)
     try:
         scheme = _scheme(url)
-        options = {scheme: of_http()} if scheme in ("http", "https") else {}
+        options = {scheme: http_options()} if scheme in ("http", "https") else {}
         found: tuple[Any, str] = fsspec.core.url_to_fs(url, **options)
     except (ImportError, ValueError) as error:
         extra = _EXTRAS.get(_scheme(url)) if isinstance(error, ImportError) else None
@@ -75,20 +75,20 @@ def file_system(url: str) -> tuple[Any, str]:
 _announced: set[tuple[str, str]] = set()  # hosts and variables
 
 
-def _tell_of_variables(url: str) -> None:
-    """Print which host gets the value of which variable of the environment, before it does: once for each."""
+def _announce_variables(url: str) -> None:
+    """Print which host will receive the value of which variable of the environment, once for each pair."""
     if not is_remote(url):
         return
     host = masked(urlsplit(url.rpartition(_CHAIN)[2]).netloc.rpartition("@")[2])
     for name in variables_in(url):
         if (host, name) not in _announced:
             _announced.add((host, name))
-            print(f"dtrain: {host} is sent the value of `{name}`, of which the recipe makes a URL", file=sys.stderr)
+            print(f"dtrain: {host} receives the value of `{name}`, which the recipe puts into a URL", file=sys.stderr)
 
 
 @contextmanager
-def told(what: str, path: str) -> Iterator[None]:
-    """Whatever a file system raises is a SourceError: each client of a cloud has exceptions of its own."""
+def as_source_error(what: str, path: str) -> Iterator[None]:
+    """Convert every exception of a file system into SourceError: each cloud client has exceptions of its own."""
     try:
         yield
     except SourceError:
@@ -98,11 +98,12 @@ def told(what: str, path: str) -> Iterator[None]:
 
 
 def unreadable(what: str, path: str, error: Exception) -> SourceError:
+    """Return the error for a file that cannot be read."""
     return SourceError("unreadable", f"cannot {what} {shown(path)}: {reason(error)}")
 
 
 def expand(paths: Sequence[str]) -> list[str]:
-    """Every file, in the order written; the files of a glob by name. Raises SourceError."""
+    """Return every file, in the order of `paths`; the files of a glob are sorted by name. Raises SourceError."""
     return [file for path in paths for file in _expand_one(path)]
 
 
@@ -111,11 +112,11 @@ def _expand_one(path: str) -> list[str]:
     if local is not None:
         return _expand_local(path, local)
     system, inner = file_system(path)
-    with told("look at", path):
+    with as_source_error("look at", path):
         if is_remote(path):
             system.invalidate_cache()  # it keeps listings as long as the process lives
         if has_magic(inner):
-            found: dict[str, Any] = again(lambda: system.glob(inner, detail=True))
+            found: dict[str, Any] = retry(lambda: system.glob(inner, detail=True))
             listed = [(_same_place(path, file), file, found[file]) for file in sorted(found)]
             return _some(path, [url for url, file, info in listed if _is_file(system, url, file, info)])
         if _is_file(system, path, inner):
@@ -124,11 +125,14 @@ def _expand_one(path: str) -> list[str]:
 
 
 def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None = None) -> bool:
-    """By one request, or none where a listing said it; what was said is noted. Raises RemoteError where nobody can say:
-    fsspec's `isfile` says no whatever went wrong."""
+    """Return whether a path is a file, and note its size and tag.
+
+    Sends one request, or none if the listing has the answer. Raises RemoteError on failure, unlike fsspec's `isfile`,
+    which then returns False.
+    """
     try:
-        is_told = listed is not None and (listed.get("size") is not None or listed.get("type") != "file")
-        info = listed if listed is not None and is_told else again(lambda: system.info(path))
+        is_listed = listed is not None and (listed.get("size") is not None or listed.get("type") != "file")
+        info = listed if listed is not None and is_listed else retry(lambda: system.info(path))
         if info["type"] == "file":
             note(url, info)
         return bool(info["type"] == "file")
@@ -141,7 +145,7 @@ def _is_file(system: Any, url: str, path: str, listed: Mapping[str, Any] | None 
 
 
 def _same_place(url: str, file: str) -> str:
-    """The URL of a file that the file system of `url` names: the other links of a chain stay."""
+    """Return the URL of a file that the file system of `url` names. The other links of a chain stay."""
     links = url.split(_CHAIN)
     own = next(index for index, link in enumerate(links) if "://" in link)
     links[own] = file if "://" in file else f"{links[own].partition('://')[0]}://{file}"
@@ -175,20 +179,20 @@ def _some(path: str, found: list[str]) -> list[str]:
 
 
 def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
-    hint = None if local_path(path) is not None else _listed(siblings)
+    hint = None if local_path(path) is not None else _list_names(siblings)
     name = os.path.basename(inner)
     return SourceError("not_found", f"there is no file {shown(path)}", help=hint, name=name, known=tuple(siblings))
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     if not names:
-        return "there are no files beside it"
+        return "there are no other files in its folder"
     more = f", and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-    return f"beside it: {', '.join(names[:_LISTED])}{more}"
+    return f"files in its folder: {', '.join(names[:_LISTED])}{more}"
 
 
 def shown(path: str) -> str:
-    """The path as a message names it: from the working directory where it lies below it, without passwords."""
+    """Return the path for a message: relative if it is below the working directory, without passwords."""
     links, _, last = path.rpartition(_CHAIN)
     local = local_path(last)
     if local is None or not os.path.isabs(local):
@@ -198,12 +202,12 @@ def shown(path: str) -> str:
 
 
 def size_bytes(path: str) -> int:
-    """Raises SourceError."""
+    """Return the size of a file. Raises SourceError."""
     local = local_path(path)
-    with told("look at", path):
+    with as_source_error("look at", path):
         if local is not None:
             return os.path.getsize(local)
-        if (known := seen(path)) is not None:
+        if (known := find_info(path)) is not None:
             return known.size
         system, inner = file_system(path)
-        return int(again(lambda: system.size(inner)))
+        return int(retry(lambda: system.size(inner)))

@@ -1,14 +1,14 @@
-"""Bytes of files on other machines, kept in the user's cache: what was read once is not asked for again.
+"""Cache of byte ranges of remote files: each range is requested once.
 
-A file is cut into grains of 64 KiB. 64 of them are a segment, a file of the cache, whose name follows from the URL, the
-size and the tag of the remote file: another content has other segments. A segment grows as its grains come:
+A file is divided into grains of 64 KiB. 64 grains are a segment, which is a file of the cache. Its name is a hash of
+the URL, size and tag of the remote file, so changed content has other segments. A segment grows as its grains arrive:
 
-    head     (64, 2) uint32: 1 + the slot of each grain, 0 without one; CRC-32 of its bytes, begun with its number
-    slots    the bytes of grains, in the order in which they came
+    head     (64, 2) uint32: 1 + the slot of each grain, or 0; CRC-32 of its bytes, seeded with the number of the grain
+    slots    the bytes of grains, in the order of arrival
 
-The head is written last, and bytes that do not fit their checksum are not there: what was cut off or damaged costs a
-request. Of processes that want the same grains one asks for them, and the others wait, by a lock of
-the segment (flock) that the system gives back when a process ends.
+The head is written last, and bytes that do not match their checksum count as missing: a cut off or damaged file only
+costs a request. If several processes want the same grains, one requests them and the others wait, by a lock of the
+segment (flock) that the system releases when a process ends.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from zlib import crc32
 
-from declarative_train.files.cache import count, is_at, is_locked, limit_bytes, place_of, used
+from declarative_train.files.cache import cache_path, count, is_at, is_locked, limit_bytes, mark_used
 
 GRAIN = 1 << 16
 _OF_SEGMENT = 64  # grains
-_OF_REQUEST = 256  # grains that are asked for at once: 16 MiB, whole segments
-_AHEAD = 4, 128  # grains that are read ahead of who reads one after the other: at first, and at most
-_WAIT_S = 60.0  # for another process; then the bytes are asked for, and not kept
+_OF_REQUEST = 256  # grains of one request: 16 MiB, whole segments
+_AHEAD = 4, 128  # grains to read ahead of a sequential reader: at first, and at most
+_WAIT_S = 60.0  # for another process; after that the bytes are requested and not stored
 _LOOK_S = 0.01
 _HEAD = struct.Struct(f"<{2 * _OF_SEGMENT}I")
 
 Fetch = Callable[[int, int], bytes]
-"""The bytes from one place up to another; all of the file from a server that gives no parts."""
+"""Function that returns the bytes from start to stop; the whole file if the server does not support ranges."""
 
 
 class Ranges:
-    """A remote file of `size` bytes, read by range. `name`: the parts of its name in the cache. Threads may come at
-    once."""
+    """A remote file of `size` bytes, read by range. `name`: the parts of its name in the cache. Thread-safe."""
 
     def __init__(self, name: Sequence[object], size: int, fetch: Fetch) -> None:
         self.size = size
@@ -45,11 +44,11 @@ class Ranges:
         self._fetch_once = fetch
         self._whole: bytes | None = None
         self._num_grains = -(-size // GRAIN)
-        self._next = -1  # the grain behind those that were asked for last
+        self._next = -1  # grain after the last request
         self._ahead = 0
 
     def read(self, start: int, stop: int) -> bytes:
-        """Up to the end of the file. Raises what `fetch` does."""
+        """Return the bytes from `start` to `stop`, at most to the end of the file. Raises the exceptions of `fetch`."""
         start, stop = max(start, 0), min(stop, self.size)
         if start >= stop:
             return b""
@@ -65,28 +64,28 @@ class Ranges:
         return b"".join(found)[start - begin : stop - begin]
 
     def _keep_whole(self) -> None:
-        """All of it came, of a server that gives no parts: so that it need not come again."""
+        """Store the whole file, which came from a server without ranges, so that it need not be requested again."""
         for segment in range(-(-self._num_grains // _OF_SEGMENT)):
             begin, end = segment * _OF_SEGMENT, min((segment + 1) * _OF_SEGMENT, self._num_grains)
-            with self._held({segment}) as handles:
+            with self._lock_segments({segment}) as handles:
                 head = _head(handles[segment]) if handles else [1] * (2 * _OF_SEGMENT)
                 for run in _runs([grain for grain in range(begin, end) if not head[2 * (grain - begin)]]):
-                    self._fetched(*run, handles)
+                    self._fetch(*run, handles)
         self._whole = None
 
     def _grains(self, first: int, last: int) -> list[bytes]:
-        found = self._kept(first, last)
+        found = self._read_kept(first, last)
         if len(found) < last - first:
             missing = [grain for grain in range(first, last) if grain not in found]
-            with self._held({grain // _OF_SEGMENT for grain in missing}) as handles:
-                found |= self._kept(missing[0], missing[-1] + 1)  # another process may have been first
+            with self._lock_segments({grain // _OF_SEGMENT for grain in missing}) as handles:
+                found |= self._read_kept(missing[0], missing[-1] + 1)  # another process may have been first
                 missing = [grain for grain in missing if grain not in found]
                 for run in _runs(missing + self._more(missing, last, handles)):
-                    found |= self._fetched(*run, handles)
+                    found |= self._fetch(*run, handles)
         return [found[grain] for grain in range(first, last)]
 
     def _more(self, missing: Sequence[int], last: int, handles: dict[int, int]) -> list[int]:
-        """Grains to read ahead, of segments that are held, or begin behind them."""
+        """Return grains to read ahead, in segments that are locked here or begin after them."""
         if not missing:
             return []
         least, most = _AHEAD
@@ -100,32 +99,32 @@ class Ranges:
         self._next = (found[-1] if found else last - 1) + 1
         return found
 
-    def _fetched(self, first: int, last: int, handles: dict[int, int]) -> dict[int, bytes]:
+    def _fetch(self, first: int, last: int, handles: dict[int, int]) -> dict[int, bytes]:
         begin, end = first * GRAIN, min(last * GRAIN, self.size)
         if self._whole is not None:
             content = self._whole[begin:end]
         else:
             content = self._fetch_once(begin, end)
-            if len(content) > end - begin:  # a server that gives no parts
+            if len(content) > end - begin:  # a server without ranges
                 self._whole, content = content, content[begin:end]
         found = {grain: content[(grain - first) * GRAIN : (grain - first + 1) * GRAIN] for grain in range(first, last)}
         for segment, handle in handles.items():
             mine = [grain for grain in found if grain // _OF_SEGMENT == segment]
             if mine:
-                with suppress(OSError):  # a full disk: it is asked for again
+                with suppress(OSError):  # a full disk: it will be requested again
                     _put(handle, mine, found)
                     count(len(mine) * GRAIN, self._place(segment))
         return found
 
-    def _kept(self, first: int, last: int) -> dict[int, bytes]:
-        """What is there of some grains, as it was written."""
+    def _read_kept(self, first: int, last: int) -> dict[int, bytes]:
+        """Return the grains from `first` to `last` that are stored and undamaged."""
         found: dict[int, bytes] = {}
         for segment in range(first // _OF_SEGMENT, (last - 1) // _OF_SEGMENT + 1):
             place = self._place(segment)
             begin = segment * _OF_SEGMENT
             with suppress(OSError), open(place, "rb") as file:
                 self._take(file.fileno(), range(max(first, begin), min(last, begin + _OF_SEGMENT)), found)
-                used(place)
+                mark_used(place)
         return found
 
     def _take(self, handle: int, wanted: range, found: dict[int, bytes]) -> None:
@@ -144,13 +143,13 @@ class Ranges:
                 found[grain] = content
 
     def _place(self, segment: int) -> str:
-        place = place_of("remote", *self._name, segment, ending="bytes")
+        place = cache_path("remote", *self._name, segment, ending="bytes")
         assert place is not None
         return place
 
     @contextmanager
-    def _held(self, segments: set[int]) -> Iterator[dict[int, int]]:
-        """Handles of segments that are now ours. One that another process does not give back, or that cannot be
+    def _lock_segments(self, segments: set[int]) -> Iterator[dict[int, int]]:
+        """Lock segments and yield their handles. A segment that another process keeps locked, or that cannot be
         written, has none."""
         until = time.monotonic() + _WAIT_S
         handles: dict[int, int] = {}
@@ -167,14 +166,14 @@ class Ranges:
                             time.sleep(_LOOK_S)
                         if not locked or is_at(handle, place):
                             break
-                        closing.close()  # it was removed meanwhile
+                        closing.close()  # it was deleted in the meantime
                     if locked:
                         handles[segment] = handle
             yield handles
 
 
 class RangeFile(io.RawIOBase):
-    """A remote file as one that can be read anywhere. What small reads need stays in memory until the next ones."""
+    """A remote file as a seekable file. Small reads are served from a buffer in memory."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
@@ -215,7 +214,8 @@ class RangeFile(io.RawIOBase):
 
 
 def _release(handle: int) -> None:
-    """Unlocked by name: a process that was forked meanwhile has the handle, too."""
+    """Unlock and close. A process that was forked in the meantime has the handle too, so closing alone would not
+    unlock."""
     import fcntl
 
     with suppress(OSError):
@@ -224,8 +224,8 @@ def _release(handle: int) -> None:
 
 
 def is_on() -> bool:
-    """Whether there is a place for it."""
-    return place_of("remote") is not None and limit_bytes() > 0
+    """Return whether there is a folder for the cache and its limit is above 0."""
+    return cache_path("remote") is not None and limit_bytes() > 0
 
 
 def _at(slot: int) -> int:
@@ -233,13 +233,13 @@ def _at(slot: int) -> int:
 
 
 def _head(handle: int) -> list[int]:
-    """Two numbers for each grain."""
+    """Return the head of a segment: two numbers for each grain."""
     found = os.pread(handle, _HEAD.size, 0)
     return list(_HEAD.unpack(found) if len(found) == _HEAD.size else [0] * (2 * _OF_SEGMENT))
 
 
 def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
-    """Behind what is there. Raises OSError."""
+    """Append grains to a segment. Raises OSError."""
     head = _head(handle)
     slot = 1 + max(0, -(-(os.fstat(handle).st_size - _HEAD.size) // GRAIN))
     whole = b"".join(content[grain] for grain in grains)
@@ -252,7 +252,7 @@ def _put(handle: int, grains: Sequence[int], content: dict[int, bytes]) -> None:
 
 
 def _runs(grains: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbours together: from which up to which."""
+    """Return runs of consecutive grains: (first, last + 1)."""
     found: list[tuple[int, int]] = []
     for grain in grains:
         if found and found[-1][1] == grain:

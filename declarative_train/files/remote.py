@@ -1,6 +1,6 @@
-"""Reads over a network: what fails for a moment is tried again; what fails in the end is an OSError without secrets.
+"""Reads over a network: retry temporary failures; raise an OSError without secrets for final ones.
 
-Each client of a cloud has exceptions of its own; some of them try again themselves.
+Each cloud client has exceptions of its own; some retry on their own.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple, TypeVar
 from declarative_train.core.secrets import masked
 
 TRIES = 5
-FIRST_PAUSE_S = 0.5  # doubled after each try: 7.5 s together
-_BUSY = (408, 425, 429)  # of HTTP: later it may work; and all from 500 on
+FIRST_PAUSE_S = 0.5  # doubled after each try: 7.5 s in total
+_BUSY = (408, 425, 429)  # HTTP statuses worth a retry, as are all from 500 on
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError, ValueError)
-_NO_SERVER_TRIES = 2  # where no connection came about, mostly a wrong address, and where nothing comes for SILENT_S
-SILENT_S = 60.0  # a server that is connected and sends nothing for so long does not answer
+_NO_SERVER_TRIES = 2  # without a connection (mostly a wrong address), and after a silence of SILENT_S
+SILENT_S = 60.0  # without a byte from a connected server
 
 _TAGS = ("ETag", "etag", "LastModified", "last_modified", "Last-Modified", "mtime", "blob_id")  # by file systems
 
 T = TypeVar("T")
 
 
-class Seen(NamedTuple):
-    """What a file system said of a file when it was asked: its size, a date or a tag that changes with its content ("":
-    none), whether its server gives parts of it, and when that was (`time.monotonic`)."""
+class FileInfo(NamedTuple):
+    """Facts that a file system reported about a file: size, a date or tag that changes with its content ("": none),
+    whether its server supports ranges, and the time of the report (`time.monotonic`)."""
 
     size: int
     tag: str
@@ -35,64 +35,65 @@ class Seen(NamedTuple):
     at: float
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> Seen | None:
-        """None without a size."""
+    def of(cls, info: Mapping[str, Any]) -> FileInfo | None:
+        """Convert fsspec's `info`. Returns None if it has no size."""
         if info.get("size") is None:
             return None
         tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
         return cls(int(info["size"]), tag, info.get("partial") is not False, time.monotonic())
 
 
-_seen: dict[str, Seen] = {}
+_noted: dict[str, FileInfo] = {}
 
 
-def note(path: str, info: Mapping[str, Any]) -> Seen | None:
-    """Keep what fsspec's `info` says of a file until its source is opened again; None without a size."""
-    found = Seen.of(info)
+def note(path: str, info: Mapping[str, Any]) -> FileInfo | None:
+    """Store fsspec's `info` of a file until its source is opened again. Returns None if it has no size."""
+    found = FileInfo.of(info)
     if found is None:
-        _seen.pop(path, None)
+        _noted.pop(path, None)
     else:
-        _seen[path] = found
+        _noted[path] = found
     return found
 
 
-def seen(path: str) -> Seen | None:
-    return _seen.get(path)
+def find_info(path: str) -> FileInfo | None:
+    """Return the facts stored for a path, or None."""
+    return _noted.get(path)
 
 
 class RemoteError(OSError):
-    """In words for a message."""
+    """Failure of a remote read. Its text is fit for a message."""
 
 
-def again(call: Callable[[], T]) -> T:
-    """What `call` gives, after some tries if need be. Raises RemoteError, and FileNotFoundError."""
+def retry(call: Callable[[], T]) -> T:
+    """Return the result of `call`, with retries. Raises RemoteError, and FileNotFoundError."""
     begun, pause_s = time.monotonic(), FIRST_PAUSE_S
     for number in range(1, TRIES + 1):
         try:
             return call()
         except Exception as error:
             is_passing = _is_passing(error)
-            is_gone = isinstance(error, FileNotFoundError) and not isinstance(_told_by(error), PermissionError)
+            is_gone = isinstance(error, FileNotFoundError) and not isinstance(_cause_of(error), PermissionError)
             if is_gone and not is_passing:
                 raise
             most = _NO_SERVER_TRIES if _has_no_server(error) or _is_silent(error) else TRIES
             if number == most or not is_passing:
                 tried = f", tried {number} times in {time.monotonic() - begun:.0f} s" if number > 1 else ""
-                why = f"it sent nothing for {SILENT_S:g} s" if _is_silent(error) else reason(_told_by(error))
+                why = f"it sent nothing for {SILENT_S:g} s" if _is_silent(error) else reason(_cause_of(error))
                 raise RemoteError(f"{why}{tried}") from error
         time.sleep(pause_s)
         pause_s *= 2
     raise AssertionError("the last try returns or raises")
 
 
-def _told_by(error: BaseException) -> BaseException:
-    """fsspec calls every failure of an HTTP server a file that is not there."""
+def _cause_of(error: BaseException) -> BaseException:
+    """Return the real cause: fsspec raises FileNotFoundError for every failure of an HTTP server."""
     return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ is not None else error
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether it may work when it is tried again."""
-    cause = _told_by(error)
+    """Return whether a retry may succeed."""
+    cause = _cause_of(error)
     status = getattr(cause, "status", None)
     if isinstance(status, int) and status:
         return status in _BUSY or status >= 500
@@ -100,30 +101,34 @@ def _is_passing(error: BaseException) -> bool:
 
 
 def is_of_network(error: BaseException | None) -> bool:
-    cause = None if error is None else _told_by(error)
+    """Return whether an exception comes from the network or the file system."""
+    cause = None if error is None else _cause_of(error)
     return isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
 
 
 def _has_no_server(error: BaseException) -> bool:
-    cause = _told_by(error)
+    cause = _cause_of(error)
     return isinstance(cause, ConnectionRefusedError) or type(cause).__name__.startswith("ClientConnector")
 
 
 def _is_silent(error: BaseException) -> bool:
-    return isinstance(_told_by(error), TimeoutError)
+    return isinstance(_cause_of(error), TimeoutError)
 
 
-def of_http() -> dict[str, Any]:
-    """Return the options of a client of HTTP, as fsspec takes them: how long it waits (aiohttp's own limit is 300 s for
-    a whole answer, however much it is), and that it follows no redirect to another server."""
+def http_options() -> dict[str, Any]:
+    """Return options for fsspec's HTTP client.
+
+    They limit the silence of a server, while aiohttp's own limit is 300 s for a whole answer of any size. They also
+    forbid redirects to another server.
+    """
     from aiohttp import ClientTimeout
 
     wait = ClientTimeout(total=None, sock_connect=SILENT_S, sock_read=SILENT_S)
-    return {"client_kwargs": {"timeout": wait, "trace_configs": [_staying()]}}
+    return {"client_kwargs": {"timeout": wait, "trace_configs": [_trace_config()]}}
 
 
-@cache  # fsspec knows its file systems by what they are made with
-def _staying() -> Any:
+@cache  # fsspec caches file systems by their options, so these must be equal each time
+def _trace_config() -> Any:
     from aiohttp import TraceConfig
 
     tracing = TraceConfig()
@@ -132,24 +137,24 @@ def _staying() -> Any:
 
 
 async def _stay_with_server(_session: object, _context: object, params: Any) -> None:
-    """Raise PermissionError for a redirect to another server: it could be one that only this machine can reach, and
-    what it answers would be taken for data."""
+    """Raise PermissionError for a redirect to another server. That server could be one that only this machine can
+    reach, and its answer would be taken for data."""
     asked = params.url
-    told = asked.join(type(asked)(params.response.headers.get("Location") or params.response.headers.get("URI", "")))
-    same = (told.host, told.port) == (asked.host, asked.port)
-    if not same and not (told.host == asked.host and (asked.port, told.port) == (80, 443)):
-        places = f"{asked.host}:{asked.port} redirects to another server, {told.host}:{told.port}"
+    target = asked.join(type(asked)(params.response.headers.get("Location") or params.response.headers.get("URI", "")))
+    same = (target.host, target.port) == (asked.host, asked.port)
+    if not same and not (target.host == asked.host and (asked.port, target.port) == (80, 443)):
+        places = f"{asked.host}:{asked.port} redirects to another server, {target.host}:{target.port}"
         raise PermissionError(f"{places}, which is not followed; name the file there")
 
 
 def reason(error: BaseException) -> str:
-    """The first line of it, without secrets."""
+    """Return the first line of an exception, without secrets."""
     text = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
     return masked(str(text).splitlines()[0])
 
 
 class RemoteFile(io.RawIOBase):
-    """A file of fsspec that can be read anywhere; each read is tried again. One that ends before its size is cut."""
+    """A seekable file of fsspec whose reads are retried. A read that is cut off counts as a failure."""
 
     def __init__(self, opened: Any) -> None:
         self._opened = opened
@@ -169,7 +174,7 @@ class RemoteFile(io.RawIOBase):
                     raise ConnectionError(f"{len(found):,} bytes came of {wanted:,}")
             return found
 
-        return again(once)
+        return retry(once)
 
     def readinto(self, buffer: Any) -> int:
         found = self.read(len(buffer))

@@ -1,7 +1,7 @@
-"""Files of other machines by range, through the cache on disk: one object for each, as long as it is in use.
+"""Remote files read by range through the cache on disk: one object for each file in use.
 
-What a file system said of a file when its source was opened (`remote.note`) is its size and its tag; now and then it is
-asked again, so that a file that is changed during a run ends it.
+The size and tag of a file are those reported when its source was opened (`remote.note`). They are asked for retry from
+time to time, so that a file that changes during a run ends the run.
 """
 
 from __future__ import annotations
@@ -12,54 +12,55 @@ from collections import OrderedDict
 from declarative_train.files.errors import SourceError
 from declarative_train.files.paths import file_system, shown
 from declarative_train.files.range_cache import RangeFile, Ranges, is_on
-from declarative_train.files.remote import Seen, again, seen
+from declarative_train.files.remote import FileInfo, find_info, retry
 
-ASKED_S = 60.0  # after so long a file that is read from its server is asked for its tag again
-_MOST = 256  # files that single ranges are read from; of each a few numbers are kept
+ASKED_S = 60.0  # after this time the server is asked for the tag of the file again
+_MOST = 256  # files with a Ranges object, which holds a few numbers
 
-_ranges: OrderedDict[str, tuple[Seen, Ranges]] = OrderedDict()
-_asked: dict[str, float] = {}  # when it was found to be the same
+_ranges: OrderedDict[str, tuple[FileInfo, Ranges]] = OrderedDict()
+_asked: dict[str, float] = {}  # time of the last check
 
 
 def ranges_of(path: str) -> Ranges | None:
-    """None: nothing is known of the file since a source named it, or its content cannot be told from another."""
-    told = seen(path)
-    if told is None or not told.tag or not told.in_parts or not is_on():
+    """Return the ranges of a file; None if no source has noted the file, its server has no ranges or no tag, or the
+    cache is off."""
+    info = find_info(path)
+    if info is None or not info.tag or not info.in_parts or not is_on():
         return None
     known = _ranges.pop(path, None)
-    if known is None or known[0][:2] != told[:2]:
-        known = told, _made(path, told)
+    if known is None or known[0][:2] != info[:2]:
+        known = info, _make_ranges(path, info)
     _ranges[path] = known
     while len(_ranges) > _MOST:
         _ranges.popitem(last=False)
     return known[1]
 
 
-def opened_ranges(path: str) -> RangeFile | None:
-    """A file that is read from its beginning on, with its own place; None as `ranges_of`."""
-    told = seen(path)
-    return None if told is None or ranges_of(path) is None else RangeFile(_made(path, told))
+def open_ranges(path: str) -> RangeFile | None:
+    """Return a file object with a position of its own; None in the cases of `ranges_of`."""
+    info = find_info(path)
+    return None if info is None or ranges_of(path) is None else RangeFile(_make_ranges(path, info))
 
 
-def _made(path: str, told: Seen) -> Ranges:
-    return Ranges((path, told.size, told.tag), told.size, lambda start, stop: _fetched(path, told, start, stop))
+def _make_ranges(path: str, info: FileInfo) -> Ranges:
+    return Ranges((path, info.size, info.tag), info.size, lambda start, stop: _fetch(path, info, start, stop))
 
 
-def _fetched(path: str, told: Seen, start: int, stop: int) -> bytes:
-    """By one request. Raises RemoteError, and SourceError for a file that is another now."""
+def _fetch(path: str, info: FileInfo, start: int, stop: int) -> bytes:
+    """Send one request. Raises RemoteError, and SourceError for a file that has changed."""
     system, inner = file_system(path)
 
     def once() -> bytes:
         found: bytes = system.cat_file(inner, start=start, end=stop)
-        if len(found) not in (stop - start, told.size):
+        if len(found) not in (stop - start, info.size):
             raise ConnectionError(f"{len(found):,} bytes came of {stop - start:,}")
         return found
 
-    found = again(once)
-    if time.monotonic() - _asked.setdefault(path, told.at) > ASKED_S:
+    found = retry(once)
+    if time.monotonic() - _asked.setdefault(path, info.at) > ASKED_S:
         system.invalidate_cache()
-        latest = Seen.of(again(lambda: system.info(inner)))
-        if latest is None or latest[:2] != told[:2]:
+        latest = FileInfo.of(retry(lambda: system.info(inner)))
+        if latest is None or latest[:2] != info[:2]:
             raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
         _asked[path] = latest.at
     return found

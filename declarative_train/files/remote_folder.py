@@ -1,8 +1,7 @@
-"""Folders of other machines, by any file system of fsspec: which files lie below, asked for once when a source is
-opened.
+"""Remote folders on any file system of fsspec: list the files once, when a source is opened.
 
-What the listing says of a file (its size, a tag) is noted, so that reading it asks for nothing but its bytes; a listing
-by HTTP is a page of links and says neither, so that each file is asked about when it is first read.
+The listing's size and tag of each file are noted, so that reading it requests only its bytes. A listing by HTTP is a
+page of links without either, so each file is asked about at its first read.
 """
 
 from __future__ import annotations
@@ -13,32 +12,32 @@ from typing import Any, TypeVar
 
 from declarative_train.files.cache import stamp
 from declarative_train.files.errors import SourceError
-from declarative_train.files.file_activity import turn_to
+from declarative_train.files.file_activity import set_file
 from declarative_train.files.open_files import file_system, is_remote, shown
-from declarative_train.files.paths import told
-from declarative_train.files.remote import again, note, seen
+from declarative_train.files.paths import as_source_error
+from declarative_train.files.remote import find_info, note, retry
 
 T = TypeVar("T")
 
-_AT_ONCE = 16  # files that are asked for together: their servers take long to begin, and little to send
+_AT_ONCE = 16  # concurrent requests: latency dominates small files
 
 
-def files_below(root: str) -> list[str]:
-    """Their paths below `root`, which ends without `/`. Raises SourceError."""
+def list_files(root: str) -> list[str]:
+    """Return the paths of all files below `root`, relative to it. `root` has no `/` at its end. Raises SourceError."""
     system, inner = file_system(root)
     inner = inner.rstrip("/")
     found = []
-    with told("look at", root):
+    with as_source_error("look at", root):
         if is_remote(root):
-            system.invalidate_cache()  # it keeps listings as long as the process lives
+            system.invalidate_cache()  # it caches listings for the life of the process
         try:
-            listed = again(lambda: system.find(inner, detail=True)) if _finds(system) else dict(_walked(system, inner))
+            listed = retry(lambda: system.find(inner, detail=True)) if _finds(system) else dict(_walk(system, inner))
         except FileNotFoundError:
             raise SourceError("not_found", f"there is no folder {shown(root)}") from None
         for path, info in listed.items():
             below = path[len(inner) + 1 :]
             if path == inner:
-                raise SourceError("unreadable", f"{shown(root)} is a file, and a folder of pictures is wanted")
+                raise SourceError("unreadable", f"{shown(root)} is a file; a folder of pictures is expected")
             if info["type"] == "file" and path.startswith(f"{inner}/") and below:
                 note(f"{root}/{below}", info)
                 found.append(below)
@@ -46,19 +45,20 @@ def files_below(root: str) -> list[str]:
 
 
 def _finds(system: Any) -> bool:
-    """Object stores list all below a name at once. What fsspec does for the others passes over folders that fail."""
+    """Return whether the file system lists everything below a name at once, as object stores do. fsspec's generic
+    version skips folders that fail."""
     from fsspec.asyn import AsyncFileSystem
 
     return getattr(type(system), "_find", AsyncFileSystem._find) is not AsyncFileSystem._find
 
 
-def _walked(system: Any, inner: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Folder by folder."""
+def _walk(system: Any, inner: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """List folder by folder."""
     waiting, met = [inner], {inner}
     while waiting:
         folder = waiting.pop()
-        at = f"{folder}/" if "://" in folder else folder  # a page of links is that of a folder
-        for info in again(lambda at=at: system.ls(at, detail=True)):  # type: ignore[misc]
+        at = f"{folder}/" if "://" in folder else folder  # the page of a folder
+        for info in retry(lambda at=at: system.ls(at, detail=True)):  # type: ignore[misc]
             path = str(info["name"]).rstrip("/")
             if "?" in path or not path.startswith(f"{inner}/") or path in met:
                 if path == inner and info["type"] == "file":
@@ -72,21 +72,21 @@ def _walked(system: Any, inner: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def read_all(paths: Sequence[str], read: Callable[[str], T]) -> list[T]:
-    """What `read` makes of the files, some at a time. Raises SourceError."""
+    """Return the results of `read` for the files, read concurrently. Raises SourceError."""
     if len(paths) < 2:
-        return [_asked(path, read) for path in paths]
-    turn_to(paths[0])  # for who waits for this thread
+        return [_read_noted(path, read) for path in paths]
+    set_file(paths[0])  # for reports of stalls
     with ThreadPoolExecutor(min(_AT_ONCE, len(paths))) as pool:
-        return list(pool.map(lambda path: _asked(path, read), paths))
+        return list(pool.map(lambda path: _read_noted(path, read), paths))
 
 
-def _asked(path: str, read: Callable[[str], T]) -> T:
-    if seen(path) is None:
-        stamp(path)  # its size and tag, under which it is kept
+def _read_noted(path: str, read: Callable[[str], T]) -> T:
+    if find_info(path) is None:
+        stamp(path)  # notes its size and tag, which name its cache entries
     return read(path)
 
 
-def told_of(root: str, below: str) -> tuple[int, str]:
-    """The size and tag of a file that the listing said; 0 and "" where it did not."""
-    known = seen(f"{root}/{below}")
+def stamp_from_listing(root: str, below: str) -> tuple[int, str]:
+    """Return the size and tag of a file from the listing; 0 and "" if the listing had none."""
+    known = find_info(f"{root}/{below}")
     return (0, "") if known is None else (known.size, known.tag)

@@ -1,4 +1,4 @@
-"""The header of a safetensors file: names, shapes and dtypes, and where the numbers lie, without them."""
+"""Header of a safetensors file: names, shapes, dtypes and byte ranges of its tensors, without their values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 _MOST_BYTES = 100 << 20  # as safetensors itself
 
 Header = dict[str, tuple[tuple[int, ...], str]]
-"""Of each tensor its shape and its dtype, in the words of safetensors."""
+"""Name of each tensor -> its shape, and its dtype in the spelling of safetensors."""
 
 
-class Place(NamedTuple):
-    """Of a tensor, also from which byte of the file up to which it lies."""
+class TensorPlace(NamedTuple):
+    """Shape, dtype and byte range in the file (`end` exclusive) of one tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -24,26 +24,26 @@ class Place(NamedTuple):
 
 
 def read_header(path: str) -> Header:
-    """The header alone: https://huggingface.co/docs/safetensors, "Format". Raises ValueError and OSError."""
+    """Read only the header (https://huggingface.co/docs/safetensors, "Format"). Raises ValueError and OSError."""
     with open(path, "rb") as file:
         items, _ = _items(lambda start, stop: file.read(stop - start), os.path.getsize(path))
     return {name: (shape, dtype) for name, (shape, dtype, _) in items.items()}
 
 
-def read_places(read: Callable[[int, int], bytes], size: int) -> dict[str, Place]:
-    """Return the place of each tensor of a file of `size` bytes, of which `read` gives those from one up to another.
-    Raises ValueError, and what `read` does."""
+def read_places(read: Callable[[int, int], bytes], size: int) -> dict[str, TensorPlace]:
+    """Return the place of each tensor in a file of `size` bytes. `read` returns the bytes from start to end. Raises
+    ValueError, and the exceptions of `read`."""
     items, begin = _items(read, size)
     found = {}
     for name, (shape, dtype, (first, last)) in items.items():
         if not 0 <= first <= last <= size - begin:
             raise ValueError(f"it ends before the tensor `{name}` does")
-        found[name] = Place(shape, dtype, begin + first, begin + last)
+        found[name] = TensorPlace(shape, dtype, begin + first, begin + last)
     _check_without_overlaps(found)
     return found
 
 
-def _check_without_overlaps(places: dict[str, Place]) -> None:
+def _check_without_overlaps(places: dict[str, TensorPlace]) -> None:
     """Raise ValueError where two tensors share bytes, which the format forbids."""
     in_order = sorted(places.items(), key=lambda item: (item[1].begin, item[1].end))
     for (name, place), (following, its_place) in pairwise(in_order):
@@ -59,7 +59,7 @@ def _items(
     if not 2 <= size <= min(_MOST_BYTES, whole):
         raise ValueError("it is not a safetensors file")
     try:
-        header = json.loads(read(8, 8 + size), object_pairs_hook=_without_repeats)
+        header = json.loads(read(8, 8 + size), object_pairs_hook=_reject_repeats)
         items = {}
         for name, item in header.items():
             if name != "__metadata__":
@@ -73,10 +73,10 @@ def _items(
 
 
 class _RepeatedError(ValueError):
-    """A header that has one name twice."""
+    """A header with a repeated name."""
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

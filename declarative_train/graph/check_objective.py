@@ -270,7 +270,7 @@ class ObjectiveCheck:
         edges, precision = item.edges, self._recipe.training.precision.compute
         names = dict.fromkeys(name for name in (edges.input, edges.target, edges.mask) if name is not None)
         return tuple(
-            Related(origin.span, f"`{name}` is {spec.said(precision)}")
+            Related(origin.span, f"`{name}` is {spec.describe(precision)}")
             for name in names
             if (origin := self._origins.get(name)) is not None and (spec := self._specs[name]) is not None
         )

@@ -171,7 +171,7 @@ class Inference:
     def _made(self, specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
         """What arrives, and from where: the other places involved in a mistake."""
         return tuple(
-            Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.said(self._precision)}")
+            Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.describe(self._precision)}")
             for port, spec in specs.items()
             if port in made_by
         )

@@ -211,7 +211,10 @@ def idle_renames(
     names = list(found)
     return [
         rename_matches_nothing(
-            recipe.key_span(("model", "weights", weights.node, "rename", prefix)), prefix, shown(weights.path), names
+            recipe.key_span(("model", "weights", weights.node, "rename", prefix)),
+            prefix,
+            shown(weights.path),
+            names,
         )
         for prefix in unmatched(names, rename)
     ]

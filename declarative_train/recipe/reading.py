@@ -21,7 +21,7 @@ from declarative_train.recipe.checks.keys import missing_key, unknown_key, unkno
 from declarative_train.recipe.hints.aliases import letters, type_here
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.validate import KINDS, Child, children_of, table, validate
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, to_value
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node, to_value
 
 S = TypeVar("S", bound=Section)
 C = TypeVar("C", bound=Component)
@@ -34,7 +34,7 @@ def read(
     """The section, or None and all that is wrong. `where` is its dotted path, `at` the place for missing keys."""
     if not isinstance(node, Mapping):
         hint = _as_mapping(model, node) or _with_keys(model)
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping", hint)]
+        return None, [wrong_type(node.span, where, describe_node(node), "a mapping", hint)]
     own, children = node, _Children()
     if model.inline is not None:
         own_keys = [name for name in model.model_fields if name != model.inline]
@@ -75,7 +75,7 @@ def read_component(
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
         hint = (_source(node, known) if where.endswith("source") else None) or _typed(node, known)
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping with a `type`", hint)]
+        return None, [wrong_type(node.span, where, describe_node(node), "a mapping with a `type`", hint)]
     name = node.get("type")
     if name is None:
         anyones = {key for each in known.values() for key in written_keys(each)} | set(others)
@@ -83,7 +83,7 @@ def read_component(
         nobodys = (entry for entry in node if entry.name not in anyones)  # a fragment may leave its type to others
         return None, [missing, *(unknown_key(each.key.span, each.name, f"`{where}`", anyones) for each in nobodys)]
     if not isinstance(name, Scalar) or not isinstance(name.value, str):
-        return None, [wrong_type(name.span, "type", found_words(name), f"the name of a kind of {word}")]
+        return None, [wrong_type(name.span, "type", describe_node(name), f"the name of a kind of {word}")]
     if name.value not in known:
         word = f"type of {word}" if word in ("field", "source", "split") else word  # fields have names of their own
         return None, [unknown_type(name.span, name.value, word, known)]
@@ -170,9 +170,9 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
         hint, fixes = _named(child.model, node, where), tuple[Fix, ...]()
         if where == "data.split" and isinstance(node, Scalar) and (part := _part(node)) is not None:
             hint, fixes = f"give it a name: `{part}`", (Fix(node.span, part, safe=False),)
-        return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", hint, fixes)]
+        return None, [wrong_type(node.span, where, describe_node(node), "a mapping of names", hint, fixes)]
     if child.holder is tuple and not isinstance(node, Sequence):
-        return None, [wrong_type(node.span, where, found_words(node), "a list")]
+        return None, [wrong_type(node.span, where, describe_node(node), "a list")]
     values: dict[str | int, object] = {}
     diagnostics: list[Diagnostic] = []
     for key, item, span in _items(node):

@@ -39,7 +39,7 @@ from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import REQUIRED, SECTIONS, Head, Top, keys_of
 from declarative_train.recipe.validate import Added, adding, validate
 from declarative_train.source.document import Document, SourceFile
-from declarative_train.source.node import Mapping, Node, Scalar, find, found_words
+from declarative_train.source.node import Mapping, Node, Scalar, describe_node, find
 from declarative_train.source.template import Templates
 
 
@@ -145,13 +145,13 @@ class Sectioning:
                 return
             node = axes_of_word(node)
         if not isinstance(node, Mapping):
-            self.diagnostics.append(wrong_type(node.span, "parallelism", found_words(node), "a word or axes"))
+            self.diagnostics.append(wrong_type(node.span, "parallelism", describe_node(node), "a word or axes"))
             return
         self._take("parallelism", *read(Axes, node, "parallelism", at, home_in_axes))
 
     def _model(self, node: Node, at: Span) -> None:
         if not isinstance(node, Mapping):
-            self.diagnostics.append(wrong_type(node.span, "model", found_words(node), "a mapping"))
+            self.diagnostics.append(wrong_type(node.span, "model", describe_node(node), "a mapping"))
             return
         self._take("model", *read(ModelSection, node.without(("parameters",)), "model", at, home_of))
         if self.is_part:

@@ -10,7 +10,7 @@ from declarative_train.core.span import Span
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
-from declarative_train.source.setting import placed_at
+from declarative_train.source.setting import wrap_in_path
 
 
 class Choice(NamedTuple):
@@ -59,7 +59,7 @@ def _choice(key: str, node: Node) -> Choice:
 
 def overlay(key: str, node: Node) -> Mapping:
     """What is merged over the recipe for one value."""
-    placed = placed_at(key, node)
+    placed = wrap_in_path(key, node)
     assert placed is not None
     return placed
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from declarative_train.core.amounts import counted
-from declarative_train.core.secrets import take_variable, taken_variables
+from declarative_train.core.secrets import list_variables, record_variable
 from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, damage
 from declarative_train.engine.devices import device_of, own_seat, seat_devices, threads_per_rank
 from declarative_train.engine.failures import (
@@ -319,7 +319,7 @@ def _prepared(
         return BroadcastJob(None, EXIT_FAILED)
     notices = () if choice.notice is None else (choice.notice,)
     hosts = tuple(seat.host for seat in seats)
-    return BroadcastJob(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices, taken_variables())
+    return BroadcastJob(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices, list_variables())
 
 
 def check_world(plan: Plan, num_started: int) -> None:
@@ -345,7 +345,7 @@ def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkF
     assert broadcast.plan_json is not None
     assert broadcast.place is not None
     for name, value in broadcast.taken:
-        take_variable(name, value)
+        record_variable(name, value)
     plan = from_json(broadcast.plan_json)
     return Job(
         plan,

@@ -1,7 +1,7 @@
-"""Parser events -> nodes: a stack instead of recursion, bounded in depth and in size.
+"""Builder of nodes from parser events, with a stack in place of recursion, bounded in depth and size.
 
-Here stand the mistakes that are YAML but not a recipe: duplicate keys, empty values, tags, keys that are not text,
-aliases that blow up. Mappings that are really an unquoted `{{ }}` become the text that was meant.
+It reports mistakes that are YAML but not a recipe: duplicate keys, empty values, tags, keys that are not text, aliases
+that expand without limit. A mapping that is really an unquoted `{{ }}` becomes the intended text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from declarative_train.source.checks.yaml_values import (
     unknown_anchor,
     wrong_merge_key,
 )
-from declarative_train.source.lexing import num_open, whole
+from declarative_train.source.lexing import join_pieces, num_open
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_plain, kind_of
 from declarative_train.source.scalars import has_leading_zero, pieces, resolve
 
@@ -44,12 +44,13 @@ _COUNTED_OTHERWISE = re.compile("[\x85\u2028\u2029\ufeff]")
 _PROPERTIES = re.compile(r"(?:(?:!<[^>]*>|[&!][^\s,\[\]{}]*)[ \t\r\n]*)+")
 
 
-class Stop(Exception):  # noqa: N818 (no error: the builder has said what is wrong, and reads no further)
-    """Reading ends here; the diagnostics say why."""
+class Stop(Exception):  # noqa: N818 (not an error: the mistake is reported already)
+    """End of reading; the diagnostics give the reason."""
 
 
-class _Frame:
-    """An open mapping or list. `start` is the offset of its first character, `mistakes` how many were known then."""
+class _OpenCollection:
+    """An open mapping or list. `start` is the offset of its first character, `mistakes` the number of diagnostics
+    before it."""
 
     __slots__ = (
         *("anchor", "column", "entries", "first_node", "flow", "has_empty", "height", "is_plain", "items", "key"),
@@ -67,24 +68,24 @@ class _Frame:
         self.merges: list[tuple[int, Scalar, Node]] = []
         self.names: dict[str, Scalar] = {}
         self.key: Scalar | None = None
-        self.pieces: list[Scalar] = []  # of what has an open round bracket, and was cut at a comma
+        self.pieces: list[Scalar] = []  # parts of a value with an open round bracket, cut at commas
         self.skip_value = self.has_empty = self.template = False
         self.is_plain = True
         self.height = 0
 
 
 class Builder:
-    """Builds one tree. `repairs` are texts that stand in the parsed text as a run of `x`, by their offset.
+    """Builder of one tree. `repairs`: offset -> text whose place in the parsed text is filled with `x`.
 
-    The parser's marks count lines and columns as `lines` does where all of the text is parsed as it was typed, and has
-    none of the breaks that only YAML 1.1 knows, nor a byte order mark inside.
+    The parser's marks count lines and columns as `lines` does if the whole text is parsed as typed and contains neither
+    the line breaks of YAML 1.1 nor a byte order mark.
     """
 
     def __init__(self, lines: Lines, begin: int, repairs: dict[int, str]) -> None:
         self.lines, self.begin, self.repairs = lines, begin, repairs
         self.diagnostics: list[Diagnostic] = []
         self.last_quote: tuple[int, int] | None = None
-        self._stack: list[_Frame] = []
+        self._stack: list[_OpenCollection] = []
         self._anchors: dict[str, tuple[Node, int, int]] = {}  # node, number of nodes, height
         self._open_anchors: set[str] = set()
         self._num_nodes = 0
@@ -108,11 +109,11 @@ class Builder:
                 self._num_documents += 1
                 if self._num_documents > 1:
                     start = event.start_mark.index + self.begin
-                    self._say(several_documents(self.lines.span(start, start + 3)))
+                    self._report(several_documents(self.lines.span(start, start + 3)))
                     break
         return self._root
 
-    def _say(self, diagnostic: Diagnostic) -> None:
+    def _report(self, diagnostic: Diagnostic) -> None:
         self.diagnostics.append(diagnostic)
 
     # --- leaves -------------------------------------------------------------------------------------------------
@@ -144,11 +145,11 @@ class Builder:
         places = () if end - start == len(text) else pieces(self.lines, start, end, text, escapes=False)
         value = resolve(text)
         if type(value) is int and has_leading_zero(text):
-            self._say(leading_zero(span, text, value))
+            self._report(leading_zero(span, text, value))
         return Scalar(value, text, span, False, places)
 
     def _block_scalar(self, text: str, start: int, end: int) -> Scalar:
-        """The span is that of the content, from its first to its last visible character."""
+        """Return a block scalar. Its span is its content, from the first to the last visible character."""
         line, _ = self.lines.place(start)
         begin = self.lines.starts[line] if line < len(self.lines) else end
         raw = self.lines.text[begin:end]
@@ -161,7 +162,7 @@ class Builder:
         )
 
     def _skip_properties(self, event: Any, start: int, end: int) -> int:
-        """The offset of the value behind its anchor and tag; tags are refused here."""
+        """Return the offset of the value after its anchor and tag. Tags are reported here."""
         found = _PROPERTIES.match(self.lines.text, start)
         stop = (
             min(found.end(), end) if found and isinstance(event, yaml.ScalarEvent) else found.end() if found else start
@@ -172,7 +173,7 @@ class Builder:
             word = typed[at - start :].split()[0] if typed[at - start :].split() else "!"
             plain = isinstance(event, yaml.ScalarEvent) and not event.style
             whole = self.lines.text[at:end].strip() if plain and "\n" not in self.lines.text[at:end] else None
-            self._say(explicit_tag(self.lines.span(at, at + len(word)), word, text=whole))
+            self._report(explicit_tag(self.lines.span(at, at + len(word)), word, text=whole))
         return stop
 
     # --- collections --------------------------------------------------------------------------------------------
@@ -182,13 +183,13 @@ class Builder:
         if event.tag is not None or event.anchor is not None:
             start = self._skip_properties(event, start, event.end_mark.index + self.begin)
         if len(self._stack) >= MAX_DEPTH:
-            self._say(too_deep(self.lines.span(start, start + 1), MAX_DEPTH))
+            self._report(too_deep(self.lines.span(start, start + 1), MAX_DEPTH))
             raise Stop
         if event.anchor is not None:
             self._open_anchors.add(event.anchor)
         known = (len(self.diagnostics), self._num_nodes)
         place = self.lines.place(start)
-        self._stack.append(_Frame(mapping, bool(event.flow_style), start, place, event.anchor, known))
+        self._stack.append(_OpenCollection(mapping, bool(event.flow_style), start, place, event.anchor, known))
 
     def _close(self, event: Any) -> None:
         frame = self._stack.pop()
@@ -198,11 +199,11 @@ class Builder:
             del self.diagnostics[frame.mistakes :]
             text = self.lines.text[frame.start : end]
             span = self.lines.span(frame.start, end)
-            self._say(unquoted_template(span, text, lexing.quoted(text)))
+            self._report(unquoted_template(span, text, lexing.quote(text)))
             node = Scalar(text, text, span)
         elif frame.mapping:
             if frame.has_empty:
-                self._say_empty(frame)
+                self._report_empty(frame)
             if frame.merges:
                 self._merge(frame)
             values = [entry.value for entry in frame.entries]
@@ -215,19 +216,20 @@ class Builder:
             self._stack[-1].height = max(self._stack[-1].height, frame.height + 1)
         self._add(node, frame.anchor, self._num_nodes - frame.first_node, frame.height + 1)
 
-    def _span(self, frame: _Frame, end: int, values: list[Node]) -> Span:
-        """Of brackets from one to the other; of a block from its first character to the end of its last value."""
+    def _span(self, frame: _OpenCollection, end: int, values: list[Node]) -> Span:
+        """Return the span of a collection: of brackets from one to the other; of a block to the end of its
+        last value."""
         if frame.flow:
             return self.lines.span(frame.start, end)
         line, column = frame.line, frame.column
-        for value in reversed(values):  # one that came through an alias or a merge key stands elsewhere
+        for value in reversed(values):  # values of aliases and merge keys are elsewhere
             last = value.span
             if last.line > line or (last.line == line and last.column >= column):
                 return Span(self.lines.path, line, column, last.end_line, last.end_column)
         return Span(self.lines.path, line, column, line, column)
 
-    def _merge(self, frame: _Frame) -> None:
-        """Put the entries of `<<: *base` where it stands; keys written in the mapping win."""
+    def _merge(self, frame: _OpenCollection) -> None:
+        """Insert the entries of `<<: *base` at its place. Keys written in the mapping win."""
         own = {entry.name for entry in frame.entries}
         for position, key, value in reversed(frame.merges):
             sources = value.items if isinstance(value, Sequence) else (value,)
@@ -235,7 +237,7 @@ class Builder:
             for source in sources:
                 if not isinstance(source, Mapping):
                     kind = kind_of(source)
-                    self._say(wrong_merge_key(key.span, kind))
+                    self._report(wrong_merge_key(key.span, kind))
                     continue
                 merged += [entry for entry in source.entries if entry.name not in own]
                 own |= {entry.name for entry in source.entries}
@@ -246,17 +248,17 @@ class Builder:
         span = self.lines.span(start, end)
         found = self._anchors.get(event.anchor)
         if event.anchor in self._open_anchors:
-            self._say(anchor_in_itself(span, event.anchor))
+            self._report(anchor_in_itself(span, event.anchor))
         elif found is None:
-            self._say(unknown_anchor(span, event.anchor, self._anchors))
+            self._report(unknown_anchor(span, event.anchor, self._anchors))
         else:
             node, size, height = found
             self._num_nodes += size
             if self._num_nodes > MAX_NODES:
-                self._say(too_many_nodes(span, MAX_NODES, alias=True))
+                self._report(too_many_nodes(span, MAX_NODES, alias=True))
                 raise Stop
             if len(self._stack) + height > MAX_DEPTH:
-                self._say(too_deep(span, MAX_DEPTH))
+                self._report(too_deep(span, MAX_DEPTH))
                 raise Stop
             if self._stack:
                 self._stack[-1].height = max(self._stack[-1].height, height)
@@ -269,7 +271,7 @@ class Builder:
     def _add(self, node: Node, anchor: str | None, size: int = 0, height: int = 0) -> None:
         self._num_nodes += 1
         if self._num_nodes > MAX_NODES:
-            self._say(
+            self._report(
                 too_many_nodes(Span(self.lines.path, node.span.line, 1, node.span.line, 2), MAX_NODES, alias=False)
             )
             raise Stop
@@ -292,29 +294,29 @@ class Builder:
         else:
             self._value(frame, node)
 
-    def _key(self, frame: _Frame, node: Node) -> None:
+    def _key(self, frame: _OpenCollection, node: Node) -> None:
         if not isinstance(node, Scalar):
             start = self.lines.offset(node.span.line, node.span.column)
             if frame.flow and isinstance(node, Mapping) and start == frame.start + 1:
                 frame.template = True  # `{{`: the end of the mapping is the end of the template
             else:
-                self._say(key_not_scalar(node.span, "a list" if isinstance(node, Sequence) else "a mapping"))
+                self._report(key_not_scalar(node.span, "a list" if isinstance(node, Sequence) else "a mapping"))
             frame.skip_value = True
             return
         if node.value is None and node.is_empty:
-            self._say(
+            self._report(
                 empty_key(Span(node.span.path, node.span.line, node.span.column, node.span.line, node.span.column + 1))
             )
             frame.skip_value = True
             return
         if not node.quoted and not isinstance(node.value, str):
             kind = {bool: "a boolean", int: "a number", float: "a number"}.get(type(node.value), "null")
-            self._say(key_not_text(node.span, node.text, kind))
+            self._report(key_not_text(node.span, node.text, kind))
         elif "{" in node.text and ("{{" in node.text or "{%" in node.text):
-            self._say(template_in_key(node.span, node.text))
+            self._report(template_in_key(node.span, node.text))
         frame.key = node
 
-    def _value(self, frame: _Frame, node: Node) -> None:
+    def _value(self, frame: _OpenCollection, node: Node) -> None:
         key, frame.key = frame.key, None
         if frame.skip_value or key is None:
             frame.skip_value = False
@@ -329,56 +331,56 @@ class Builder:
                 return
         first = frame.names.setdefault(key.text, key)
         if first is not key:
-            self._say(duplicate_key(key.span, key.text, first.span))
+            self._report(duplicate_key(key.span, key.text, first.span))
             return
         if isinstance(node, Scalar):
             if node.value is None and node.is_empty:
-                node = Scalar(None, "", key.span)  # it stands nowhere: a report on it points at its key
+                node = Scalar(None, "", key.span)  # it has no place: messages point at its key
                 frame.has_empty = True
             elif node.span.line > key.span.line and not node.quoted and lexing.KEY_WITHOUT_SPACE.fullmatch(node.text):
-                self._say_missing_space(node.span)
+                self._report_missing_space(node.span)
         frame.entries.append(Entry(key, node))
 
-    def _say_empty(self, frame: _Frame) -> None:
+    def _report_empty(self, frame: _OpenCollection) -> None:
         for position, entry in enumerate(frame.entries):
             if not (isinstance(entry.value, Scalar) and entry.value.is_empty):
                 continue
             if frame.flow and lexing.KEY_WITHOUT_SPACE.fullmatch(entry.name) and not entry.key.quoted:
-                self._say(missing_space(entry.key.span, entry.name))
+                self._report(missing_space(entry.key.span, entry.name))
                 continue
             if frame.flow and position and self._is_decimal_comma(frame.entries[position - 1].value, entry.key):
                 continue
             after = frame.entries[position + 1].key if position + 1 < len(frame.entries) else None
             beside = after is not None and not frame.flow and after.span.line > entry.key.span.line
             following = (after.text, after.span) if beside and after is not None else None
-            self._say(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
+            self._report(empty_value(entry.key.span, entry.name, following, flow=frame.flow))
 
     def _is_decimal_comma(self, before: Node, key: Scalar) -> bool:
-        """`0,001`, which is then all that is reported of it."""
+        """Report `0,001` and drop the other diagnostics about it. Return False if it is something else."""
         at, number = key.span, before.span
         if not (isinstance(before, Scalar) and type(before.value) is int and key.text.isdigit()):
             return False
         if (number.end_line, number.end_column + 1) != (at.line, at.column):
             return False
-        said = [item for item in self.diagnostics if (item.span.line, item.span.column) == (at.line, at.column)]
-        for item in said:
+        known = [item for item in self.diagnostics if (item.span.line, item.span.column) == (at.line, at.column)]
+        for item in known:
             self.diagnostics.remove(item)
         span = Span(at.path, number.line, number.column, at.end_line, at.end_column)
-        self._say(decimal_comma(span, f"{before.text},{key.text}"))
+        self._report(decimal_comma(span, f"{before.text},{key.text}"))
         return True
 
-    def _is_cut(self, frame: _Frame, piece: Scalar, *, is_mapping: bool) -> bool:
-        """Gather the pieces of what has round brackets and was cut at its commas. At the last piece it is reported, and
-        what was meant stands in its place: then True."""
+    def _is_cut(self, frame: _OpenCollection, piece: Scalar, *, is_mapping: bool) -> bool:
+        """Collect the pieces of a value with round brackets that was cut at its commas. At the last piece report it,
+        replace the pieces by the value that was meant, and return True."""
         pieces = [*frame.pieces, piece]
         open_brackets = num_open(pieces)
         frame.pieces = pieces if open_brackets > 0 and not piece.quoted else []
         if open_brackets or len(pieces) < 2:
             return False
-        meant, diagnostic = whole(pieces, self.lines)
+        meant, diagnostic = join_pieces(pieces, self.lines)
         cut = {(each.span.line, each.span.column) for each in pieces[1:]}
         self.diagnostics = [item for item in self.diagnostics if (item.span.line, item.span.column) not in cut]
-        self._say(diagnostic)
+        self._report(diagnostic)
         if not is_mapping:
             frame.items[-len(pieces) :] = [meant]
             return True
@@ -389,12 +391,12 @@ class Builder:
         frame.entries[at] = Entry(frame.entries[at].key, meant)
         return True
 
-    def _say_missing_space(self, span: Span) -> None:
+    def _report_missing_space(self, span: Span) -> None:
         text = lexing.without_comment(self.lines.line(span.line)[span.column - 1 :])
-        self._say(missing_space(Span(span.path, span.line, span.column, span.line, span.column + len(text)), text))
+        self._report(missing_space(Span(span.path, span.line, span.column, span.line, span.column + len(text)), text))
 
     def _empty_item(self, node: Scalar) -> Scalar:
         at = self.lines.text.rfind("-", 0, self.lines.offset(node.span.line, node.span.column))
         span = self.lines.span(at, at + 1) if at >= 0 else node.span
-        self._say(empty_item(span))
+        self._report(empty_item(span))
         return Scalar(None, "", span)

@@ -1,4 +1,4 @@
-"""A document: the merged, not yet rendered tree of a recipe, and every file that it came from."""
+"""Document: the merged tree of a recipe before templates are rendered, and every file that it came from."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class SourceFile(NamedTuple):
 
     @property
     def sha256(self) -> str:
-        from hashlib import sha256  # which a plan needs, and lint does not
+        from hashlib import sha256  # only a plan needs it
 
         return sha256(self.text.encode("utf-8", errors="surrogatepass")).hexdigest()
 
 
 class Dropped(NamedTuple):
-    """A value that a later file displaced or removed: shown by `dtrain show`.
+    """A value that a later file replaced or removed; `dtrain show` lists it.
 
-    `span` is the value that is gone, `by` what displaced it. `reason`: `replaced`, `removed` (by a null),
-    `another type` (the whole mapping), `alternative` (`epochs` displaces `steps`).
+    `span` is the dropped value, `by` the value that replaced it. `reason`: `replaced`, `removed` (by a null), `another
+    type` (the whole mapping), `alternative` (`epochs` replaces `steps`).
     """
 
     path: Path
@@ -37,12 +37,12 @@ class Dropped(NamedTuple):
 
 
 class Document(NamedTuple):
-    """`complete` is False when a base or a `--with` file could not be read: what is missing may be in there, so only
-    what is there can be judged.
+    """`complete` is False if a base or a `--with` file could not be read. Values may then be missing, so only existing
+    values are checked.
 
-    `base_orders` is for decisions, Q3 (a default wire that a derived recipe moves): for each mapping whose keys
-    later files changed, its path and the keys as they stood, in order, in the first file: the merged `extends` of the
-    recipe, or the recipe itself when it extends nothing. The node above `act` was the key before it in there.
+    `base_orders` serves decisions.md, Q3 (a default wire that a derived recipe moves): for each mapping whose keys
+    later files changed, its path and its keys in the order of the first file, which is the merged `extends`, or the
+    recipe if it extends nothing.
     """
 
     path: str
@@ -57,5 +57,5 @@ class Document(NamedTuple):
         return find(self.root, path)
 
     def texts(self) -> MappingABC[str, str]:
-        """Every text by the path that spans name it with, `--set` options included: what the renderer quotes from."""
+        """Return every text by the path in spans, including `--set` options. The renderer quotes from them."""
         return {file.path: file.text for file in self.files} | {option: option for option in self.overrides}

@@ -1,7 +1,7 @@
-"""An exception of a template -> one diagnostic, at the part of the scalar that it is about.
+"""Diagnostics for exceptions of templates, placed at the part of the scalar that caused them.
 
-Jinja knows lines only. Its lexer gives every token with its text, so the offset of a name or of the token where the
-parser got stuck is found by adding up.
+Jinja reports only lines. Its lexer gives every token with its text, so the offset of a name, or of the token at which
+the parser stopped, is found by adding up lengths.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORDS = {
 
 
 def explain(problem: Exception, scalar: Scalar, names: MappingABC[str, object]) -> Diagnostic:
-    """What went wrong when the template in `scalar` was compiled, or run with `names`."""
+    """Return the diagnostic for an exception raised when the template in `scalar` was compiled, or run with `names`."""
     from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
     from declarative_train.source.sandbox import Forbidden, NameMissing, NoValue, TooCostly
@@ -120,7 +120,7 @@ def _plain_words(problem: Exception) -> str:
 
 
 def _tokens(text: str) -> list[tuple[int, str, str]]:
-    """Offset, kind and text of every token that the lexer still understands."""
+    """Return offset, kind and text of every token before the first lexical error."""
     from jinja2 import Environment
     from jinja2.exceptions import TemplateSyntaxError
 
@@ -138,7 +138,7 @@ def _tokens(text: str) -> list[tuple[int, str, str]]:
 
 
 def _place_of_name(scalar: Scalar, name: str, *, after_dot: bool) -> Span:
-    """Where `name` stands in the template: behind a dot or in brackets, or by itself."""
+    """Return the place of `name` in the template: after a dot or in brackets, or by itself."""
     tokens = [token for token in _tokens(scalar.text) if token[1] != "whitespace"]
     for before, (at, kind, word) in zip([(0, "", ""), *tokens], tokens, strict=False):
         dotted = before[2] == "."
@@ -150,7 +150,7 @@ def _place_of_name(scalar: Scalar, name: str, *, after_dot: bool) -> Span:
 
 
 def _template_place(scalar: Scalar) -> Span:
-    """The one `{{ }}` of the scalar, or all of it when there are more."""
+    """Return the place of the only `{{ }}` of the scalar, or of the whole scalar if there are several."""
     tokens = _tokens(scalar.text)
     starts = [at for at, kind, _ in tokens if kind in ("variable_begin", "block_begin")]
     ends = [at + len(word.rstrip()) for at, kind, word in tokens if kind in ("variable_end", "block_end")]

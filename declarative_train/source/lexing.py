@@ -1,7 +1,7 @@
-"""One line of YAML, taken apart without a parser: what is key, value and comment, where quotes and brackets close; and
-round brackets that YAML has cut at their commas.
+"""Lexer of one line of YAML without a parser: key, value and comment, ends of quotes and brackets, and round brackets
+that YAML has cut at their commas.
 
-Only for lines that the parser has refused, so that the message can say what the user meant.
+It is used only for lines that the parser has refused, so that the message can name what the user meant.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _ENTRY = re.compile(
         (?P<value>.*)""",
     re.VERBOSE,
 )
-KEY_WITHOUT_SPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:[^\s:/\\].*")  # `epochs:3`; a URL is none
+KEY_WITHOUT_SPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*:[^\s:/\\].*")  # `epochs:3`, but not a URL
 
 _PAIRS = {"[": "]", "{": "}", "(": ")"}
 
 
 def entry(line: str) -> tuple[str, str, int, str]:
-    """Indentation with dashes, key, the column offset of the value, and the value without a comment."""
+    """Return indentation with dashes, key, column offset of the value, and the value without a comment."""
     found = _ENTRY.match(line)
     assert found is not None, "every part of the pattern is optional"
     return found["lead"], found["key"] or "", found.start("value"), without_comment(found["value"])
 
 
 def without_comment(value: str) -> str:
-    """The value without ` # ...` behind it and without trailing blanks."""
+    """Return the value without a ` # ...` after it and without trailing blanks."""
     end = 0
     while end < len(value):
         if value[end] in "\"'" and (end == 0 or value[end - 1] in " \t[{,(:="):
@@ -48,7 +48,8 @@ def without_comment(value: str) -> str:
 
 
 def close_quote(text: str, start: int) -> int:
-    """The offset behind the quoted text that begins at `start`; the end of the text when it is not closed."""
+    """Return the offset after the quoted text that begins at `start`; the end of the text if the quote
+    is not closed."""
     quote, at = text[start], start + 1
     while at < len(text):
         if text[at] == "\\" and quote == '"':
@@ -63,7 +64,7 @@ def close_quote(text: str, start: int) -> int:
 
 
 def close_bracket(text: str, start: int) -> int | None:
-    """The offset behind the bracket that closes the one at `start`, or None."""
+    """Return the offset after the bracket that closes the one at `start`, or None."""
     wanted: list[str] = []
     at = start
     while at < len(text):
@@ -83,7 +84,7 @@ def close_bracket(text: str, start: int) -> int | None:
 
 
 def bare_templates(line: str) -> list[tuple[int, int]]:
-    """Where `{{ ... }}` stands outside quotes; one that is not closed ends with the line."""
+    """Return the places of `{{ ... }}` outside quotes. One that is not closed ends with the line."""
     found: list[tuple[int, int]] = []
     at = 0
     while at < len(line):
@@ -102,10 +103,10 @@ def bare_templates(line: str) -> list[tuple[int, int]]:
 
 
 def flow_value(line: str, at: int) -> tuple[int, int]:
-    """The value around `at` inside `[ ]` or `{ }`: from the last `: `, comma or opening bracket on, brackets of its
-    own included, to the next comma or closing bracket."""
+    """Return the value around `at` inside `[ ]` or `{ }`: from after the previous `: `, comma or opening bracket to the
+    next comma or closing bracket, including its own nested brackets."""
     start = at
-    depth = 0  # of the value's own brackets, met from behind
+    depth = 0  # nesting depth of the value's own brackets, from its end
     while start > 0:
         before = line[start - 1]
         if before in ")]}":
@@ -124,8 +125,8 @@ def flow_value(line: str, at: int) -> tuple[int, int]:
     return start, start + len(line[start:end].rstrip())
 
 
-def quoted(text: str) -> str:
-    """`text` in the quotes that need no escapes, if there are any."""
+def quote(text: str) -> str:
+    """Return `text` in quotes, without escapes if possible."""
     if '"' not in text and "\\" not in text:
         return f'"{text}"'
     return "'" + text.replace("'", "''") + "'"
@@ -135,12 +136,12 @@ _TUPLE = re.compile(r"\([^()]*\)")
 
 
 def num_open(pieces: SequenceABC[Scalar]) -> int:
-    """Brackets that are open behind the last piece."""
+    """Return the number of brackets that are still open after the last piece."""
     return sum(piece.text.count("(") - piece.text.count(")") for piece in pieces)
 
 
-def whole(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
-    """The list or the text that was meant by all pieces, and what is reported of it."""
+def join_pieces(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
+    """Return the list or the text that all pieces together were meant to be, and its diagnostic."""
     first, last = pieces[0].span, pieces[-1].span
     span = Span(first.path, first.line, first.column, last.end_line, last.end_column)
     if _TUPLE.fullmatch(",".join(piece.text for piece in pieces)):
@@ -149,4 +150,4 @@ def whole(pieces: SequenceABC[Scalar], lines: Lines) -> tuple[Node, Diagnostic]:
         return Sequence(tuple(items), span, True), cut_tuple(span, f"({', '.join(texts)})", f"[{', '.join(texts)}]")
     start, end = lines.offset(first.line, first.column), lines.offset(last.end_line, last.end_column)
     text = lines.text[start:end]
-    return Scalar(text, text, span), cut_expression(span, text, quoted(text))
+    return Scalar(text, text, span), cut_expression(span, text, quote(text))

@@ -1,7 +1,7 @@
-"""The path of a recipe -> one merged document: its `extends`, the file, `--with` files, `--set` options, in that order.
+"""Loader of a recipe: merge its `extends`, the file, `--with` files and `--set` options, in that order.
 
-Every file is read once at each place where it is named; what is wrong with any of them is reported at its own line, and
-the rest is still merged.
+A file is read once at each place that names it. Mistakes in a file are reported at their own lines, and the rest is
+still merged.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from declarative_train.source.checks.merging import (
 )
 from declarative_train.source.checks.yaml_values import unreadable_file
 from declarative_train.source.document import Document, SourceFile
-from declarative_train.source.merge import Merger, MergeRules, fragment_of, orders_that_changed, whole
+from declarative_train.source.merge import Merger, MergeRules, drop_entries, find_changed_orders, whole
 from declarative_train.source.node import Mapping, Scalar, Sequence
-from declarative_train.source.reader import read_file, read_text, recipes_beside, tree_of, why
+from declarative_train.source.reader import explain_os_error, find_siblings, find_tree, read_file, read_text
 from declarative_train.source.setting import PREFIX, as_option, read_setting
 
 MAX_FILES = 100
@@ -41,15 +41,18 @@ def load(
     over: SequenceABC[Mapping] = (),
     rules: MergeRules,
 ) -> tuple[Document | None, list[Diagnostic]]:
-    """The document, or None when there is no text to read; of a text that is no YAML, a document that is empty and not
-    `complete`, so that its text can be quoted and mended. `text` stands for the file's content, `texts` for that
-    of any file by its path. `over`: merged last, such as a point of a sweep."""
+    """Return the merged document; None if there is no text to read.
+
+    If the text is not YAML, the document is empty and not `complete`, so that messages can quote its text and fixes can
+    edit it. `text` replaces the content of the file, `texts` that of any file by its path. `over` is merged last, such
+    as a point of a sweep.
+    """
     given = {} if text is None else {path: text}
     return _Loading(path, {**(texts or {}), **given}, rules).load(with_, set_, over)
 
 
-class _Own(NamedTuple):
-    """A file's own tree, and the merged tree of what it extends."""
+class _FileTree(NamedTuple):
+    """Tree of a file, and the merged tree of its `extends`."""
 
     own: Mapping | None
     base: Mapping | None
@@ -72,10 +75,10 @@ class _Loading:
         if read.own is None:
             files = tuple(self.files.values())
             empty = Document(self.path, Mapping((), whole(self.path)), files, complete=False)
-            return empty if files else None, self._said()
-        first = root = self.merger.merge(None, fragment_of(read.own, "extends")) if read.base is None else read.base
+            return empty if files else None, self._list_diagnostics()
+        first = root = self.merger.merge(None, drop_entries(read.own, "extends")) if read.base is None else read.base
         if read.base is not None:
-            root = self.merger.merge(read.base, fragment_of(read.own, "extends"))
+            root = self.merger.merge(read.base, drop_entries(read.own, "extends"))
         for path in with_:
             root = self._with(root, path)
         options = []
@@ -94,13 +97,14 @@ class _Loading:
             tuple(self.files.values()),
             tuple(options),
             tuple(self.merger.dropped),
-            orders_that_changed(first, root),
+            find_changed_orders(first, root),
             self.complete,
         )
-        return document, self._said()
+        return document, self._list_diagnostics()
 
-    def _said(self) -> list[Diagnostic]:
-        """Without a file that could not be read, what a null was to remove cannot be known."""
+    def _list_diagnostics(self) -> list[Diagnostic]:
+        """Return the diagnostics. After a file that could not be read, those about nulls are dropped: the missing file
+        may have the key."""
         merging = [d for d in self.merger.diagnostics if self.complete or d.rests_on != "all files"]
         return list(dict.fromkeys([*self.diagnostics, *merging]))
 
@@ -112,15 +116,15 @@ class _Loading:
     def _read(self, path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]]:
         return (SourceFile(path, self.texts[path], role), []) if path in self.texts else read_file(path, role)
 
-    def _recipe(self) -> _Own:
+    def _recipe(self) -> _FileTree:
         try:
             file, found = self._read(self.path, "recipe")
         except (OSError, ValueError) as problem:
-            reason = why(problem) if isinstance(problem, OSError) else "is not a path"
+            reason = explain_os_error(problem) if isinstance(problem, OSError) else "is not a path"
             self.diagnostics.append(unreadable_file(whole(self.path), self.path, reason))
-            return _Own(None, None)
+            return _FileTree(None, None)
         self.diagnostics += found
-        return _Own(None, None) if file is None else self._tree(file, ())
+        return _FileTree(None, None) if file is None else self._tree(file, ())
 
     def _with(self, root: Mapping, path: str) -> Mapping:
         option = f"--with {path}"
@@ -131,24 +135,24 @@ class _Loading:
             return root
         if read.base is not None:
             root = self.merger.merge(root, read.base)
-        return self.merger.merge(root, fragment_of(read.own, "extends", "fragment"))
+        return self.merger.merge(root, drop_entries(read.own, "extends", "fragment"))
 
-    def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _Own:
-        """Read a text and what it extends; `stack` are the real paths of the files that led here."""
+    def _tree(self, file: SourceFile, stack: tuple[str, ...]) -> _FileTree:
+        """Read a text and what it extends. `stack`: real paths of the files that led here."""
         self.files.setdefault(file.path, file)
         root, found = read_text(file.path, file.text)
         self.diagnostics += found
         if root is None:
-            return _Own(None, None)
+            return _FileTree(None, None)
         if (foreign := self.rules.foreign(root)) is not None:
             self.diagnostics.append(foreign)
-            return _Own(None, None)
+            return _FileTree(None, None)
         expanded = self.rules.expand(root)
         assert isinstance(expanded, Mapping)
-        return _Own(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
+        return _FileTree(expanded, self._bases(expanded, file.path, (*stack, os.path.realpath(file.path))))
 
     def _bases(self, root: Mapping, path: str, stack: tuple[str, ...]) -> Mapping | None:
-        """The merged `extends` of a file, left to right; None when it extends nothing that can be read."""
+        """Return the merged `extends` of a file, left to right; None if there is none that can be read."""
         merged: Mapping | None = None
         for name in self._names(root):
             typed = str(name.value)
@@ -164,19 +168,19 @@ class _Loading:
             is_outside = self._is_outside(real, stack[0])
             if read is None or read.own is None:
                 self.complete = False
-                if read is not None and is_outside:  # it may be any file of this machine: its content is not quoted
+                if read is not None and is_outside:  # it may be any file of this machine: never quote its content
                     del self.diagnostics[num_found:]
                     self.diagnostics.append(missing_base(name.span, typed, base, "is not a recipe", ()))
                 continue
             if is_outside and real not in self._outside:
                 self._outside.add(real)
-                self.diagnostics.append(base_outside_tree(name.span, base, tree_of(stack[0])))
+                self.diagnostics.append(base_outside_tree(name.span, base, find_tree(stack[0])))
             if read.base is not None:
                 merged = read.base if merged is None else self.merger.merge(merged, read.base)
-            merged = self.merger.merge(merged, fragment_of(read.own, "extends", "fragment"))
+            merged = self.merger.merge(merged, drop_entries(read.own, "extends", "fragment"))
         return merged
 
-    def _file(self, path: str, typed: str, span: Span, role: str, stack: tuple[str, ...]) -> _Own | None:
+    def _file(self, path: str, typed: str, span: Span, role: str, stack: tuple[str, ...]) -> _FileTree | None:
         self._num_read += 1
         if self._num_read > MAX_FILES:
             self.diagnostics.append(extends_too_long(span, MAX_FILES))
@@ -184,14 +188,14 @@ class _Loading:
         try:
             file, found = self._read(path, role)
         except (OSError, ValueError) as problem:
-            reason = why(problem) if isinstance(problem, OSError) else "is not a path"
-            self.diagnostics.append(missing_base(span, typed, path, reason, recipes_beside(path, typed)))
+            reason = explain_os_error(problem) if isinstance(problem, OSError) else "is not a path"
+            self.diagnostics.append(missing_base(span, typed, path, reason, find_siblings(path, typed)))
             return None
         self.diagnostics += found
-        return _Own(None, None) if file is None else self._tree(file, stack)
+        return _FileTree(None, None) if file is None else self._tree(file, stack)
 
     def _names(self, root: Mapping) -> list[Scalar]:
-        """The paths that `extends` gives; what is not a path is reported."""
+        """Return the paths in `extends`, and report the other values in it."""
         node = root.get("extends")
         if node is None or (isinstance(node, Scalar) and node.is_empty):
             return []
@@ -213,5 +217,5 @@ class _Loading:
 
     def _is_outside(self, real: str, recipe: str) -> bool:
         """Return whether a file is not in the folder tree of the recipe."""
-        root = tree_of(recipe)
+        root = find_tree(recipe)
         return os.path.commonpath([root, real]) != root

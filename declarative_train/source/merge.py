@@ -1,10 +1,10 @@
-"""Trees of several files, first to last -> one tree, by the rules of `extends`
-(docs/language-reference.md, "Putting recipes together").
+"""Merger of the trees of several files, first to last, by the rules of `extends` (docs/language-reference.md, "Putting
+recipes together").
 
-Mappings merge; lists and scalars replace; a mapping of another `type` replaces the base's whole; `null` removes, and
-must find something to remove; of exclusive alternatives (`epochs`, `steps`) the later displaces the earlier, and so
-does of a short form of one entry (`loss`) and the long one (`losses`) that does not name that entry; new keys go to the
-end. Every value keeps its span, and what is dropped is recorded.
+Mappings merge; lists and scalars replace; a mapping of another `type` replaces the whole mapping of the base. `null`
+removes a key, which must exist. Of exclusive alternatives (`epochs`, `steps`) the later one removes the earlier one.
+The same holds for the short form of one entry (`loss`) and a long form (`losses`) without that entry. New keys go to
+the end. Every value keeps its span, and dropped values are recorded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from declarative_train.source.checks.merging import null_removes_nothing, set_in
 from declarative_train.source.document import Dropped
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence, scalars
 
-ANY = "*"  # a part of a path in MergeRules.exclusive that stands for every name
+ANY = "*"  # matches every name, in a path of MergeRules.exclusive
 
 _FREE: tuple[Path, ...] = (("meta",),)
-"""Where a null is a value if there is nothing to remove: the section that nobody checks."""
+"""Sections where a null without a key to remove is a value: `meta`, whose content is not checked."""
 
 
-def _as_it_is(path: Path, node: Node) -> Node:
+def _keep(path: Path, node: Node) -> Node:
     return node
 
 
@@ -34,40 +34,40 @@ def _no_default(path: Path) -> str | None:
 
 
 def _is_another_form(base: Mapping, over: Mapping) -> bool:
-    """Return whether one is the short form of an entry and the other the long form of several; nulls only remove."""
+    """Return whether one mapping is the short form of an entry and the other the long form of several. A mapping of
+    nulls only removes keys and is neither."""
     if not (base.alone or over.alone) or all(_is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
 
 
-def _not_opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
+def _open_nothing(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
     return None
 
 
-def _none_foreign(root: Mapping) -> Diagnostic | None:
+def _accept(root: Mapping) -> Diagnostic | None:
     return None
 
 
 class MergeRules(NamedTuple):
-    """What merging must know of the language; the recipe room fills it in.
+    """Facts about the language that merging needs; the package `recipe` provides them.
 
-    `normalise` expands the short form at a path, called from the root down for every value that is not inside a list
-    and not deeper than `depth`.
-    `exclusive` are sets of sibling keys that displace each other, as paths; `*` stands for any name.
-    `default_type` is the `type` of a mapping that does not say it (a field without `type` is a `tensor`).
-    `opened` is the mapping that a word of a base stands for, when this mapping meets it.
-    `foreign` tells that a file is not of the language at all, so that nothing else is said of it.
+    `normalise` expands the short form at a path. It is called from the root down for every value outside lists, down to
+    `depth`. `exclusive` are sets of sibling keys that remove each other, as paths; `*` matches any name. `default_type`
+    is the `type` of a mapping without one (a field without `type` is a `tensor`). `opened` returns the mapping that a
+    word of a base abbreviates, when a mapping is merged over it. `foreign` returns the diagnostic for a file that is
+    not a recipe; then nothing else is reported.
     """
 
-    normalise: Callable[[Path, Node], Node] = _as_it_is
+    normalise: Callable[[Path, Node], Node] = _keep
     exclusive: tuple[frozenset[Path], ...] = ()
     default_type: Callable[[Path], str | None] = _no_default
-    opened: Callable[[Path, Scalar, Mapping], Mapping | None] = _not_opened
-    foreign: Callable[[Mapping], Diagnostic | None] = _none_foreign
+    opened: Callable[[Path, Scalar, Mapping], Mapping | None] = _open_nothing
+    foreign: Callable[[Mapping], Diagnostic | None] = _accept
     depth: int = 64
 
     def expand(self, node: Node, path: Path = ()) -> Node:
-        """`node` with every short form in its long form, lists left as they are."""
+        """Return `node` with every short form expanded, except inside lists."""
         if isinstance(node, Scalar) and node.value is None:
             return node
         node = self.normalise(path, node)
@@ -79,7 +79,7 @@ class MergeRules(NamedTuple):
         return node.with_entries(entries)
 
     def alternatives(self, path: Path, name: str) -> set[str]:
-        """The siblings that `name` in the mapping at `path` displaces."""
+        """Return the siblings that `name` in the mapping at `path` removes."""
         return {
             str(other[-1])
             for group in self.exclusive
@@ -95,7 +95,7 @@ def _matches(pattern: Path, path: Path) -> bool:
 
 
 class Merger:
-    """Merges trees one after the other; `dropped` and `diagnostics` grow on the way."""
+    """Merger of trees, one after the other. `dropped` and `diagnostics` accumulate."""
 
     def __init__(self, rules: MergeRules) -> None:
         self.rules = rules
@@ -103,7 +103,7 @@ class Merger:
         self.diagnostics: list[Diagnostic] = []
 
     def merge(self, base: Mapping | None, over: Mapping) -> Mapping:
-        """Both expanded already (`MergeRules.expand`)."""
+        """Merge two trees that are expanded already (`MergeRules.expand`)."""
         return self._mapping((), base or Mapping((), over.span), over)
 
     def _mapping(self, path: Path, base: Mapping, over: Mapping) -> Mapping:
@@ -160,9 +160,9 @@ class Merger:
         elif _is_free(path):
             merged[entry.name] = entry
         else:
-            self._say_nothing(path, entry, [each.name for each in base.entries], beside)
+            self._report_null(path, entry, [each.name for each in base.entries], beside)
 
-    def _say_nothing(
+    def _report_null(
         self, path: Path, entry: Entry, known: SequenceABC[str] = (), beside: SequenceABC[str] = ()
     ) -> None:
         where = f"`{'.'.join(str(part) for part in path)}`" if path else "the recipe"
@@ -175,7 +175,7 @@ class Merger:
                 self.dropped.append(Dropped((*path, name), gone.value.span, entry.key.span, "alternative"))
 
     def _fresh(self, path: Path, node: Node) -> Node:
-        """A value that meets nothing of a base: a null inside it has nothing to remove."""
+        """Return a value that has no counterpart in a base, without its nulls: they have nothing to remove."""
         return self._without_nulls(path, node) if any(map(_is_null, scalars(node, plain=False))) else node
 
     def _without_nulls(self, path: Path, node: Node) -> Node:
@@ -187,7 +187,7 @@ class Merger:
         entries: list[Entry] = []
         for entry in node.entries:
             if _is_null(entry.value):
-                self._say_nothing(path, entry)
+                self._report_null(path, entry)
             else:
                 entries.append(Entry(entry.key, self._without_nulls((*path, entry.name), entry.value)))
         return node.with_entries(entries)
@@ -198,7 +198,7 @@ def _is_free(path: Path) -> bool:
 
 
 def _is_null(node: Node) -> bool:
-    """An explicit `null` or `~`; an empty value is none (and was diagnosed when it was read)."""
+    """Return whether a node is an explicit `null` or `~`. An empty value is not (it was reported when it was read)."""
     return isinstance(node, Scalar) and node.value is None and not node.is_empty
 
 
@@ -206,8 +206,8 @@ def _only_positions(node: Mapping) -> bool:
     return bool(node.entries) and all(entry.name.isdigit() for entry in node.entries)
 
 
-def orders_that_changed(base: Mapping, final: Mapping) -> dict[Path, tuple[str, ...]]:
-    """The keys of each mapping of `base` that has other keys, or another order of them, in `final`."""
+def find_changed_orders(base: Mapping, final: Mapping) -> dict[Path, tuple[str, ...]]:
+    """Return the keys of each mapping of `base` that has other keys, or another order of them, in `final`."""
     found: dict[Path, tuple[str, ...]] = {}
 
     def walk(path: Path, before: Node, after: Node | None) -> None:
@@ -223,11 +223,11 @@ def orders_that_changed(base: Mapping, final: Mapping) -> dict[Path, tuple[str, 
     return found
 
 
-def fragment_of(node: Mapping, *names: str) -> Mapping:
-    """`node` without the entries called `names`."""
+def drop_entries(node: Mapping, *names: str) -> Mapping:
+    """Return `node` without the entries called `names`."""
     return node.without(names)
 
 
 def whole(path: str) -> Span:
-    """A span for what concerns a text as a whole."""
+    """Return a span for a message about a whole text."""
     return Span(path, 1, 1, 1, 1)

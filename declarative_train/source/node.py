@@ -1,4 +1,4 @@
-"""YAML nodes that remember where the user typed them.
+"""YAML nodes that know where the user typed them.
 
 After `extends`, `--with` and `--set` are merged, one tree holds nodes of several files; each keeps its own span.
 """
@@ -13,15 +13,15 @@ from declarative_train.core.span import Span
 
 ScalarValue = str | int | float | bool | None
 
-Piece = tuple[int, int, int]  # from this offset of the text on, characters stand at this line and column, one by one
+Piece = tuple[int, int, int]  # from this offset of the text, consecutive characters begin at this line and column
 
 
 class Scalar(NamedTuple):
-    """`value` after YAML 1.2 core rules (`1e-4` a float, `no` a string); `text` as typed, without quotes.
+    """A value. `value` follows YAML 1.2 core rules (`1e-4` a float, `no` a string); `text` is as typed, without quotes.
 
     `offset` is the number of characters between the span's start and the first character of `text` (1 for a quote).
-    `pieces` tells where the characters of `text` stand when they do not simply follow each other in one line (several
-    lines, escapes); `place` knows. `template` is what was typed when `value` and `text` are its rendered result.
+    `pieces` gives the places of the characters of `text` if they are not contiguous on one line (several lines,
+    escapes); `place` uses it. `template` is the typed text if `value` and `text` are its rendered result.
     """
 
     value: ScalarValue
@@ -37,11 +37,12 @@ class Scalar(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was typed where a value belongs; an explicit `null` or `~` is not empty."""
+        """True if no value was typed. An explicit `null` or `~` is not empty."""
         return self.value is None and not self.text and self.template is None
 
     def place(self, start: int, length: int = 1) -> Span:
-        """Where the characters `start` to `start + length` of `text` were typed; of a rendered one, all of it."""
+        """Return the place of the characters `start` to `start + length` of `text`; of a rendered scalar, its whole
+        span."""
         if self.template is not None:
             return self.span
         if not self.pieces:
@@ -54,7 +55,7 @@ class Scalar(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """`is_plain`: as in `Mapping`."""
+    """A list. `is_plain`: as in `Mapping`."""
 
     items: tuple[Node, ...]
     span: Span
@@ -71,15 +72,15 @@ class Entry(NamedTuple):
 
 
 class Mapping:
-    """`alone`: written as the short form of a single entry (`loss:` for `losses: {loss: ...}`), which stands for all
-    that is there: it and the long form displace each other (`source/merge.py`). `is_plain`: whoever read it saw neither
-    a template nor a null in it, at any depth, so nobody needs to look for one; False says nothing."""
+    """A mapping. `alone`: the short form of a single entry (`loss:` for `losses: {loss: ...}`); it and the long form
+    remove each other (`source/merge.py`). `is_plain`: True if it is known to contain no template and no null at any
+    depth, so that searching is unnecessary; False means unknown."""
 
     __slots__ = ("alone", "entries", "is_plain", "span")
 
     def __init__(
         self, entries: tuple[Entry, ...], span: Span, alone: bool = False, is_plain: bool = False
-    ) -> None:  # no dataclass: a recipe makes thousands of them, and a frozen one takes three times as long
+    ) -> None:  # not a dataclass: a recipe has thousands of nodes, and creating a frozen one takes three times as long
         self.entries: Final = entries
         self.span: Final = span
         self.alone: Final = alone
@@ -102,23 +103,23 @@ class Mapping:
         return iter(self.entries)
 
     def with_entries(self, entries: Iterable[Entry]) -> Mapping:
-        """A mapping at the same place, with other entries."""
+        """Return a mapping at the same place with other entries."""
         return Mapping(tuple(entries), self.span, self.alone)
 
     def with_values(self, change: Callable[[Entry], Node]) -> Mapping:
-        """Each key with the value that `change` gives it; the mapping itself where all stay as they are."""
+        """Return a mapping with `change` applied to each entry; this mapping if nothing changes."""
         values = [change(entry) for entry in self.entries]
         if all(map(is_, values, [entry.value for entry in self.entries])):
             return self
         return self.with_entries([Entry(entry.key, new) for new, entry in zip(values, self.entries, strict=True)])
 
     def only(self, names: Container[str]) -> Mapping:
-        """The entries whose key is one of `names`."""
+        """Return the entries whose key is in `names`."""
         kept = tuple([entry for entry in self.entries if entry.key.text in names])
         return Mapping(kept, self.span, self.alone, self.is_plain)
 
     def without(self, names: Container[str]) -> Mapping:
-        """The entries whose key is none of `names`."""
+        """Return the entries whose key is not in `names`."""
         kept = tuple([entry for entry in self.entries if entry.key.text not in names])
         return Mapping(kept, self.span, self.alone, self.is_plain)
 
@@ -133,7 +134,7 @@ def is_template(text: str) -> bool:
 
 
 def find(root: Node, path: Path) -> Node | None:
-    """The node at `path`, or None."""
+    """Return the node at `path`, or None."""
     node: Node | None = root
     for part in path:
         if isinstance(node, Mapping):
@@ -146,8 +147,8 @@ def find(root: Node, path: Path) -> Node | None:
 
 
 def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
-    """Every scalar at `node` and below, in the order of the text; without `plain` none of a list or mapping that is
-    known to hold neither a null nor a template."""
+    """Yield every scalar at `node` and below, in the order of the text. With `plain=False`, skip lists and mappings
+    that are known to contain neither a null nor a template."""
     waiting = [node]
     while waiting:
         each = waiting.pop()
@@ -161,12 +162,12 @@ def scalars(node: Node, *, plain: bool = True) -> Iterator[Scalar]:
 
 
 def is_open(node: Node) -> bool:
-    """Whether it is a template, or holds one: its value is not known yet."""
+    """Return whether a node is or contains a template, so its value is not known yet."""
     return any(isinstance(each.value, str) and is_template(each.value) for each in scalars(node, plain=False))
 
 
 def to_value(node: Node) -> object:
-    """Plain Python values; a sequence becomes a tuple, so that frozen models take it in strict mode."""
+    """Return plain Python values. A sequence becomes a tuple, which frozen models accept in strict mode."""
     if isinstance(node, Scalar):
         return node.value
     if isinstance(node, Sequence):
@@ -175,7 +176,7 @@ def to_value(node: Node) -> object:
 
 
 def is_plain(node: Node) -> bool:
-    """Neither null nor a template, nor holding one."""
+    """Return whether a node is neither a null nor a template, and contains none."""
     if not isinstance(node, Scalar):
         return node.is_plain
     value = node.value
@@ -183,14 +184,14 @@ def is_plain(node: Node) -> bool:
 
 
 def kind_of(node: Node) -> str:
-    """What it is, for a message."""
+    """Return the kind of a node for a message."""
     if not isinstance(node, Scalar):
         return "a list" if isinstance(node, Sequence) else "a mapping"
     return "a text" if isinstance(node.value, str) else "nothing" if node.value is None else f"`{node.text}`"
 
 
-def found_words(node: Node) -> str:
-    """What stands there, for a message: `a list`, `the text `ten``, `3`."""
+def describe_node(node: Node) -> str:
+    """Return the content of a node for a message: `a list`, `the text `ten``, `3`."""
     if isinstance(node, Sequence):
         return "a list"
     if isinstance(node, Mapping):

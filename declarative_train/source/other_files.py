@@ -1,4 +1,4 @@
-"""The name and the first bytes of a file that is no text of a recipe -> what it is, and what to do with it."""
+"""Recognition of files that are not recipes, by name and first bytes: what the file is, and what to do with it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from typing import NamedTuple
 
 from declarative_train.core.run_files import EVENTS
 
-HEAD = 4096  # bytes that are looked at
+HEAD = 4096  # bytes to examine
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _CONTROL_SHARE = 0.02  # of the head, in a file that is not UTF-8; compressed bytes have a tenth
 
 
-class Other(NamedTuple):
-    """`what` with its article; `help` may name the file as `{path}`, its folder as `{folder}`."""
+class FileKind(NamedTuple):
+    """Kind of a file. `what` is its name with its article. `help` may contain `{path}`, and `{folder}`
+    for its folder."""
 
     what: str
     help: str
 
 
 _FIRST = "; `dtrain init --from {path} --target COLUMN` writes a first recipe"
-_TABLE = Other("a table", "a recipe names it under `data.source`" + _FIRST)
-_ARRAYS = Other("a file of arrays", "a recipe names it under `data.source`: `{{type: npy, path: {path}}}`")
-_DATABASE = Other(
+_TABLE = FileKind("a table", "a recipe names it under `data.source`" + _FIRST)
+_ARRAYS = FileKind("a file of arrays", "a recipe names it under `data.source`: `{{type: npy, path: {path}}}`")
+_DATABASE = FileKind(
     "an SQLite database", "a recipe names it under `data.source`: `{{type: sqlite, path: {path}, table: ...}}`" + _FIRST
 )
-_WEIGHTS = Other("a file of weights", "a recipe names it under `model.weights`")
-_CODE = Other("Python code", "a layer of your own is named by a recipe: `plugins: [{path}]`")
-_PICTURE = Other("a picture", "a recipe names folders of them under `data.source`: `{{type: image_folder, path: ...}}`")
-_EVENTS = Other("the record of a run", "`dtrain trace {folder}` tells its story")
-_BYTES = Other("binary", "name a recipe: a YAML file")
+_WEIGHTS = FileKind("a file of weights", "a recipe names it under `model.weights`")
+_CODE = FileKind("Python code", "a layer of your own is named by a recipe: `plugins: [{path}]`")
+_PICTURE = FileKind(
+    "a picture", "a recipe names folders of them under `data.source`: `{{type: image_folder, path: ...}}`"
+)
+_EVENTS = FileKind("the record of a run", "`dtrain trace {folder}` prints its events")
+_BYTES = FileKind("binary", "name a recipe: a YAML file")
 BY_NAME = {EVENTS: _EVENTS}
 BY_ENDING = {
     **dict.fromkeys((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq"), _TABLE),
@@ -38,7 +41,7 @@ BY_ENDING = {
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), _DATABASE),
     **dict.fromkeys((".ckpt", ".distcp", ".onnx", ".pt", ".pt2", ".pth", ".safetensors"), _WEIGHTS),
     ".py": _CODE,
-    ".ipynb": Other("a notebook", "in Python a recipe is opened by `declarative_train.load(...)`"),
+    ".ipynb": FileKind("a notebook", "in Python a recipe is opened by `declarative_train.load(...)`"),
 }
 BY_BYTES = {
     b"\x89PNG": _PICTURE,
@@ -47,23 +50,23 @@ BY_BYTES = {
     b"PAR1": _TABLE,
     b"SQLite format 3\0": _DATABASE,
     b"\x93NUMPY": _ARRAYS,
-    b"PK\x03\x04": Other("an archive", "name a recipe: a YAML file"),
-    b"\x1f\x8b": Other("an archive", "name a recipe: a YAML file"),
+    b"PK\x03\x04": FileKind("an archive", "name a recipe: a YAML file"),
+    b"\x1f\x8b": FileKind("an archive", "name a recipe: a YAML file"),
 }
 
 
-def other_kind(path: str, head: bytes) -> Other | None:
-    """What a file is that no recipe can be, by its name and its first bytes; None for one that may be one."""
+def recognize(path: str, head: bytes) -> FileKind | None:
+    """Return the kind of a file that cannot be a recipe, by its name and first bytes; None if it can be one."""
     name = os.path.basename(path)
     found = BY_NAME.get(name) or BY_ENDING.get(os.path.splitext(name)[1].lower())
     found = found or next((each for mark, each in BY_BYTES.items() if head.startswith(mark)), None)
-    if found is None and _is_no_text(head):
+    if found is None and _is_binary(head):
         found = _BYTES
     folder = os.path.dirname(path) or "."
-    return None if found is None else Other(found.what, found.help.format(path=path, folder=folder))
+    return None if found is None else FileKind(found.what, found.help.format(path=path, folder=folder))
 
 
-def _is_no_text(head: bytes) -> bool:
+def _is_binary(head: bytes) -> bool:
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as problem:

@@ -1,7 +1,7 @@
-"""A template that is one `{{ }}` around names, numbers and `+ - * / //` -> its value, without Jinja.
+"""Evaluator of plain templates without Jinja: one `{{ }}` around names, numbers and `+ - * / //`.
 
-Most templates of recipes are no more than that, and importing Jinja takes longer than reading the recipe. The value is
-the one that Jinja gives (a test compares them); whatever is not plain, or goes wrong, is left to Jinja and its words.
+Most templates of recipes are plain, and importing Jinja takes longer than reading the recipe. The values are those of
+Jinja (a test compares them). Any other template, and any error, is left to Jinja and its messages.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-NOT_PLAIN = object()  # stands for a value that only Jinja can find
+NOT_PLAIN = object()  # marks a template that needs Jinja
 
 _OPERAND = r"(?:[A-Za-z]\w*(?:\.[A-Za-z]\w*)*|(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)"
 _PLAIN = re.compile(rf"\{{\{{\s*({_OPERAND}(?:\s*(?://|[-+*/])\s*{_OPERAND})*)\s*\}}\}}", re.ASCII)
 _TOKEN = re.compile(rf"{_OPERAND}|//|[-+*/]", re.ASCII)
-_LEVELS: tuple[dict[str, Callable[[float, float], float]], ...] = (  # what binds closer comes first
+_LEVELS: tuple[dict[str, Callable[[float, float], float]], ...] = (  # higher precedence first
     {"*": operator.mul, "/": operator.truediv, "//": operator.floordiv},
     {"+": operator.add, "-": operator.sub},
 )
 _MOST_BITS = 64  # of an integer, as in the sandbox
-_LONGEST = 1000  # characters of a template or of its value; the sandbox weighs what is longer
+_LONGEST = 1000  # characters of a template or of its value; longer ones are left to the sandbox
 
 
-def plain_value(text: str, names: Mapping[str, object]) -> object:
-    """A number, text, boolean or None; or NOT_PLAIN. Raises what looking up a name raises."""
+def evaluate_plain(text: str, names: Mapping[str, object]) -> object:
+    """Return the value: a number, text, boolean or None; or NOT_PLAIN. Raises the exceptions of looking up a name."""
     tokens = _tokens(text)
     if tokens is None:
         return NOT_PLAIN
@@ -38,9 +38,9 @@ def plain_value(text: str, names: Mapping[str, object]) -> object:
         return NOT_PLAIN
 
 
-@lru_cache(maxsize=1024)  # the copies of a block render the same text over and over
+@lru_cache(maxsize=1024)  # the copies of a block render the same text repeatedly
 def _tokens(text: str) -> tuple[str, ...] | None:
-    """Operands and operators by turns; None when there is more to the template."""
+    """Return operands and operators in turn; None if the template is not plain."""
     found = _PLAIN.fullmatch(text) if len(text) <= _LONGEST else None
     return None if found is None else tuple(_TOKEN.findall(found[1]))
 
@@ -63,14 +63,15 @@ def _is_small(value: object) -> bool:
 
 
 def _number(value: object) -> float:
-    """The value as it is, an integer too. Raises TypeError for any other."""
+    """Return a number unchanged. Raises TypeError for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not _is_small(value):
         raise TypeError
     return value
 
 
 def _result(values: list[float], operators: Sequence[str]) -> float:
-    """Of a sum of products, from left to right. Raises TypeError for one that is too large on its way."""
+    """Return the value of a sum of products, from left to right. Raises TypeError if an intermediate value is too
+    large."""
     for level in _LEVELS:
         results, waiting = values[:1], list[str]()
         for symbol, value in zip(operators, values[1:], strict=True):

@@ -1,4 +1,4 @@
-"""Path of a YAML file -> its text -> nodes that remember their place, or all that is wrong with it."""
+"""Reader of YAML files: path -> text -> nodes with their places, or all mistakes in the text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from declarative_train.source.checks.yaml_values import (
 )
 from declarative_train.source.document import SourceFile
 from declarative_train.source.node import Mapping, Node, Scalar
-from declarative_train.source.other_files import HEAD, other_kind
+from declarative_train.source.other_files import HEAD, recognize
 
 MAX_BYTES = 5_000_000
 
@@ -34,13 +34,14 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]]:
-    """The file, or None and what is wrong with its bytes. Raises OSError when there is no file to read."""
+    """Read a file. Returns None and diagnostics if its bytes are not a recipe. Raises OSError if there is no file to
+    read."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise OSError(0, "it is not an ordinary file")  # reading a pipe or a device might never end
     with open(path, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     first = Span(path, 1, 1, 1, 1)
-    if not data.startswith(_UTF_16) and (other := other_kind(path, data[:HEAD])) is not None:
+    if not data.startswith(_UTF_16) and (other := recognize(path, data[:HEAD])) is not None:
         return None, [not_a_recipe(first, *other)]
     if len(data) > MAX_BYTES:
         return None, [file_too_large(first, path, MAX_BYTES)]
@@ -55,8 +56,8 @@ def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]
         return SourceFile(path, text, role), [not_utf8(span, data[problem.start])]
 
 
-def why(problem: OSError) -> str:
-    """What a message says of a file that cannot be opened."""
+def explain_os_error(problem: OSError) -> str:
+    """Return the reason, for a message, why a file cannot be opened."""
     if isinstance(problem, FileNotFoundError | NotADirectoryError):
         return "is not there"
     if isinstance(problem, IsADirectoryError):
@@ -66,8 +67,8 @@ def why(problem: OSError) -> str:
     return f"cannot be read: {problem.strerror or problem}"
 
 
-def recipes_beside(path: str, typed: str) -> Iterator[str]:
-    """The YAML files in the folder of `path`, named as `typed` would name them."""
+def find_siblings(path: str, typed: str) -> Iterator[str]:
+    """Yield the YAML files in the folder of `path`, spelled like `typed`."""
     folder = Path(path).parent
     try:
         names = sorted(item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml"))
@@ -77,9 +78,9 @@ def recipes_beside(path: str, typed: str) -> Iterator[str]:
         yield os.path.join(os.path.dirname(typed), name)
 
 
-def tree_of(path: str) -> str:
-    """The folder tree that a recipe belongs to: its git repository, else the working directory if the recipe is
-    below it, else its own folder."""
+def find_tree(path: str) -> str:
+    """Return the folder tree of a recipe: its git repository, else the working directory if the recipe is below it,
+    else its own folder."""
     folder = Path(os.path.realpath(path)).parent
     for parent in (folder, *folder.parents):
         if (parent / ".git").exists():
@@ -97,7 +98,7 @@ PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
-    """The mapping of a file, or None when it cannot be read as one. `path` names the text in spans."""
+    """Read the mapping of a file; None if the text is not a mapping. `path` names the text in spans."""
     node, diagnostics = read_value(path, text, num_marks(text))
     if isinstance(node, Mapping) or (diagnostics and node is None):
         return node, diagnostics
@@ -112,7 +113,7 @@ def read_text(path: str, text: str) -> tuple[Mapping | None, list[Diagnostic]]:
 
 
 def read_value(path: str, text: str, begin: int = 0) -> tuple[Node | None, list[Diagnostic]]:
-    """The value that stands in `text` from offset `begin` on; None when there is none, or it cannot be read."""
+    """Read the value in `text` from offset `begin`; None if there is no value or it cannot be read."""
     lines = Lines(path, text)
     broken = [found.start() for found in _FORBIDDEN.finditer(text, begin)]
     mistakes: list[Diagnostic] = []
@@ -123,23 +124,23 @@ def read_value(path: str, text: str, begin: int = 0) -> tuple[Node | None, list[
     while True:
         builder = Builder(lines, begin, repairs)
         try:
-            return _built(builder, working[begin:]), _once(mistakes, builder.diagnostics)
+            return _try_build(builder, working[begin:]), _without_repeats(mistakes, builder.diagnostics)
         except Stop:
-            return None, _once(mistakes, builder.diagnostics)
+            return None, _without_repeats(mistakes, builder.diagnostics)
         except yaml.MarkedYAMLError as error:
-            from declarative_train.source.syntax import explain  # most recipes need no explaining
+            from declarative_train.source.syntax import explain  # only for mistakes
 
             found = explain(error, lines, begin, builder.last_quote, repairs)
         mistakes.append(found.diagnostic)
         limit = MAX_REPAIRS if len(text) < _LONG_TEXT else 2
         if found.repair is None or len(repairs) >= limit or found.repair[0] in repairs:
-            return None, _once(mistakes, builder.diagnostics)
+            return None, _without_repeats(mistakes, builder.diagnostics)
         start, end = found.repair
         repairs[start] = text[start:end]
         working = f"{working[:start]}{'x' * (end - start)}{working[end:]}"
 
 
-def _built(builder: Builder, text: str) -> Node | None:
+def _try_build(builder: Builder, text: str) -> Node | None:
     parser = PARSER(text)
     try:
         return builder.build(parser)
@@ -147,8 +148,8 @@ def _built(builder: Builder, text: str) -> Node | None:
         parser.dispose()
 
 
-def _once(*found: list[Diagnostic]) -> list[Diagnostic]:
-    """Both the parser and the builder may have noticed."""
+def _without_repeats(*found: list[Diagnostic]) -> list[Diagnostic]:
+    """Return the diagnostics without duplicates: parser and builder may report the same mistake."""
     return list(dict.fromkeys(diagnostic for each in found for diagnostic in each))
 
 

@@ -1,10 +1,11 @@
-"""Jinja2, bounded: compiles the text of one template and runs it, never for long and never with much memory.
+"""Bounded Jinja2: compile and run one template within limits of time and memory.
 
-A recipe's templates are expressions: names, operators, inline `if`, filters, a few methods. There are no statements,
-so nothing is repeated and nothing is remembered; what is left for a hostile template are large values, and every
-operator, filter and call is held to a size and to a deadline. Jinja's own sandbox keeps it from Python's insides.
+Templates of a recipe are expressions: names, operators, inline `if`, filters, a few methods. There are no statements,
+so there are no loops and no state. A hostile template can only make large values, so every operator, filter and call is
+checked against a size limit and a deadline. Jinja's own sandbox prevents access to Python internals.
 
-Imported only for a template that is not plain (plain_template.py): importing Jinja takes longer than reading a recipe.
+This module is imported only for a template that is not plain (plain_template.py): importing Jinja takes longer than
+reading a recipe.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from jinja2.sandbox import SandboxedEnvironment
 from declarative_train.core.value_size import excess
 
 MAX_TEXT = 10_000  # characters of a template
-MAX_BRACKETS = 60  # inside each other
-MAX_WEIGHT = 50_000  # characters and items of any value on the way
+MAX_BRACKETS = 60  # nesting depth
+MAX_WEIGHT = 50_000  # characters and items of any intermediate value
 MAX_ITEMS = 10_000  # of a range
 MAX_BITS = 64  # of an integer
 MAX_S = 0.25  # of this thread's time, for one template
@@ -51,11 +52,11 @@ _STATEMENTS = {"If": "{{ a if condition else b }}", "For": "{{ list | map(...) |
 
 
 class TooCostly(Exception):  # noqa: N818 (the name says it)
-    """The template would take too long or too much memory."""
+    """Error of a template that would take too long or too much memory."""
 
 
 class Forbidden(Exception):  # noqa: N818
-    """The template uses a part of Jinja that recipes do not have."""
+    """Error of a template that uses a part of Jinja that recipes do not have."""
 
     def __init__(self, message: str, help: str | None = None) -> None:
         super().__init__(message)
@@ -63,11 +64,11 @@ class Forbidden(Exception):  # noqa: N818
 
 
 class NoValue(Exception):  # noqa: N818
-    """The result is nothing that can stand in a recipe."""
+    """Error of a template whose result is not a value of a recipe."""
 
 
 class NameMissing(Exception):  # noqa: N818
-    """`name` was looked for in `owner` (None: among the names of the template) and is not there."""
+    """Error of a missing name. `owner` is the value that lacks it; None: the names of the template."""
 
     def __init__(self, owner: object, name: object) -> None:
         super().__init__(str(name))
@@ -75,7 +76,7 @@ class NameMissing(Exception):  # noqa: N818
 
 
 class _Missing(StrictUndefined):
-    """A name that is not there: usable with `default` and `is defined`, else a NameMissing."""
+    """Undefined value of Jinja: usable with `default` and `is defined`, otherwise it raises NameMissing."""
 
     __slots__ = ()
 
@@ -86,20 +87,20 @@ class _Missing(StrictUndefined):
 
 
 def weigh(value: object) -> None:
-    """Raises TooCostly for a value of too many characters and items, nested ones too."""
+    """Raise TooCostly for a value with too many characters and items, including nested ones."""
     found = excess(value, most=MAX_WEIGHT, most_bits=MAX_BITS)
     if found is not None:
         raise TooCostly(f"this template makes {found}")
 
 
 class Compiled:
-    """A template ready to run. `is_value`: exactly one `{{ }}`, whose value keeps its type."""
+    """A compiled template. `is_value`: it is exactly one `{{ }}`, whose value keeps its type."""
 
     def __init__(self, environment: Sandbox, template: Template, is_value: bool) -> None:
         self._environment, self._template, self.is_value = environment, template, is_value
 
     def run(self, names: Mapping[str, object]) -> object:
-        """The value. Raises the exceptions above, or whatever the expression itself raises."""
+        """Return the value. Raises the exceptions above, and any exception of the expression itself."""
         with self._environment.clock:
             context = self._template.new_context(dict(names))
             pieces = list(self._template.root_render_func(context))
@@ -111,7 +112,7 @@ class Compiled:
 
 
 class Clock:
-    """The deadline of one template, and of all templates together. Templates may run inside each other: `vars`."""
+    """Deadline of one template, and of all templates together. Templates may run inside each other: `vars`."""
 
     def __init__(self) -> None:
         self._spent_s = 0.0
@@ -133,7 +134,7 @@ class Clock:
 
 
 class Sandbox(SandboxedEnvironment):
-    """Jinja's sandbox with bounds; compile with `read`."""
+    """Jinja's sandbox with limits. Compile with `read`."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
@@ -147,7 +148,7 @@ class Sandbox(SandboxedEnvironment):
         self.globals = {"range": self._bounded(_range)}
 
     def read(self, text: str) -> Compiled:
-        """Raises TemplateSyntaxError, TooCostly, Forbidden."""
+        """Compile a template. Raises TemplateSyntaxError, TooCostly, Forbidden."""
         if len(text) > MAX_TEXT:
             raise TooCostly(f"this template is longer than {MAX_TEXT:,} characters")
         if _depth(text) > MAX_BRACKETS:
@@ -162,7 +163,7 @@ class Sandbox(SandboxedEnvironment):
             return Compiled(self, Template.from_code(self, self.compile(tree), self.globals), value is not None)
         except RecursionError:
             raise TooCostly("this template is nested too deep") from None
-        except SyntaxError as problem:  # of the Python code that Jinja makes: too many levels of anything
+        except SyntaxError as problem:  # in the Python code generated by Jinja: too many nested levels
             raise TooCostly(f"this template is too long or too deep: {problem.msg}") from None
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -173,14 +174,15 @@ class Sandbox(SandboxedEnvironment):
             _check_power(left, right)
         elif operator == "*":
             _check_repetition(left, right)
-        return self._looked_at(super().call_binop(context, operator, left, right))
+        return self._check_clock(super().call_binop(context, operator, left, right))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """`a.b`: the item b of a mapping first, so that a var may be called `items`; else one of a few methods."""
+        """Return `a.b`: the item b of a mapping first, so that a var may be called `items`; else one of a
+        few methods."""
         if isinstance(obj, Mapping) and attribute in obj:
             return obj[attribute]
         if isinstance(obj, Undefined):
-            str(obj)  # raises NameMissing: what has no value has no parts
+            str(obj)  # raises NameMissing if obj is undefined
         if attribute in _METHODS.get(type(obj), ()) or (isinstance(obj, Mapping) and attribute in _METHODS[dict]):
             return self._bounded(getattr(obj, attribute))
         return self.undefined(obj=obj, name=attribute)
@@ -212,15 +214,15 @@ class Sandbox(SandboxedEnvironment):
         return obj(*args, **kwargs)
 
     def _bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, its arguments and its result weighed; iterators become lists."""
-        bounded = functools.partial(self._weighed, function)
+        """Return `function` with checks of the sizes of its arguments and result. Iterators become lists."""
+        bounded = functools.partial(self._call_weighed, function)
         functools.update_wrapper(bounded, function)
         return bounded
 
-    def _weighed(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call_weighed(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         name = getattr(function, "__name__", "").removeprefix("do_")
         given = [each for each in (*args, *kwargs.values()) if isinstance(each, str | list | tuple | dict | int)]
-        receiver = getattr(function, "__self__", None)  # of a method: the text of "a".join
+        receiver = getattr(function, "__self__", None)  # object of a method: the text of "a".join
         given += [receiver] if isinstance(receiver, str | list | tuple | dict) else []
         weigh(given)
         if name in ("replace", "join"):
@@ -229,10 +231,10 @@ class Sandbox(SandboxedEnvironment):
             raise Forbidden("`sum` adds numbers only")
         result = function(*args, **kwargs)
         if isinstance(result, Iterable) and not isinstance(result, str | list | tuple | dict | Undefined):
-            result = list(result)  # not longer than the items it comes from
-        return self._looked_at(result)
+            result = list(result)  # at most as long as its input
+        return self._check_clock(result)
 
-    def _looked_at(self, value: Any) -> Any:
+    def _check_clock(self, value: Any) -> Any:
         self.clock.look()
         if not isinstance(value, Undefined):
             weigh(value)
@@ -240,7 +242,7 @@ class Sandbox(SandboxedEnvironment):
 
 
 def check(tree: nodes.Template) -> None:
-    """Raises Forbidden for what recipes do not have."""
+    """Raise Forbidden for parts of Jinja that recipes do not have."""
     for node in tree.find_all(nodes.Node):
         kind = type(node).__name__
         if isinstance(node, nodes.Stmt) and not isinstance(node, nodes.Output):
@@ -253,7 +255,8 @@ def check(tree: nodes.Template) -> None:
 
 
 def only_value(tree: nodes.Template) -> nodes.Expr | None:
-    """The expression of a template that is exactly one `{{ }}`; a newline at the end is a block scalar's own."""
+    """Return the expression of a template that is exactly one `{{ }}`, else None. A final newline comes from a block
+    scalar and is ignored."""
     parts = [part for node in tree.body for part in (node.nodes if isinstance(node, nodes.Output) else [node])]
     shown = [part for part in parts if not (isinstance(part, nodes.TemplateData) and not part.data.strip("\n"))]
     only = shown[0] if len(shown) == 1 else None
@@ -261,20 +264,20 @@ def only_value(tree: nodes.Template) -> nodes.Expr | None:
 
 
 def plain(value: object) -> object:
-    """The value with lists for tuples. Raises NoValue for what cannot stand in a recipe."""
+    """Return the value with lists for tuples. Raises NoValue for a value that recipes do not have."""
     if isinstance(value, Undefined):
         str(value)  # raises NameMissing
     weigh(value)
-    return _listed(value)
+    return _to_plain(value)
 
 
-def _listed(value: object) -> object:
+def _to_plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str):
         return str(value) if isinstance(value, str) else value
     if isinstance(value, list | tuple):
-        return [_listed(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {str(key): _listed(item) for key, item in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, Undefined):
         str(value)
     if isinstance(value, Mapping):
@@ -313,7 +316,7 @@ def _check_repetition(left: Any, right: Any) -> None:
 
 
 def _check_growth(name: str, lengths: list[int]) -> None:
-    """`replace` and `join` put one text in many places."""
+    """Raise TooCostly for a large result of `replace` or `join`, which repeat a text."""
     most = sorted(lengths, reverse=True)[:2]
     if len(most) == 2 and most[0] * most[1] > MAX_WEIGHT * 20:
         raise TooCostly(f"this `{name}` may make a text of more than {MAX_WEIGHT * 20:,} characters")

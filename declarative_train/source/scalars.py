@@ -1,6 +1,6 @@
-"""What a YAML scalar means, and where its characters stand.
+"""YAML scalars: their values, and the places of their characters.
 
-Meaning follows the YAML 1.2 core schema (https://yaml.org/spec/1.2.2/#103-core-schema), not the 1.1 rules of most
+Values follow the YAML 1.2 core schema (https://yaml.org/spec/1.2.2/#103-core-schema), not the 1.1 rules of most
 parsers: `1e-4` and `.5` are floats, `no` and `1:30` are text, `010` is ten and `0o10` eight.
 """
 
@@ -21,14 +21,14 @@ _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
-_MAX_DIGITS = 300  # a longer run of digits is not a number that anyone trains with; int() refuses 4,300
+_MAX_DIGITS = 300  # a longer run of digits is text; int() refuses 4,300
 _NUMBER_START = frozenset("0123456789+-.")
 
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|\r\n|.)|''", re.DOTALL)
 
 
 def resolve(text: str) -> ScalarValue:
-    """The value of a plain (unquoted) scalar."""
+    """Return the value of a plain (unquoted) scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in _NUMBER_START or len(text) > _MAX_DIGITS:
@@ -45,15 +45,15 @@ def resolve(text: str) -> ScalarValue:
 
 
 def has_leading_zero(text: str) -> bool:
-    """True for `010`, which is 10 here and was 8 under YAML 1.1."""
+    """Return True for `010`, which is 10 here and was 8 in YAML 1.1."""
     return _LEADING_ZERO.fullmatch(text) is not None
 
 
 def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> tuple[Piece, ...]:
-    """Where the characters of `value` stand, given that it was typed at `start` to `end` (inside any quotes).
+    """Return the places of the characters of `value`, which was typed from `start` to `end` (inside any quotes).
 
-    Folding and indentation drop characters, so each run of characters that survives is looked up in the value, from
-    left to right. Empty when the value was typed as it is.
+    Folding and indentation drop characters, so each remaining run of characters is searched in the value, from left to
+    right. Empty if the value is identical to the typed text.
     """
     if lines.text[start:end] == value:
         return ()
@@ -68,7 +68,7 @@ def pieces(lines: Lines, start: int, end: int, value: str, *, escapes: bool) -> 
 
 
 def _runs(raw: str, escapes: bool) -> list[tuple[int, str]]:
-    """Stretches of `raw` that stand in the value as they are: lines without indentation, cut at escapes."""
+    """Return the runs of `raw` that occur in the value unchanged: lines without indentation, cut at escapes."""
     cuts = [0]
     if escapes:
         for escape in _ESCAPE.finditer(raw):

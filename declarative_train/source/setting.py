@@ -1,4 +1,4 @@
-"""`--set a.b=1` -> a mapping that is merged like a file, its spans pointing into the option as it was typed."""
+"""Parser of `--set a.b=1`: option -> a mapping that is merged like a file, with spans in the option as typed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "--set "
 
 
 def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
-    """`option` is what follows `--set`. A part of the path that has dots of its own stands in quotes:
+    """Read the text after `--set`. A part of the path that contains dots is quoted:
     `model.parameters."logits.weight".tie=embed.weight`."""
     text = PREFIX + option
     lines = Lines(text, text)
@@ -42,8 +42,8 @@ def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
     return node, diagnostics
 
 
-def placed_at(key: str, node: Node) -> Mapping | None:
-    """`node` at the dotted path `key`, which is written as behind `--set`; None where that is no path."""
+def wrap_in_path(key: str, node: Node) -> Mapping | None:
+    """Return `node` at the dotted path `key`, in the form of `--set`; None if `key` is not a path."""
     parts, equals = _path(f"{PREFIX}{key}=")
     if parts is None or equals is None or not all(name for _, _, name in parts):
         return None
@@ -54,7 +54,7 @@ def placed_at(key: str, node: Node) -> Mapping | None:
 
 
 def as_option(setting: Mapping) -> str:
-    """What would be typed behind `--set` for it."""
+    """Return the text to type after `--set`."""
     parts, node = list[str](), cast(Node, setting)
     while isinstance(node, Mapping) and len(node.entries) == 1:
         name = node.entries[0].name
@@ -65,14 +65,14 @@ def as_option(setting: Mapping) -> str:
 
 def _value(text: str, begin: int) -> tuple[Node | None, list[Diagnostic]]:
     value = text[begin:].strip()
-    if value.startswith("{{") and value.endswith("}}"):  # the shell has taken the quotes
+    if value.startswith("{{") and value.endswith("}}"):  # the shell has removed the quotes
         start = text.index(value, begin)
         return Scalar(value, value, Lines(text, text).span(start, start + len(value))), []
     return read_value(text, text, begin)
 
 
 def _path(text: str) -> tuple[list[tuple[int, int, str]] | None, int | None]:
-    """Start, end and name of each part, and where the `=` stands; None where there is none."""
+    """Return start, end and name of each part, and the offset of the `=`; (None, None) if this is not a setting."""
     parts: list[tuple[int, int, str]] = []
     start = at = len(PREFIX)
     while at < len(text):
@@ -83,7 +83,7 @@ def _path(text: str) -> tuple[list[tuple[int, int, str]] | None, int | None]:
                 return None, None
             at = close + 1
         elif character in ".=":
-            parts.append((start, at, _unquoted(text[start:at])))
+            parts.append((start, at, _unquote(text[start:at])))
             if character == "=":
                 return parts, at
             start = at = at + 1
@@ -92,7 +92,7 @@ def _path(text: str) -> tuple[list[tuple[int, int, str]] | None, int | None]:
     return None, None
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     if len(part) > 1 and part[0] in "\"'" and part[-1] == part[0]:
         return part[1:-1]
     return part.strip()

@@ -1,8 +1,8 @@
-"""A YAML syntax error -> one diagnostic in plain words, and where the meaning is clear, a repair to read on with.
+"""Explanation of YAML syntax errors: one diagnostic, and a repair to read on with if the meaning is clear.
 
-The parser says where it got stuck, which is often not where the mistake is: an unclosed quote shows at the next quote,
-a missing indentation at the next colon. Each `_after_...` function reads the lines around one kind of error.
-libyaml and PyYAML word their problems differently; both are known here.
+The parser reports the place where it stopped, which is often not the place of the mistake: an unclosed quote shows at
+the next quote, a missing indentation at the next colon. Each method below reads the lines around one kind of error.
+libyaml and PyYAML have different messages; both are known here.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _FALSE_SPACE = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """What is wrong; `repair` is the stretch of the text to be read as one text, as if it were quoted."""
+class Explanation:
+    """A diagnostic. `repair` is the range of the text to read as one text, as if it were quoted."""
 
     diagnostic: Diagnostic
     repair: tuple[int, int] | None = None
@@ -48,9 +48,12 @@ class Explained:
 
 def explain(
     error: yaml.MarkedYAMLError, lines: Lines, shift: int, quote: tuple[int, int] | None, repaired: Collection[int] = ()
-) -> Explained:
-    """`shift` is where in `lines` the parsed text begins; `quote` the last quoted text before the error; `repaired`
-    where repairs begin that were made already."""
+) -> Explanation:
+    """Return the explanation of an error of the parser.
+
+    `shift`: offset in `lines` where the parsed text begins. `quote`: the last quoted text before the error. `repaired`:
+    offsets of repairs that were made already.
+    """
     problem = error.problem or ""
     at = min((error.problem_mark.index if error.problem_mark else 0) + shift, len(lines.text))
     opened = error.context_mark.index + shift if error.context_mark else None
@@ -78,7 +81,7 @@ class _Explainer:
         self.value_end = self.value_start + len(self.value)
         self.character = lines.text[at : at + 1]
 
-    def explain(self) -> Explained:
+    def explain(self) -> Explanation:
         problem = self.problem
         if "unexpected end of stream" in problem and "quoted" in self.context and self.opened is not None:
             return self._unclosed_quote(self.opened, None)
@@ -87,7 +90,7 @@ class _Explainer:
         if "tab" in problem or self.character == "\t":
             return self._tab()
         if self.character == ":" and not self.line[: self.column - 1].strip(" -"):
-            return Explained(empty_key(self._span(self.at, self.at + 1)))
+            return Explanation(empty_key(self._span(self.at, self.at + 1)))
         false_space = self._false_space()
         if false_space is not None:
             return false_space
@@ -107,46 +110,46 @@ class _Explainer:
             and self.opened is not None
             and self.lines.text[self.at + 1 : self.at + 2] in {",", "]", "}"}
         ):
-            key = self.lines.text[self.opened : self.at]  # `{when:, x: 1}`, which YAML 1.2 reads as nothing
-            return Explained(empty_value(self._span(self.opened, self.at), key, None, flow=True))
+            key = self.lines.text[self.opened : self.at]  # `{when:, x: 1}`, an empty value in YAML 1.2
+            return Explanation(empty_value(self._span(self.opened, self.at), key, None, flow=True))
         if "expected ':'" in problem:
             return self._no_colon()
         if "expected key" in problem or "<block end>" in problem or "'-' indicator" in problem:
             return self._after_value()
         if "node content" in problem and self.character in ("]", "}"):
-            return Explained(closes_nothing(self._span(self.at, self.at + 1), self.character))
+            return Explanation(closes_nothing(self._span(self.at, self.at + 1), self.character))
         named = self.key or "-" in self.lead
         if named and self.value and self.value[0] in "*&!%@`|>-" and self.at >= self.value_start - 1:
             first = "a backtick" if self.value[0] == "`" else f"`{self.value[0]}`"
             return self._quote_value(f"begins with {first}")
         return self._plain()
 
-    def _false_space(self) -> Explained | None:
-        """In this line, or in the one above, which ends here."""
+    def _false_space(self) -> Explanation | None:
+        """Look for a false space in this line, or in the line above."""
         for number in (self.number, self.number - 1):
             found = _FALSE_SPACE.search(lexing.without_comment(self.lines.line(number)))
             if found is not None and '"' not in found.string and "'" not in found.string:
                 at = self.lines.starts[number - 1] + found.start()
-                return Explained(no_space(self._span(at, at + 1), found[0]))
+                return Explanation(no_space(self._span(at, at + 1), found[0]))
         return None
 
     # --- one kind of mistake each -------------------------------------------------------------------------------
 
-    def _unclosed_quote(self, start: int, closed_on: int | None) -> Explained:
+    def _unclosed_quote(self, start: int, closed_on: int | None) -> Explanation:
         line, _ = self.lines.place(start)
         end = self.lines.starts[line - 1] + len(self.lines.line(line))
-        return Explained(unclosed_quote(self._span(start, end), self.lines.text[start], closed_on))
+        return Explanation(unclosed_quote(self._span(start, end), self.lines.text[start], closed_on))
 
     def _lines_of_quote(self) -> int:
         assert self.quote is not None
         return self.lines.place(self.quote[1])[0] - self.lines.place(self.quote[0])[0] + 1
 
-    def _escape(self) -> Explained:
+    def _escape(self) -> Explanation:
         at = self.lines.text.rfind("\\", self.start, self.at + 1)
         at = self.at if at < 0 else at
-        return Explained(wrong_escape(self._span(at, at + 2), self.lines.text[at : at + 2]))
+        return Explanation(wrong_escape(self._span(at, at + 2), self.lines.text[at : at + 2]))
 
-    def _tab(self) -> Explained:
+    def _tab(self) -> Explanation:
         tabs = []
         for number in range(1, len(self.lines) + 1):
             line = self.lines.line(number)
@@ -155,10 +158,10 @@ class _Explainer:
                 start = self.lines.starts[number - 1]
                 tabs.append(self._span(start + line.index("\t"), start + line[:blank].rindex("\t") + 1))
         if not tabs:  # a tab between `-` and what follows
-            return Explained(tab_in_indentation(self._span(self.at, self.at + 1), ()))
-        return Explained(tab_in_indentation(tabs[0], tabs[1:]))
+            return Explanation(tab_in_indentation(self._span(self.at, self.at + 1), ()))
+        return Explanation(tab_in_indentation(tabs[0], tabs[1:]))
 
-    def _template(self) -> Explained | None:
+    def _template(self) -> Explanation | None:
         lines = [self.number]
         if self.opened is not None and "flow" in self.context:
             lines.append(self.lines.place(self.opened)[0])
@@ -169,12 +172,12 @@ class _Explainer:
             if known:
                 begin, end = known[-1]
                 text = line[begin:end]
-                diagnostic = unquoted_template(self._span(start + begin, start + end), text, lexing.quoted(text))
-                return Explained(diagnostic, (start + begin, start + end))
+                diagnostic = unquoted_template(self._span(start + begin, start + end), text, lexing.quote(text))
+                return Explanation(diagnostic, (start + begin, start + end))
         return None
 
     def _template_place(self, line: str, begin: int, end: int) -> tuple[int, int] | None:
-        """The value that the template at `begin` to `end` is part of; None in a plain text, where it is no trouble."""
+        """Return the value around the template at `begin` to `end`; None in a plain text, where it is allowed."""
         _, _, offset, value = lexing.entry(line)
         if value[:2] == "{{" and begin == offset:
             return offset, offset + len(value)
@@ -184,28 +187,28 @@ class _Explainer:
             end += 1
         return lexing.flow_value(line, begin)[0], len(line[:end].rstrip())
 
-    def _after_document(self) -> Explained:
+    def _after_document(self) -> Explanation:
         end = self.start + len(self.line)
         above = next((self.lines.line(n) for n in range(self.number - 1, 0, -1) if self._content(n)), "")
         if above.startswith(("...", "---")) or self.line.startswith("---"):
-            return Explained(several_documents(self._span(self.at, end)))
+            return Explanation(several_documents(self._span(self.at, end)))
         if self.character in ("]", "}"):
-            return Explained(closes_nothing(self._span(self.at, self.at + 1), self.character))
+            return Explanation(closes_nothing(self._span(self.at, self.at + 1), self.character))
         message = "text goes on after the end of the file's outermost value"
-        return Explained(yaml_syntax(self._span(self.at, end), message, "indent it into the mapping, or take it out"))
+        return Explanation(yaml_syntax(self._span(self.at, end), message, "indent it into the mapping, or take it out"))
 
-    def _in_brackets(self) -> Explained:
+    def _in_brackets(self) -> Explanation:
         assert self.opened is not None
         opened, bracket = self.opened, self.lines.text[self.opened]
         line, _ = self.lines.place(opened)
         if self.character and self.character in "]}":
             span = self._span(self.at, self.at + 1)
-            return Explained(wrong_bracket(span, self.character, self._span(opened, opened + 1), bracket))
+            return Explanation(wrong_bracket(span, self.character, self._span(opened, opened + 1), bracket))
         first_indent = len(self.lines.line(line)) - len(self.lines.line(line).lstrip())
         indent = len(self.line) - len(self.line.lstrip())
         if not self.character or (self.number > line and indent <= first_indent):
             end = self.lines.starts[line - 1] + len(lexing.without_comment(self.lines.line(line)))
-            return Explained(unclosed_bracket(self._span(opened, max(end, opened + 1)), bracket))
+            return Explanation(unclosed_bracket(self._span(opened, max(end, opened + 1)), bracket))
         if self.character in "[{":
             begin, end = lexing.flow_value(self.line, self.column - 1)
             if begin < self.column - 1:
@@ -213,14 +216,14 @@ class _Explainer:
                 diagnostic = unquoted_text(
                     self._span(self.start + begin, self.start + end),
                     f"contains `{self.character}` inside `{bracket}`",
-                    lexing.quoted(text),
+                    lexing.quote(text),
                 )
-                return Explained(diagnostic, (self.start + begin, self.start + end))
+                return Explanation(diagnostic, (self.start + begin, self.start + end))
         return self._missing_comma(bracket)
 
-    def _missing_comma(self, bracket: str) -> Explained:
+    def _missing_comma(self, bracket: str) -> Explanation:
         word = self.at
-        if self.character == ":":  # the key before the colon is what the comma is missing before
+        if self.character == ":":  # the missing comma belongs before the key of this colon
             while word > self.start and not self.lines.text[word - 1].isspace():
                 word -= 1
         end = word
@@ -228,10 +231,12 @@ class _Explainer:
             end += 1
         before = len(self.lines.text[:word].rstrip())
         text = self.lines.text[word:end] or self.character
-        return Explained(missing_comma(self._span(word, max(end, word + 1)), text, bracket, self._span(before, before)))
+        return Explanation(
+            missing_comma(self._span(word, max(end, word + 1)), text, bracket, self._span(before, before))
+        )
 
-    def _colon(self) -> Explained:
-        """A `: ` where no key can stand: the second of its line, or below a key that has its value."""
+    def _colon(self) -> Explanation:
+        """Explain a `: ` where a key is not allowed: the second of its line, or below a key that has its value."""
         first_colon = self.start + len(self.lead) + len(self.key)
         if self.key and self.at > first_colon + 1:
             return self._quote_value("contains `: `")
@@ -243,27 +248,27 @@ class _Explainer:
         lead, key, _, value = lexing.entry(text)
         place = self.lines.starts[above - 1] + len(lead)
         if not key and lexing.KEY_WITHOUT_SPACE.fullmatch(value):
-            return Explained(missing_space(self._span(place, place + len(value)), value))
+            return Explanation(missing_space(self._span(place, place + len(value)), value))
         if not key and len(lead) == len(self.lead):
-            return Explained(missing_colon(self._span(place, place + len(value)), value))
+            return Explanation(missing_colon(self._span(place, place + len(value)), value))
         end = place + len(lexing.without_comment(text[len(lead) :]))
         shown = self.lines.text[place:end]
-        return Explained(below_a_value(name, self.key, self._span(place, end), shown))
+        return Explanation(below_a_value(name, self.key, self._span(place, end), shown))
 
-    def _no_colon(self) -> Explained:
-        """A line among keys that has no `: `; the error stands where the next key begins."""
+    def _no_colon(self) -> Explanation:
+        """Explain a line among keys that has no `: `; the parser reports the place of the next key."""
         start = self.at if self.opened is None else self.opened
         number, column = self.lines.place(start)
         text = lexing.without_comment(self.lines.line(number)[column - 1 :])
         span = self._span(start, start + max(len(text), 1))
         if lexing.KEY_WITHOUT_SPACE.fullmatch(text):
-            return Explained(missing_space(span, text))
+            return Explanation(missing_space(span, text))
         if text[:1] in ("*", "&", "!"):
-            return Explained(unquoted_text(span, f"begins with `{text[0]}`", lexing.quoted(text)))
-        return Explained(missing_colon(span, text))
+            return Explanation(unquoted_text(span, f"begins with `{text[0]}`", lexing.quote(text)))
+        return Explanation(missing_colon(span, text))
 
-    def _after_value(self) -> Explained:
-        """Something stands where the mapping or list should go on or end."""
+    def _after_value(self) -> Explanation:
+        """Explain text where the mapping or list should continue or end."""
         blank = len(self.line) - len(self.line.lstrip())
         if self.column - 1 <= blank:
             return self._indentation()
@@ -272,24 +277,24 @@ class _Explainer:
             if first in "\"'":
                 end = self.value_start + lexing.close_quote(self.value, 0)
                 if self.at >= end:
-                    return Explained(text_after_quote(self._span(self.at, self.value_end), first))
+                    return Explanation(text_after_quote(self._span(self.at, self.value_end), first))
             if self.character in ("]", "}") and self.at == self.value_end - 1:
-                return Explained(closes_nothing(self._span(self.at, self.at + 1), self.character))
+                return Explanation(closes_nothing(self._span(self.at, self.at + 1), self.character))
             if first in "*&![{":
                 return self._quote_value(f"begins with `{first}`")
         return self._plain()
 
-    def _indentation(self) -> Explained:
+    def _indentation(self) -> Explanation:
         end = self.start + len(self.line)
         item = self.character == "-"
         found = self.column - 1
         wanted = self._open_columns()
         if any(column == found for column, _ in wanted):
-            return Explained(item_among_keys(self._span(self.at, end), item))
-        return Explained(fits_no_line(self._span(self.at, end), found, tuple(wanted)))
+            return Explanation(item_among_keys(self._span(self.at, end), item))
+        return Explanation(fits_no_line(self._span(self.at, end), found, tuple(wanted)))
 
     def _open_columns(self) -> list[tuple[int, str]]:
-        """The columns in which the mappings and lists that are open above this line began, innermost first."""
+        """Return the start columns of the mappings and lists that are open above this line, innermost first."""
         wanted: list[tuple[int, str]] = []
         limit = 1 << 30
         for number in range(self.number - 1, 0, -1):
@@ -307,18 +312,20 @@ class _Explainer:
                 break
         return wanted
 
-    def _quote_value(self, what: str) -> Explained:
+    def _quote_value(self, what: str) -> Explanation:
         span = self._span(self.value_start, self.value_end)
-        return Explained(unquoted_text(span, what, lexing.quoted(self.value)), (self.value_start, self.value_end))
+        return Explanation(unquoted_text(span, what, lexing.quote(self.value)), (self.value_start, self.value_end))
 
-    def _plain(self) -> Explained:
+    def _plain(self) -> Explanation:
         found = self.problem.replace("did not find expected", "expected").replace("<block end>", "the next key")
         end = max(self.at + 1, min(self.value_end, self.start + len(self.line)))
         if self.character:
             span = self._span(self.at, end)
         else:
             span = self._span(max(self.at - 1, 0), self.at)
-        return Explained(yaml_syntax(span, f"this is not YAML: {found}", "check quotes, brackets and indentation here"))
+        return Explanation(
+            yaml_syntax(span, f"this is not YAML: {found}", "check quotes, brackets and indentation here")
+        )
 
     def _content(self, number: int) -> bool:
         text = self.lines.line(number).strip()

@@ -1,8 +1,8 @@
-"""Nodes with `{{ }}` in their scalars -> nodes with values, each at the place where its template was typed.
+"""Renderer of templates: nodes with `{{ }}` in their scalars -> nodes with values at the same places.
 
-A scalar that is exactly one `{{ }}` takes the value as it is, a list or mapping too; any other template gives a text,
-which is never parsed again. Keys are never templates. Compiled templates are kept: the copies of a repeated block
-render the same text over and over.
+A scalar that is exactly one `{{ }}` takes the value itself, also a list or mapping. Any other template gives a text,
+which is not parsed again. Keys are never templates. Compiled templates are cached, because the copies of a repeated
+block render the same text.
 """
 
 from __future__ import annotations
@@ -13,35 +13,37 @@ from operator import is_
 from typing import TYPE_CHECKING
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.core.secrets import in_texts, take_made, taken
+from declarative_train.core.secrets import in_texts, record_derived, used_variables
 from declarative_train.core.span import Span
 from declarative_train.source.checks.templates import circular_vars
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template, scalars
-from declarative_train.source.plain_template import NOT_PLAIN, plain_value
-from declarative_train.source.template_names import FAILED, Circle, FailedBefore, Names, Values, to_lists
+from declarative_train.source.plain_template import NOT_PLAIN, evaluate_plain
+from declarative_train.source.template_names import FAILED, CircularVars, FailedVar, TemplateNames, VarValues, to_lists
 
 if TYPE_CHECKING:
     from declarative_train.source.sandbox import Compiled, Sandbox
 
 
 class Templates:
-    """Renders nodes. One per recipe: what all its templates together may cost is bounded too.
+    """Renderer of nodes; one for each recipe, so that the total cost of its templates is bounded too.
 
-    `failed` are the places of the scalars that could not be rendered and so stand for nothing: whatever a later check
-    says of such a place is an echo.
+    `failed`: places of the scalars that could not be rendered. Any later diagnostic at such a place only repeats that
+    failure.
     """
 
     def __init__(self) -> None:
         self.failed: set[Span] = set()
-        self._names: tuple[MappingABC[str, object], Names] | None = None  # the last: as given, as seen
+        self._names: tuple[MappingABC[str, object], TemplateNames] | None = (
+            None  # the last ones: as given, and as used by templates
+        )
         self._sandbox: Sandbox | None = None
         self._compiled: dict[str, Compiled] = {}
 
     def render(self, node: Node, names: MappingABC[str, object]) -> tuple[Node, list[Diagnostic]]:
-        """`node` with every template below it rendered; one that fails stays as it is, and is reported.
+        """Return `node` with every template below it rendered. A template that fails stays unrendered and is reported.
 
-        `names` are what templates may use: `vars`, `env`, in a block `params`, under a repeat `index`. Sequences may
-        be tuples; templates see lists.
+        `names` are the names that templates may use: `vars`, `env`, in a block `params`, under a repeat `index`.
+        Sequences may be tuples; templates get lists.
         """
         diagnostics: list[Diagnostic] = []
         return self._node(node, names, diagnostics), diagnostics
@@ -65,32 +67,32 @@ class Templates:
 
     def _scalar(self, scalar: Scalar, names: MappingABC[str, object], diagnostics: list[Diagnostic]) -> Node:
         if self._names is None or self._names[0] is not names:
-            self._names = (names, Names(names))
+            self._names = (names, TemplateNames(names))
         listed = self._names[1]
         try:
             return from_value(self._value(scalar.text, listed), scalar.span, scalar)
         except MemoryError:
             raise
-        except Exception as problem:  # whatever a template may raise is the template's mistake
+        except Exception as problem:  # any exception is a mistake in the template
             self.failed.add(scalar.span)
-            if isinstance(problem, Circle):
+            if isinstance(problem, CircularVars):
                 diagnostics.append(circular_vars(scalar.span, problem.chain))
             elif not _is_echo(problem):
-                from declarative_train.source.explaining import explain  # most templates need no explaining
+                from declarative_train.source.explaining import explain  # only for mistakes
 
                 diagnostics.append(explain(problem, scalar, listed))
             return scalar
 
     def _value(self, text: str, names: MappingABC[str, object]) -> object:
-        reads = taken.num_reads
-        value = plain_value(text, names)
+        reads = used_variables.num_reads
+        value = evaluate_plain(text, names)
         if value is NOT_PLAIN:
             compiled = self._compiled.get(text)
             if compiled is None:
                 compiled = self._compiled[text] = self._environment().read(text)
             value = compiled.run(names)
-        if taken.num_reads > reads:
-            in_texts(take_made, value)
+        if used_variables.num_reads > reads:
+            in_texts(record_derived, value)
         return value
 
     def _environment(self) -> Sandbox:
@@ -102,13 +104,14 @@ class Templates:
 
 
 def _is_of_chats(entry: Entry) -> bool:
-    """A template of dialogues, which is rendered for each of them: recipes have no statements."""
+    """Return whether a template formats dialogues. It is rendered for each of them, not here: recipes have no
+    statements."""
     value = entry.value
     return entry.name == "template" and isinstance(value, Scalar) and "{%" in value.text
 
 
 def from_value(value: object, span: Span, template: Scalar) -> Node:
-    """The nodes of a rendered value, all at the template's place."""
+    """Return the nodes of a rendered value, all at the place of the template."""
     if isinstance(value, list | tuple):
         return Sequence(tuple(from_value(item, span, template) for item in value), span)
     if isinstance(value, dict):
@@ -122,28 +125,28 @@ def from_value(value: object, span: Span, template: Scalar) -> Node:
 
 
 def render_vars(root: Mapping, env: MappingABC[str, str]) -> tuple[dict[str, object], list[Diagnostic]]:
-    """The values of the section `vars` of a recipe; vars may use other vars and `env`. One that fails is left out,
-    with a diagnostic; so is one that needs it, silently."""
+    """Return the values of the section `vars` of a recipe; vars may use other vars and `env`. A var that fails is left
+    out with a diagnostic; a var that uses it is left out without one."""
     section = root.get("vars")
     if not isinstance(section, Mapping):
         return {}, []
     variables = _Variables(section, env)
     for name in variables:
         variables.resolve(name)
-    values = Values((name, value) for name, value in variables.known.items() if value is not FAILED)
+    values = VarValues((name, value) for name, value in variables.known.items() if value is not FAILED)
     values.from_env = frozenset(variables.from_env)
     values.failed = frozenset(section_name for section_name in variables if section_name not in values)
     return values, variables.diagnostics
 
 
 def _is_echo(problem: Exception) -> bool:
-    """True when a template fails only because a var that it uses has failed."""
+    """Return whether a template fails only because a var in it has failed."""
     owner, name = getattr(problem, "owner", None), getattr(problem, "name", None)
-    return isinstance(problem, FailedBefore) or (isinstance(owner, Values) and name in owner.failed)
+    return isinstance(problem, FailedVar) or (isinstance(owner, VarValues) and name in owner.failed)
 
 
 class _Variables(MappingABC[str, object]):
-    """`vars` while it is rendered: a var is rendered when it is asked for first."""
+    """Section `vars` during rendering: each var is rendered on first access."""
 
     def __init__(self, section: Mapping, env: MappingABC[str, str]) -> None:
         self.known: dict[str, object] = {}
@@ -164,31 +167,31 @@ class _Variables(MappingABC[str, object]):
         return name in self._entries
 
     def __getitem__(self, name: str) -> object:
-        """Raises Circle when the value needs itself, FailedBefore when it has none."""
+        """Return the value of a var. Raises CircularVars if it needs itself, FailedVar if it has no value."""
         if name not in self._entries:
             raise KeyError(name)
         if name in self._open:
-            raise Circle([*self._open[self._open.index(name) :], name])
+            raise CircularVars([*self._open[self._open.index(name) :], name])
         value = self.resolve(name)
         if value is FAILED:
-            raise FailedBefore(name)
-        taken.num_reads += name in self.from_env
+            raise FailedVar(name)
+        used_variables.num_reads += name in self.from_env
         return value
 
     def resolve(self, name: str) -> object:
         if name not in self.known:
             self._open.append(name)
-            reads = taken.num_reads
+            reads = used_variables.num_reads
             node, found = self._templates.render(self._entries[name].value, {"vars": self, "env": self._env})
             self._open.pop()
             self.diagnostics += found
             failed = any(_is_left(scalar) for scalar in scalars(node))
             self.known[name] = FAILED if failed else to_lists(node)
-            if taken.num_reads > reads:
+            if used_variables.num_reads > reads:
                 self.from_env.add(name)
         return self.known[name]
 
 
 def _is_left(scalar: Scalar) -> bool:
-    """A template that was not rendered."""
+    """Return whether a scalar is a template that was not rendered."""
     return scalar.template is None and isinstance(scalar.value, str) and is_template(scalar.value)

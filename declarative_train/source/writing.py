@@ -1,4 +1,4 @@
-"""Plain values -> YAML text that `read_text` takes for the same values again."""
+"""YAML writer for plain values: `read_text` reads the same values back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from declarative_train.source.scalars import resolve
 
-_PLAIN = re.compile(r"[A-Za-z0-9_./][\w./%+-]*(?: [\w./%+-]+)*", re.ASCII)  # what no quotes are needed for
-_OF_OTHERS = frozenset({"yes", "no", "on", "off", "y", "n"})  # texts here; YAML 1.1 takes them for true and false
+_PLAIN = re.compile(r"[A-Za-z0-9_./][\w./%+-]*(?: [\w./%+-]+)*", re.ASCII)  # text that needs no quotes
+_OF_OTHERS = frozenset({"yes", "no", "on", "off", "y", "n"})  # text here; true and false in YAML 1.1
 _LONGEST = 112  # characters of a mapping that is written on one line
 
 
 def flow(value: object) -> str:
-    """On one line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{flow(str(key))}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, str):
@@ -29,7 +29,7 @@ def flow(value: object) -> str:
 
 
 def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
-    """A mapping with a line for each entry; what is short, below the second level, stands on one line."""
+    """Yield the lines of a mapping, one for each entry. Short values below the second level are on one line."""
     indent = "  " * depth
     for key, value in data.items():
         name = flow(str(key))
@@ -46,5 +46,5 @@ def lines(data: Mapping[str, object], depth: int = 0) -> Iterator[str]:
 
 
 def _is_tall(value: Mapping[str, object]) -> bool:
-    """A mapping of mappings, each of which has a line of its own."""
+    """Return whether all values of a mapping are mappings, so that each gets its own line."""
     return all(isinstance(item, Mapping) for item in value.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train.app.main import main
-from declarative_train.core.secrets import taken
+from declarative_train.core.secrets import used_variables
 
 SECRET = "s3cr3t-0001"
 RECIPE = """
@@ -63,7 +63,7 @@ def test_a_run_shows_no_value_and_needs_all(
     assert sorted(in_files(folder, SECRET.upper())) == plans
     assert {Path(path).stat().st_mode & 0o777 for path in plans} == {0o600}
 
-    taken.__init__()  # type: ignore[misc]
+    used_variables.__init__()  # type: ignore[misc]
     monkeypatch.setenv("A_COLUMN", "price_2")
     assert main(["run", "plan.json"]) == 3
     assert "other values in the environment, which decide what it computes: `A_TOKEN`, `A_COLUMN`" in (

@@ -24,7 +24,7 @@ sweep plan.json                             1  the file is a plan, not a recipe
 data show plan.json                         1  the file is a plan, not a recipe
 trace plan.json                             1  the file is a plan, not a recipe
 trace plan.json --values                    1  the file is a plan, not a recipe
-trace RUN/events.jsonl                      1  `dtrain trace RUN` tells its story
+trace RUN/events.jsonl                      1  `dtrain trace RUN` prints its events
 lint RUN/run.json                           1  the record of a run
 plan recipe.yaml --with plan.json           1  the file is a plan, not a recipe
 plan recipe.yaml --diff t.csv               1  the file is a table

@@ -17,7 +17,7 @@ from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS, arrow_conversion
 from declarative_train.components.datasets.arrow_conversion import ConvertedTable
 from declarative_train.files.errors import SourceError
-from declarative_train.files.open_files import skipping
+from declarative_train.files.open_files import skip_bad_rows
 
 
 @pytest.fixture(autouse=True)
@@ -209,7 +209,7 @@ def test_another_type_in_a_later_block_is_named_or_left_out(tmp_path: Path) -> N
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(SourceError, match=r"`x` changes from number to string in row 121 of .*a\.jsonl"):
         opened("jsonl", path)
-    with skipping(True):
+    with skip_bad_rows(True):
         table = opened("jsonl", path)
     assert [place.split(" of ")[0] for place, _ in table.skipped] == ["row 121", "row 122", "row 151"]
     assert table.read(["n"], slice(118, 122))["n"].tolist() == [118, 119, 122, 123]
@@ -363,7 +363,7 @@ def test_bad_rows_are_left_out_and_the_others_keep_their_numbers(tmp_path: Path)
     rows[251] = "1,2"
     (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
     for kind in ("jsonl", "csv"):
-        with skipping(True):
+        with skip_bad_rows(True):
             table = opened(kind, tmp_path / f"a.{kind}")
         assert table.num_rows == 299
         assert [place.split(" of ")[0] for place, _ in table.skipped] == ["row 251"]

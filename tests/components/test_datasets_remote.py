@@ -22,7 +22,7 @@ from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.tar import TarDataset
-from declarative_train.core.secrets import take_variable
+from declarative_train.core.secrets import record_variable
 from declarative_train.data.opened import record
 from declarative_train.files import remote
 from declarative_train.files.errors import SourceError
@@ -207,11 +207,11 @@ def test_a_value_of_the_environment_in_a_url_is_announced_once(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (server.folder / "t0ken-1.csv").write_text("x\n1\n")
-    take_variable("A_TOKEN", "t0ken-1")
+    record_variable("A_TOKEN", "t0ken-1")
     for _ in range(2):
         opened("csv", f"{server.address}/t0ken-1.csv")
     host = server.address.removeprefix("http://")
-    wanted = f"dtrain: {host} is sent the value of `A_TOKEN`, of which the recipe makes a URL\n"
+    wanted = f"dtrain: {host} receives the value of `A_TOKEN`, which the recipe puts into a URL\n"
     assert capsys.readouterr().err == wanted
     with pytest.raises(SourceError, match=r"there is no file http://[^/]*/\{\{ env\.A_TOKEN \}\}2\.csv"):
         opened("csv", f"{server.address}/t0ken-12.csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.core.duration import UNITS, Duration, meant_duration, parse_duration
+from declarative_train.core.duration import UNITS, Duration, interpret_duration, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_seconds() -> None:
     ],
 )
 def test_what_another_form_means(text: str, wanted: tuple[str, ...], meant: str | None) -> None:
-    found = meant_duration(text, wanted)
+    found = interpret_duration(text, wanted)
     assert (None if found is None else str(found)) == meant

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from declarative_train.core.secrets import (
+    list_variables,
     masked,
     names_in,
-    take_made,
-    take_variable,
-    taken_variables,
+    record_derived,
+    record_variable,
     variables_in,
     with_names,
     with_values,
@@ -62,14 +62,14 @@ def test_what_a_template_makes_of_the_environment_is_masked(
 
 
 def test_names_are_put_back_from_the_environment_of_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_variable("A_TOKEN", "s3cret")
-    take_variable("A_LONGER", "s3cret-and-more")
-    take_variable("OF_A_NAME", "A_TOKEN")
+    record_variable("A_TOKEN", "s3cret")
+    record_variable("A_LONGER", "s3cret-and-more")
+    record_variable("OF_A_NAME", "A_TOKEN")
     text = "s3cret, s3cret-and-more, A_TOKEN and 's3cretly'"
     named = with_names(text)
     assert named == "{{ env.A_TOKEN }}, {{ env.A_LONGER }}, {{ env.OF_A_NAME }} and '{{ env.A_TOKEN }}ly'"
     assert names_in(named) == ["A_TOKEN", "A_LONGER", "OF_A_NAME"]
-    for name, value in taken_variables():
+    for name, value in list_variables():
         monkeypatch.setenv(name, value)
     assert with_values(named) == text
     monkeypatch.delenv("A_TOKEN")
@@ -77,13 +77,13 @@ def test_names_are_put_back_from_the_environment_of_the_reader(monkeypatch: pyte
 
 
 def test_a_url_keeps_neither_password_nor_key_nor_value() -> None:
-    take_variable("A_TOKEN", "s3cret")
+    record_variable("A_TOKEN", "s3cret")
     assert masked("http://me:s3cret@host/s3cret.csv?sig=s3cret") == "http://***@host/{{ env.A_TOKEN }}.csv?sig=***"
 
 
 def test_variables_are_found_by_their_values(tmp_path: Path) -> None:
-    take_variable("A_TOKEN", "s3cret")
-    take_made("S3CRET")
+    record_variable("A_TOKEN", "s3cret")
+    record_derived("S3CRET")
     assert variables_in("http://host/s3cret") == ["A_TOKEN"]
     assert variables_in("http://host/S3CRET") == ["a variable of the environment"]
     assert variables_in("http://host/") == []

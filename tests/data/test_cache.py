@@ -114,7 +114,7 @@ def test_statistics_are_measured_once(tmp_path: Path, spec: Spec, monkeypatch: p
 
 
 def test_the_cache_is_bounded_and_may_be_damaged(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [files_cache.place_of("kind", number) for number in range(8)]
+    places = [files_cache.cache_path("kind", number) for number in range(8)]
     monkeypatch.setenv("DTRAIN_CACHE_GB", "4.5e-6")
     for number, place in enumerate(places):
         files_cache.save(place, "x" * 998)
@@ -128,5 +128,5 @@ def test_the_cache_is_bounded_and_may_be_damaged(cache: Path, monkeypatch: pytes
     Path(str(places[7])).write_text("{")
     assert files_cache.load(places[7]) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    files_cache.save(files_cache.place_of("kind", 1), 1)
-    assert files_cache.load(files_cache.place_of("kind", 1)) is None
+    files_cache.save(files_cache.cache_path("kind", 1), 1)
+    assert files_cache.load(files_cache.cache_path("kind", 1)) is None

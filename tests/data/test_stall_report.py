@@ -25,7 +25,7 @@ from declarative_train.data.prefetch import ahead, by_workers
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 from declarative_train.data.stall_report import PATIENCE
-from declarative_train.files.file_activity import Doing, Slots, turn_to
+from declarative_train.files.file_activity import ActivitySlots, FileActivity, set_file
 
 AWAKE = threading.Event()  # ends threads that are stuck
 
@@ -51,9 +51,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def stuck_at(name: str, pause_s: float) -> Callable[[int], int]:
     def make(number: int) -> int:
-        turn_to(f"part-{number}.parquet")
+        set_file(f"part-{number}.parquet")
         if number == 3:
-            turn_to(name)
+            set_file(name)
             AWAKE.wait(pause_s)
         return number
 
@@ -91,7 +91,7 @@ def test_a_read_that_never_ends_ends_the_run(told: list[str], way: Way, who: str
 def test_reading_file_after_file_is_no_standstill(told: list[str]) -> None:
     def make(number: int) -> int:
         for piece in range(10):
-            turn_to(f"part-{piece}.parquet")
+            set_file(f"part-{piece}.parquet")
             time.sleep(0.2)
         return number
 
@@ -142,10 +142,10 @@ def test_the_file_of_a_window_is_named(
 
 
 def test_a_slot_takes_any_name() -> None:
-    slots = Slots(2)
+    slots = ActivitySlots(2)
     assert slots.of(0) is None
     for path in ("ä\u20ac.parquet", "x" * 5000, "\U0001f600" * 3000, None):
-        slots._write(1, Doing(path, 2.5, "a thread" if path else None))
+        slots._write(1, FileActivity(path, 2.5, "a thread" if path else None))
         found = slots.of(1)
         assert found is not None
         assert found[0] == os.getpid()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.source.merge import Merger, MergeRules, orders_that_changed
+from declarative_train.source.merge import Merger, MergeRules, find_changed_orders
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, find, to_value
 from declarative_train.source.reader import read_text
 
@@ -229,6 +229,6 @@ def test_a_mapping_that_reaches_into_a_list() -> None:
 def test_orders_that_changed() -> None:
     base, _ = merge("graph: {a: 1, b: 2}\nother: {x: 1}\n")
     final, _ = merge("graph: {a: 1, b: 2}\nother: {x: 1}\n", "graph: {a: null, c: 3}\n")
-    assert orders_that_changed(base, final) == {("graph",): ("a", "b")}
+    assert find_changed_orders(base, final) == {("graph",): ("a", "b")}
     same, _ = merge("graph: {a: 1, b: 2}\nother: {x: 1}\n", "graph: {a: 5}\n")
-    assert orders_that_changed(base, same) == {}
+    assert find_changed_orders(base, same) == {}

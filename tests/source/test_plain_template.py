@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from declarative_train.source.plain_template import NOT_PLAIN, plain_value
+from declarative_train.source.plain_template import NOT_PLAIN, evaluate_plain
 from declarative_train.source.sandbox import NameMissing, Sandbox
 
 NAMES: dict[str, object] = {
@@ -44,7 +44,7 @@ def test_what_is_plain_is_what_jinja_gives() -> None:
     sandbox = Sandbox()
     num_plain = 0
     for template in templates():
-        found = plain_value(template, NAMES)
+        found = evaluate_plain(template, NAMES)
         if found is NOT_PLAIN:
             continue
         num_plain += 1
@@ -80,7 +80,7 @@ def test_what_is_plain_is_what_jinja_gives() -> None:
     ],
 )
 def test_the_rest_is_left_to_jinja(template: str) -> None:
-    assert plain_value(template, NAMES) is NOT_PLAIN
+    assert evaluate_plain(template, NAMES) is NOT_PLAIN
 
 
 def test_what_looking_a_name_up_raises_is_raised() -> None:
@@ -89,7 +89,7 @@ def test_what_looking_a_name_up_raises_is_raised() -> None:
             raise NameMissing(None, name)
 
     with pytest.raises(NameMissing):
-        plain_value("{{ vars.a }}", {"vars": Names(a=1)})
+        evaluate_plain("{{ vars.a }}", {"vars": Names(a=1)})
 
 
 def test_plain_templates_do_not_import_jinja() -> None:

@@ -59,7 +59,7 @@ def test_a_duplicate_key_keeps_the_first() -> None:
     text = "a:\n  b: 1\n  c: 2\n  b: 3\n"
     diagnostic = the_one(text)
     assert diagnostic.code == "Y003"
-    assert diagnostic.message == "`b` stands twice in this mapping, first on line 2"
+    assert diagnostic.message == "`b` is written twice in this mapping, first on line 2"
     assert str(diagnostic.span) == "a.yaml:4:3"
     assert str(diagnostic.related[0].span) == "a.yaml:2:3"
     assert value(text) == {"a": {"b": 1, "c": 2}}
@@ -69,7 +69,7 @@ def test_an_empty_value_names_the_key_that_stands_beside_it() -> None:
     diagnostic = the_one("model:\n  graph:\n  hidden: {type: linear}\n")
     assert diagnostic.code == "Y009"
     assert str(diagnostic.span) == "a.yaml:2:3"
-    assert diagnostic.message == "`graph` has no value: `hidden` on line 3 stands beside it, not inside"
+    assert diagnostic.message == "`graph` has no value: `hidden` on line 3 is next to it, not inside"
     assert diagnostic.related[0].span.line == 3
 
 
@@ -204,7 +204,7 @@ def test_a_file_that_is_no_mapping() -> None:
 def test_control_characters_are_said_once_and_read_over() -> None:
     diagnostic = the_one("a: x\x00y\nb: \x1b[31m\n")
     assert diagnostic.code == "Y017"
-    assert diagnostic.message == "the character U+0000 cannot stand in YAML, and 1 more in this file"
+    assert diagnostic.message == "the character U+0000 is not allowed in YAML, and 1 more in this file"
     assert str(diagnostic.span) == "a.yaml:1:5"
     assert value("a: x\x00y\n") == {"a": "x\N{REPLACEMENT CHARACTER}y"}
     assert [code for code, _ in said("a: \ud800\n")] == ["Y017"]

@@ -50,8 +50,8 @@ CASES = {
     "too far left": ("a:\n    b: 1\n  c: 2\n", "Y008", "3:3-7", "indented by 2 spaces, which fits no line", None),
     "item too far left": ("a:\n  - b: 1\n    c: 2\n   d: 3\n", "Y008", "4:4-8", "indented by 3 spaces", None),
     "key among items": ("a:\n- b\nc\n- d: 1\n", "Y026", "3:1-2", "`c` is not a key", None),
-    "item among keys": ("a: 1\n- b\n", "Y008", "2:1-4", "a list item (`- `) stands among the keys", None),
-    "key in a list": ("- a\nb: 1\n", "Y008", "2:1-5", "a key stands among the items of a list", None),
+    "item among keys": ("a: 1\n- b\n", "Y008", "2:1-4", "a list item (`- `) is among the keys", None),
+    "key in a list": ("- a\nb: 1\n", "Y008", "2:1-5", "a key is among the items of a list", None),
     "no space": ("a:\n  b:3\n  c: 4\n", "Y022", "2:3-6", "a space is missing after the `:`", None),
     "no space, first": ("b:3\nc: 4\n", "Y022", "1:1-4", "a space is missing after the `:`", None),
     "no space, alone": ("a:\n  b:3\n", "Y022", "2:3-6", "a space is missing after the `:`", {"a": "b:3"}),
@@ -83,7 +83,7 @@ def test_one_mistake_one_line(name: str, pure: bool, monkeypatch: pytest.MonkeyP
 
 def test_help_says_where_a_line_could_stand() -> None:
     _, (diagnostic,) = read_text("a.yaml", "a:\n    b: 1\n  c: 2\n")
-    assert diagnostic.help == "indent it by 4 to stand beside `b` on line 2 or 0 to stand beside `a` on line 1"
+    assert diagnostic.help == "indent it by 4 to align with `b` on line 2 or 0 to align with `a` on line 1"
 
 
 def test_fixes_quote_what_was_meant() -> None:

@@ -91,9 +91,9 @@ def lint_recipe(
         diagnostics += planner.compile(loaded.recipe, offline=True, tracer=LateTracer())[1]
     read = texts_of(loaded)
     if any(item.fixes for item in diagnostics):
-        from declarative_train.core.diagnostics.fixes import placed
+        from declarative_train.core.diagnostics.fixes import locate_fixes
 
-        diagnostics = placed(diagnostics, read)
+        diagnostics = locate_fixes(diagnostics, read)
     if any("dtrain:" in text for text in read.values()):
         from declarative_train.core.diagnostics.suppress import suppress  # which few recipes need
 

@@ -19,7 +19,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.render import FORMATS, Selection, render
 
 if TYPE_CHECKING:
-    from declarative_train.core.diagnostics.fixes import Fixed
+    from declarative_train.core.diagnostics.fixes import FixResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +158,7 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
 
 def mend(
     linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
-) -> tuple[Fixed, Linted]:
+) -> tuple[FixResult, Linted]:
     """(the files edited until nothing is left to mend, what is still wrong with them); nothing is written."""
     from declarative_train.core.diagnostics import fixes
 
@@ -174,7 +174,7 @@ def mend(
         for path, text in linted.texts.items()
         if is_on_disk(path, text) or (args.diff and path == STDIN_NAME)
     }
-    return fixes.mend(linted.diagnostics, texts, lint_again, unsafe=args.unsafe_fixes), last
+    return fixes.fix_until_stable(linted.diagnostics, texts, lint_again, unsafe=args.unsafe_fixes), last
 
 
 def is_on_disk(path: str, text: str) -> bool:
@@ -182,13 +182,13 @@ def is_on_disk(path: str, text: str) -> bool:
     return Path(path).is_file() and Path(path).read_bytes() == text.encode("utf-8", "surrogatepass")
 
 
-def write(mended: Fixed) -> None:
+def write(mended: FixResult) -> None:
     for path, text in mended.texts.items():
         Path(path).write_bytes(text.encode("utf-8"))
     print(f"mended {mended.count}", file=sys.stderr)
 
 
-def show_diff(linted: Linted, mended: Fixed) -> None:
+def show_diff(linted: Linted, mended: FixResult) -> None:
     from declarative_train.core.diagnostics.fixes import unified_diff
 
     if not mended.texts and linted.diagnostics:

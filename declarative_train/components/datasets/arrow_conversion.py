@@ -19,7 +19,7 @@ from declarative_train.components.datasets.arrow import place_among
 from declarative_train.components.datasets.arrow_files import ArrowFormat
 from declarative_train.components.datasets.block_table import BlockTable
 from declarative_train.core.amounts import amount
-from declarative_train.files.cache import is_at, is_locked, limit_bytes, make_room, place_of, stamp, used
+from declarative_train.files.cache import cache_path, is_at, is_locked, limit_bytes, make_room, mark_used, stamp
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import open_file, packing, shown, size_bytes, skips_bad_rows
 
@@ -114,7 +114,7 @@ def converted(files: Sequence[str], kind: str, options: object, schema_of: Schem
     stamps = [stamp(path) for path in files]
     if any(each is None for each in stamps):
         return None
-    place = place_of("converted", kind, list(files), stamps, options, skips_bad_rows(), ending="arrow")
+    place = cache_path("converted", kind, list(files), stamps, options, skips_bad_rows(), ending="arrow")
     if place is None or not _can_write(os.path.dirname(place)):
         return None
     lost = False
@@ -123,7 +123,7 @@ def converted(files: Sequence[str], kind: str, options: object, schema_of: Schem
         if held is None:
             _convert_alone(files, stamps, place, schema_of, batches)
             continue
-        used(place)
+        mark_used(place)
         try:
             return ConvertedTable(files, place, held)
         except (SourceError, KeyError, ValueError) as error:  # what is kept was cut off: made again
@@ -228,7 +228,7 @@ def _convert(
             nothing = pa.RecordBatch.from_pylist([], schema=schema)
             writer.write_batch(nothing, custom_metadata={_ABOUT: about.encode()})
         for path, before in zip(files, stamps, strict=True):
-            if stamp(path, anew=True) != before:
+            if stamp(path, refresh=True) != before:
                 raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
         size = os.path.getsize(part)
         os.replace(part, place)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.secrets import masked
-from declarative_train.files.cache import Stamp, load, place_of, save, stamp
+from declarative_train.files.cache import Stamp, cache_path, load, save, stamp
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import OpenFiles, by_piece, local_path, shown
 
@@ -179,7 +179,7 @@ class Footers:
         self._files = files
         self._opened = opened
         self._form = form
-        self._place = place_of(form.kind, list(files))
+        self._place = cache_path(form.kind, list(files))
         before = load(self._place) or {"files": {}}
         found: dict[str, Any] = {}
         self._is_new = len(before["files"]) != len(files)
@@ -200,7 +200,7 @@ class Footers:
                 check_same_columns(files[0], names, path, found[path]["names"])
         self.rows: list[list[int]] = [found[path]["rows"] for path in files]
         stamps = [found[path]["stamp"] for path in files]
-        self.fingerprint = None if None in stamps else place_of(form.kind, list(files), stamps)
+        self.fingerprint = None if None in stamps else cache_path(form.kind, list(files), stamps)
 
     def _stamp(self, path: str) -> Stamp | None:
         try:

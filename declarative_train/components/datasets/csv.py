@@ -22,7 +22,7 @@ from declarative_train.components.datasets.arrow_conversion import (
     unpacked,
 )
 from declarative_train.components.datasets.files_dataset import FilesDataset
-from declarative_train.core.names import distinct
+from declarative_train.core.names import check_unique_names
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import check_beginning, packing, shown, skips_bad_rows
 
@@ -61,11 +61,11 @@ class CsvDataset(FilesDataset):
     type: Literal["csv"] = "csv"
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     """What stands between two values."""
-    columns: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(distinct)] | None = None
+    columns: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(check_unique_names)] | None = None
     """Names of the columns of files that have no header line."""
     decimal: Literal[".", ","] = "."
     """What stands before the fraction of a number: `,` in many European files."""
-    missing_values: Annotated[tuple[str, ...], AfterValidator(distinct)] = ()
+    missing_values: Annotated[tuple[str, ...], AfterValidator(check_unique_names)] = ()
     """More words that stand for a missing value, such as `?` or `-`."""
 
     def open(self) -> Table:

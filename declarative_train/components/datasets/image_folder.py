@@ -12,7 +12,7 @@ from pydantic import Field
 from declarative_train.components.data import Column, Dataset, Table
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, objects, read_bytes, shown
-from declarative_train.files.remote_folder import files_below, read_all
+from declarative_train.files.remote_folder import list_files, read_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -125,7 +125,7 @@ def _table_of(root: str, found: Iterable[str]) -> FilesTable:
 
 def remote_pictures(root: str) -> Iterator[str]:
     """Paths below a folder of another machine, by the rules of `pictures_in`. Raises SourceError."""
-    for name in files_below(root.rstrip("/")):
+    for name in list_files(root.rstrip("/")):
         is_hidden = any(part.startswith(".") for part in name.split("/"))
         if not is_hidden and os.path.splitext(name)[1].lower() in ENDINGS:
             yield name

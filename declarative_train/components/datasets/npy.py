@@ -26,7 +26,7 @@ from declarative_train.files.open_files import (
     by_piece,
     check_beginning,
     local_path,
-    mapped_bytes,
+    map_bytes,
     open_file,
     shown,
 )
@@ -94,7 +94,7 @@ class ArrayTable(Table):
 
     def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, Stored | str]]) -> None:
         self.files = tuple(files)
-        self._maps = OpenFiles(mapped_bytes)
+        self._maps = OpenFiles(map_bytes)
         self._kept: dict[tuple[int, str], np.ndarray] = {}
         self._checked: set[tuple[int, str]] = set()
         self._starts = [0]

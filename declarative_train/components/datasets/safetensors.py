@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Literal
 from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.files_dataset import FilesDataset
 from declarative_train.core.amounts import counted
-from declarative_train.files.cache import place_of, stamp
+from declarative_train.files.cache import cache_path, stamp
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
     expand,
     local_path,
-    mapped_bytes,
+    map_bytes,
     read_bytes,
     shown,
     size_bytes,
 )
-from declarative_train.files.safetensors_header import Place, read_places
+from declarative_train.files.safetensors_header import TensorPlace, read_places
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +67,7 @@ class SafetensorsTable(Table):
         from declarative_train.components.datasets.arrow import check_same_columns
 
         self.files = tuple(files)
-        self._maps = OpenFiles(mapped_bytes)
+        self._maps = OpenFiles(map_bytes)
         self._places = [_places(path) for path in files]
         first, self._starts = self._places[0], [0]
         left_out: dict[str, str] = {}
@@ -93,7 +93,7 @@ class SafetensorsTable(Table):
         blocks = [np.arange(start, stop, step) for start, stop in pairwise(self._starts)]
         self.blocks = np.concatenate([*blocks, [self.num_rows]]).astype(np.int64)
         stamps = [stamp(path) for path in files]
-        self.fingerprint = None if None in stamps else place_of("safetensors", list(files), stamps)
+        self.fingerprint = None if None in stamps else cache_path("safetensors", list(files), stamps)
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         return sum(_row_bytes(self._places[0][name]) for name in columns) * self.num_rows
@@ -155,7 +155,7 @@ class SafetensorsTable(Table):
         return place(self.files, self._starts, row)
 
 
-def _places(path: str) -> dict[str, Place]:
+def _places(path: str) -> dict[str, TensorPlace]:
     """Raises SourceError."""
     try:
         found = read_places(lambda start, stop: read_bytes(path, start, stop), size_bytes(path))
@@ -169,7 +169,7 @@ def _places(path: str) -> dict[str, Place]:
     return found
 
 
-def _left_out(places: Mapping[str, Place], num_rows: int) -> dict[str, str]:
+def _left_out(places: Mapping[str, TensorPlace], num_rows: int) -> dict[str, str]:
     found = {}
     for name, place in places.items():
         if place.dtype not in _DTYPES:
@@ -181,7 +181,7 @@ def _left_out(places: Mapping[str, Place], num_rows: int) -> dict[str, str]:
     return found
 
 
-def _row_bytes(place: Place) -> int:
+def _row_bytes(place: TensorPlace) -> int:
     import numpy as np
 
     return prod(place.shape[1:]) * np.dtype(_DTYPES[place.dtype]).itemsize
@@ -200,5 +200,5 @@ def _values(stored: np.ndarray, dtype: str) -> np.ndarray:
     return (stored.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else stored
 
 
-def _kind(place: Place) -> str:
+def _kind(place: TensorPlace) -> str:
     return f"{place.dtype} of ({', '.join(map(str, place.shape[1:]))})"

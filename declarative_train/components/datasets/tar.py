@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.files_dataset import FilesDataset, Paths
-from declarative_train.files.cache import Stamp, load, place_of, save, stamp
+from declarative_train.files.cache import Stamp, cache_path, load, save, stamp
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import (
     OpenFiles,
@@ -90,7 +90,7 @@ class TarTable(Table):
             if each is not None and local_path(path) is not None:
                 self._opened.expect(path, int(each[0]), int(each[1]))  # from here on it may not change
         self._stamps = stamps
-        self.fingerprint = None if None in stamps else place_of("tar", list(files), stamps)
+        self.fingerprint = None if None in stamps else cache_path("tar", list(files), stamps)
         about = load(self.fingerprint)
         if about is None:
             about = [self._about(number) for number in range(len(files))]
@@ -243,7 +243,7 @@ def _index_of(path: str, stamped: Stamp | None) -> Made:
         message = f"{shown(path)} is packed, and its files cannot be read where they lie"
         raise SourceError("unreadable", message, help="unpack it to a `.tar`: pictures are packed already")
     local = local_path(path)
-    kept = None if stamped is None else place_of("tar", path if local is None else os.path.realpath(local), *stamped)
+    kept = None if stamped is None else cache_path("tar", path if local is None else os.path.realpath(local), *stamped)
     if (index := load(kept)) is not None:
         return index[0], index[1]
     try:

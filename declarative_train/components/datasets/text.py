@@ -15,7 +15,7 @@ from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
     local_path,
-    mapped_bytes,
+    map_bytes,
     read_bytes,
     shown,
     size_bytes,
@@ -79,7 +79,7 @@ class ByteTable(Table):
         self.columns = {"tokens": Column("tokens", "uint8", (), 256)}
         self._paths = [path for path, _ in sized]
         self._starts = [0, *accumulate(size for _, size in sized)]
-        self._mapped = OpenFiles(mapped_bytes)
+        self._mapped = OpenFiles(map_bytes)
         self.num_rows = self._starts[-1]
         stretches = [np.arange(start, stop, _STRETCH) for start, stop in pairwise(self._starts)]
         self.blocks = np.concatenate([*stretches, [self.num_rows]]).astype(np.int64)

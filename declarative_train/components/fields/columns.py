@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Field
-from declarative_train.core.names import distinct
+from declarative_train.core.names import check_unique_names
 from declarative_train.core.tensor_spec import Interval
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
     if exclude is not None and columns is None:
         raise ValueError("`exclude` takes columns out of `columns`, and there is none")
     if isinstance(exclude, tuple):
-        distinct(exclude)
+        check_unique_names(exclude)
     if (column is None) == (columns is None):
         both = column is not None
         raise ValueError("give `column` or `columns`, not both" if both else "say which `column` or `columns` it holds")
@@ -103,7 +103,7 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
     if columns is not None and not columns:
         raise ValueError("`columns` names no column")
     if isinstance(columns, tuple):
-        distinct(columns)
+        check_unique_names(columns)
 
 
 def parse_cut(rows: str | int | None) -> slice | int | None:

@@ -1,4 +1,4 @@
-"""A diagnostic: one thing that is wrong with a recipe, where, and one hint."""
+"""Diagnostic: one mistake in a recipe, its place, and one hint."""
 
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -9,26 +9,28 @@ from declarative_train.core.span import Span
 class Severity(StrEnum):
     ERROR = "error"
     WARNING = "warning"
-    UNVERIFIED = "needs verification"  # no file can tell: a remote schema, a plugin's shapes, the newest run
+    UNVERIFIED = (
+        "needs verification"  # depends on more than local files: a remote schema, a plugin's shapes, the newest run
+    )
 
 
 Basis = Literal["all files", "data.fields", "plugins"]
-"""What a diagnostic may take for known: every file of a recipe, the names of its fields, the layers of its plugins."""
+"""Facts that a diagnostic may depend on: all files of a recipe, the names of its fields, the layers of its plugins."""
 
 
 class Related(NamedTuple):
-    """Another place that is part of the mistake: `512 comes from here`."""
+    """Another place that belongs to the mistake, with its own message: `512 comes from here`."""
 
     span: Span
     message: str
 
 
 class Fix(NamedTuple):
-    """An edit that mends the mistake.
+    """An edit that corrects the mistake.
 
-    `safe`: the plan provably stays the same or, where an error leaves no plan, nothing else can have been meant.
-    `replaces`: the word that must stand at the span, bare or in quotes; where it was made by a template, an option or
-    an alias there is nothing to edit (see `fixes.placed`).
+    `safe`: the plan provably stays the same or, if an error prevents a plan, no other correction is possible.
+    `replaces`: the word that the text must have at the span, bare or in quotes. If a template, an option or an alias
+    produced the value, there is no such word, and no edit is made (see `fixes.locate_fixes`).
     """
 
     span: Span
@@ -38,10 +40,11 @@ class Fix(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """`message` is lower case, says what was found and what was wanted; `help` is one hint, without that word.
+    """One mistake. `message` is lower case and gives what was found and what was expected; `help` is one hint, without
+    the word `help`.
 
-    `fixes` are applied together or not at all. `rests_on`: what this holds for only where it could be read; where it
-    could not, this is an echo of that mistake, and is left out.
+    `fixes` are applied together or not at all. `rests_on`: the fact that this diagnostic depends on. If the fact could
+    not be read, the diagnostic only repeats that failure and is dropped.
     """
 
     code: str

@@ -1,7 +1,7 @@
-"""Fixes -> edited texts, untouched to the byte elsewhere, and their difference.
+"""Fixes: make the edits in the texts, byte for byte the same elsewhere, and show the difference.
 
-The edits of one diagnostic are made together or not at all; of edits that overlap, the first in the text is made and
-the others wait for the next pass over the edited text.
+The edits of one diagnostic are made together or not at all. If edits overlap, the first one in the text is made and the
+others wait for the next pass over the edited text.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.core.diagnostics.lines import Lines
 
-_BARE = re.compile(r"[A-Za-z_][\w./-]*")  # what YAML reads as text without quotes, but for the words below
+_BARE = re.compile(r"[A-Za-z_][\w./-]*")  # YAML reads this as text without quotes, except the words below
 _WORDS = frozenset({"true", "false", "null"})
-_Key = tuple[str, str, int, str]  # what a diagnostic is known by before and after an edit
+_Key = tuple[str, str, int, str]  # identity of a diagnostic before and after an edit
 MOST_PASSES = 100  # a fix may uncover the next mistake
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """`texts`: the edited texts only. `fixed`: the diagnostics whose edits were made."""
+class FixResult:
+    """Texts after fixes. `texts`: only the edited ones. `fixed`: the diagnostics whose edits were made."""
 
     texts: Mapping[str, str]
     fixed: tuple[Diagnostic, ...]
@@ -39,7 +39,7 @@ class _Edit:
     replacement: str
 
     def meets(self, other: _Edit) -> bool:
-        """True when the order of the two edits would matter."""
+        """Return whether the order of the two edits would matter."""
         if self == other:
             return False
         if self.start == self.end or other.start == other.end:
@@ -47,19 +47,22 @@ class _Edit:
         return self.start < other.end and other.start < self.end
 
 
-def placed(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
-    """The diagnostics with fixes that stand on what was typed: one that replaces a word is narrowed to that word, or
-    taken away with the others of its diagnostic where the text says something else."""
+def locate_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> list[Diagnostic]:
+    """Return the diagnostics with fixes that match the source text.
+
+    A fix that replaces a word is narrowed to that word. If the text has another word there, all fixes of that
+    diagnostic are dropped.
+    """
     lines = {path: Lines(path, text) for path, text in texts.items()}
-    return [_placed(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
+    return [_locate_fixes_of(each, lines) if any(fix.replaces for fix in each.fixes) else each for each in diagnostics]
 
 
-def _placed(diagnostic: Diagnostic, lines: Mapping[str, Lines]) -> Diagnostic:
-    found = [fix if fix.replaces is None else _on_its_word(fix, lines.get(fix.span.path)) for fix in diagnostic.fixes]
+def _locate_fixes_of(diagnostic: Diagnostic, lines: Mapping[str, Lines]) -> Diagnostic:
+    found = [fix if fix.replaces is None else _locate_word(fix, lines.get(fix.span.path)) for fix in diagnostic.fixes]
     return diagnostic._replace(fixes=() if None in found else tuple(fix for fix in found if fix is not None))
 
 
-def _on_its_word(fix: Fix, lines: Lines | None) -> Fix | None:
+def _locate_word(fix: Fix, lines: Lines | None) -> Fix | None:
     word, new = fix.replaces or "", fix.replacement
     if lines is None or fix.span.line != fix.span.end_line:
         return None
@@ -76,9 +79,12 @@ def _on_its_word(fix: Fix, lines: Lines | None) -> Fix | None:
     return None
 
 
-def apply_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, unsafe: bool = False) -> Fixed:
-    """Make the safe edits, or with `unsafe` all of them. `texts` are the sources by path, line breaks as in the file;
-    an edit of a text that is not among them (an option, a file that was not read) is left out."""
+def apply_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, unsafe: bool = False) -> FixResult:
+    """Make the safe edits, or with `unsafe` all of them.
+
+    `texts` are the sources by path, with their own line breaks. Edits of a text that is not among them (an option, a
+    file that was not read) are not made.
+    """
     lines = {path: Lines(path, text) for path, text in texts.items() if not path.startswith("--")}
     made: dict[str, list[_Edit]] = {}
     fixed: list[Diagnostic] = []
@@ -92,18 +98,21 @@ def apply_fixes(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, 
             if edit not in made.setdefault(path, []):
                 made[path].append(edit)
         fixed.append(diagnostic)
-    return Fixed({path: _edited(texts[path], edits) for path, edits in made.items()}, tuple(fixed))
+    return FixResult({path: _apply_edits(texts[path], edits) for path, edits in made.items()}, tuple(fixed))
 
 
-def mend(
+def fix_until_stable(
     diagnostics: Iterable[Diagnostic],
     texts: Mapping[str, str],
     lint: Callable[[Mapping[str, str]], list[Diagnostic]],
     *,
     unsafe: bool = False,
-) -> Fixed:
-    """Edit and lint again until nothing is left to mend. Edits that do not do away with what they were made for, or
-    that leave a text which cannot be read, are taken back; `lint` is asked last about the texts that are returned."""
+) -> FixResult:
+    """Edit and lint in turn until no fix is left.
+
+    Edits are undone if their diagnostic remains or if the text can no longer be read. The last call of `lint` is for
+    the returned texts.
+    """
     texts, found, fixed = dict(texts), list(diagnostics), list[Diagnostic]()
     before, hopeless, alone = dict(texts), set[_Key](), False
     for _ in range(MOST_PASSES):
@@ -122,7 +131,7 @@ def mend(
         if made.count == 1:
             hopeless.add(_key(made.fixed[0]))
         alone = True
-    return Fixed({path: text for path, text in texts.items() if text != before[path]}, tuple(fixed))
+    return FixResult({path: text for path, text in texts.items() if text != before[path]}, tuple(fixed))
 
 
 def _key(diagnostic: Diagnostic) -> _Key:
@@ -130,7 +139,7 @@ def _key(diagnostic: Diagnostic) -> _Key:
 
 
 def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: Iterable[Diagnostic]) -> bool:
-    """Whether one of `fixed` is still there, or an edit of what could be read cannot be read any more."""
+    """Return whether a diagnostic of `fixed` remains, or whether a readable text became unreadable."""
     old, new = Counter(map(_key, before)), Counter(map(_key, after))
     if any(new[_key(each)] >= old[_key(each)] for each in fixed):
         return True
@@ -139,7 +148,7 @@ def _is_worse(fixed: Iterable[Diagnostic], before: Iterable[Diagnostic], after: 
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """The change as `diff -u` shows it, lines with the breaks they have."""
+    """Return the change in the format of `diff -u`. Lines keep their line breaks."""
     from difflib import unified_diff as changes  # which most lints do not need
 
     lines = changes(_lines(before), _lines(after), fromfile=f"a/{path}", tofile=f"b/{path}")
@@ -147,7 +156,7 @@ def unified_diff(path: str, before: str, after: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Cut at `\\n` only: `splitlines` cuts at form feeds and separators too."""
+    r"""Split at `\n` only: `splitlines` also splits at form feeds and separators."""
     parts = text.split("\n")
     lines = [f"{part}\n" for part in parts[:-1]]
     return [*lines, parts[-1]] if parts[-1] else lines
@@ -163,7 +172,7 @@ def _edit(fix: Fix, lines: Lines) -> _Edit:
     return _Edit(start, max(lines.offset(span.end_line, span.end_column), start), fix.replacement)
 
 
-def _edited(text: str, edits: Iterable[_Edit]) -> str:
+def _apply_edits(text: str, edits: Iterable[_Edit]) -> str:
     for edit in sorted(edits, key=lambda each: (each.start, each.end), reverse=True):
         text = text[: edit.start] + edit.replacement + text[edit.end :]
     return text

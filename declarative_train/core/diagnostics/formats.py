@@ -1,5 +1,5 @@
-"""Diagnostics for other programs: JSON, GitHub workflow commands, JUnit XML, and SARIF 2.1.0 for code scanning services
-(https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html)."""
+"""Formats of diagnostics for other programs: JSON, GitHub workflow commands, JUnit XML, and SARIF 2.1.0 for code
+scanning services (https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def json_text(diagnostics: Sequence[Diagnostic]) -> str:
-    """An object with `version`; it grows when a key changes its meaning or goes away, not when one is added."""
+    """Return the diagnostics as a JSON object. Its `version` increases when a key changes its meaning or is removed,
+    not when a key is added."""
     counts = Counter(str(diagnostic.severity) for diagnostic in diagnostics)
     document = {
         "version": JSON_VERSION,
@@ -56,7 +57,7 @@ def _place(span: Span) -> dict[str, object]:
 
 
 def github(diagnostics: Iterable[Diagnostic]) -> str:
-    """Workflow commands, which GitHub shows at the line of a pull request.
+    """Return workflow commands, which GitHub shows at the lines of a pull request.
     https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands"""
     lines = []
     for diagnostic in diagnostics:
@@ -67,21 +68,24 @@ def github(diagnostics: Iterable[Diagnostic]) -> str:
             values["endColumn"] = max(span.end_column, span.column)
         else:
             values["endLine"] = span.end_line
-        properties = ",".join(f"{key}={_escaped(str(value), ':,')}" for key, value in values.items())
+        properties = ",".join(f"{key}={_escape(str(value), ':,')}" for key, value in values.items())
         message = diagnostic.message if diagnostic.help is None else f"{diagnostic.message}\nhelp: {diagnostic.help}"
-        lines.append(f"::{_GITHUB[diagnostic.severity]} {properties}::{_escaped(message)}\n")
+        lines.append(f"::{_GITHUB[diagnostic.severity]} {properties}::{_escape(message)}\n")
     return "".join(lines)
 
 
-def _escaped(text: str, also: str = "") -> str:
+def _escape(text: str, also: str = "") -> str:
     for character in "%\r\n" + also:
         text = text.replace(character, f"%{ord(character):02X}")
     return text
 
 
 def junit(diagnostics: Sequence[Diagnostic], texts: Mapping[str, str]) -> str:
-    """A suite for each file; each of its errors is a failed case, what is not an error a skipped one (a failure would
-    stop what lint lets pass), and a file without any a passed case."""
+    """Return JUnit XML with one suite for each file.
+
+    An error is a failed case. Any other diagnostic is a skipped case, because a failure would stop a pipeline that lint
+    lets pass. A file without diagnostics is a passed case.
+    """
     by_path: dict[str, list[Diagnostic]] = {path: [] for path in texts if not path.startswith("--")}
     for diagnostic in diagnostics:
         by_path.setdefault(diagnostic.span.path, []).append(diagnostic)
@@ -172,7 +176,7 @@ def _result(diagnostic: Diagnostic, rule_index: int) -> dict[str, object]:
 
 
 def _is_option(path: str) -> bool:
-    """`--set a=1` and standard input are not files."""
+    """Return whether a path is an option (`--set a=1`) or standard input, which are not files."""
     return path.startswith(("--", "<"))
 
 
@@ -208,4 +212,4 @@ def _fix(help: str | None, fixes: Sequence[Fix]) -> dict[str, object]:
         }
         for path in paths
     ]
-    return {"description": {"text": help or "mend it"}, "artifactChanges": changes}
+    return {"description": {"text": help or "fix it"}, "artifactChanges": changes}

@@ -1,4 +1,4 @@
-"""Diagnostics that are shown (`--select`, `--ignore`), in the order of a reader, as the text of a format."""
+"""Renderer of diagnostics: choose the codes (`--select`, `--ignore`), sort by place, write in one format."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
     from declarative_train.core.diagnostics.rules import Rule
 
 
-_READING = ("Y", "M", "T")  # what these find leaves nothing at its place for later stages to judge
+_READING = ("Y", "M", "T")  # codes of the reader: an error of these leaves no value that later checks could judge
 
 
 def arrange(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Sorted by place and code; the same text at the same place once, echoes left out."""
+    """Return the diagnostics sorted by place and code, without duplicates and echoes."""
     unique = {(d.code, d.span, d.message): d for d in diagnostics}
     kept = without_echoes(unique.values())
     return sorted(kept, key=lambda d: (d.span, d.code, d.message))
 
 
 def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return the diagnostics without those that only repeat an error of reading the same value."""
     everything = list(diagnostics)
     broken: dict[str, list[Span]] = {}
     for diagnostic in everything:
@@ -37,7 +38,7 @@ def without_echoes(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
-    """True when its place is that of a broken value, or is a value of one line with a broken part inside."""
+    """Return whether a diagnostic is at the place of a broken value, or at a one-line value that contains one."""
     span = diagnostic.span
     if span.line != span.end_line:
         return False
@@ -50,9 +51,10 @@ def _is_echo(diagnostic: Diagnostic, broken: Iterable[Span]) -> bool:
 
 
 class Selection(NamedTuple):
-    """Prefixes; the longest one that fits a code decides, and `ignore` wins when both are equally long.
+    """Prefixes of codes to show. The longest prefix that matches a code decides; `ignored` wins over an equally long
+    one in `selected`.
 
-    Nothing selected means everything.
+    An empty `selected` selects everything.
     """
 
     selected: tuple[str, ...] = ()
@@ -60,7 +62,7 @@ class Selection(NamedTuple):
 
     @classmethod
     def parse(cls, *, select: str = "", ignore: str = "") -> Selection:
-        """From the words of the options: codes or prefixes, with commas or blanks between."""
+        """Read the texts of the options: codes or prefixes, separated by commas or blanks."""
         return cls(_prefixes(select), _prefixes(ignore))
 
     def takes(self, code: str) -> bool:
@@ -69,7 +71,7 @@ class Selection(NamedTuple):
         return unwanted < wanted if self.selected else unwanted < 0
 
     def unknown(self, codes: Iterable[str]) -> tuple[str, ...]:
-        """The prefixes that fit none of `codes`: misspelt ones."""
+        """Return the prefixes that match none of `codes`."""
         known = list(codes)
         given = dict.fromkeys((*self.selected, *self.ignored))
         return tuple(prefix for prefix in given if not any(code.startswith(prefix) for code in known))
@@ -93,10 +95,12 @@ def render(
     color: bool = False,
     rules: Mapping[str, Rule] | None = None,
 ) -> str:
-    """The diagnostics, sorted by place. `texts` are the sources by the path that spans name them with; a source that is
-    not among them is read from the disk, an option such as `--set a=1` is its own text. `rules` describe the codes
-    (SARIF shows them)."""
-    arranged = [_masked(diagnostic) for diagnostic in arrange(diagnostics)]
+    """Return the diagnostics, sorted by place, as text in `format`.
+
+    `texts` are the sources by the path in spans. A source that is missing there is read from the disk; an option such
+    as `--set a=1` is its own text. `rules` describe the codes (for SARIF).
+    """
+    arranged = [_mask_diagnostic(diagnostic) for diagnostic in arrange(diagnostics)]
     if format == "full":
         return text.full(arranged, _Sources(texts), color=color)
     if format == "concise":
@@ -114,15 +118,15 @@ def render(
     raise ValueError(f"there is no format `{format}`: use one of {', '.join(FORMATS)}")
 
 
-def _masked(diagnostic: Diagnostic) -> Diagnostic:
-    """Return a diagnostic without secrets in its words."""
+def _mask_diagnostic(diagnostic: Diagnostic) -> Diagnostic:
+    """Return a diagnostic without secrets in its texts."""
     hint = None if diagnostic.help is None else masked(diagnostic.help)
     related = tuple(each._replace(message=masked(each.message)) for each in diagnostic.related)
     return diagnostic._replace(message=masked(diagnostic.message), help=hint, related=related)
 
 
 class _Sources(Mapping[str, Lines]):
-    """The lines of every source, split when first asked for."""
+    """Lines of every source, split on first use."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts

@@ -1,7 +1,7 @@
-"""The manual pages of the rules, read from their files without importing them.
+"""Manual pages of the rules, read from their source files without importing them.
 
-A rule that looks for its mistake itself, and a message of a pass, are functions in a file of their family in a room's
-`checks/`; what several functions word is a module. The docstring is the page, in this form:
+A rule is a function in a file of its family in the folder `checks/` of a package; it looks for the mistake itself, or
+it is the message of a pass. A rule of several functions is a module. The docstring is the page, in this form:
 
     name-of-the-mistake (Y003)
 
@@ -12,7 +12,7 @@ A rule that looks for its mistake itself, and a message of a pass, are functions
     Good:
         training: {epochs: 3}
 
-Examples that share lines stand as one: `-` before a line of the bad one alone, `+` before one of the good one alone.
+Examples that share lines are written as one: `-` before a line of the bad example, `+` before a line of the good one.
 
     Diff:
         training:
@@ -36,7 +36,7 @@ _ORDER = ["Finds", "Why", "Bad", "Good"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`finds` and `why` are one paragraph each; `bad` and `good` are YAML; `page` is the docstring as it stands."""
+    """One rule. `finds` and `why` are one paragraph each; `bad` and `good` are YAML; `page` is the whole docstring."""
 
     code: str
     name: str
@@ -49,10 +49,10 @@ class Rule:
 
 
 def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
-    """The rules of every room, by code. `tables`: the folder `checks` of a room -> its RULES (code -> `family.function`
-    or `module`).
+    """Return the rules of every package, by code.
 
-    Raises ValueError for a page that has not the form above, or stands in two tables: a mistake of ours.
+    `tables`: folder `checks` of a package -> its RULES (code -> `family.function` or `module`). Raises ValueError for a
+    page that does not have the form above, or that is in two tables: an error in dtrain.
     """
     rules: dict[str, Rule] = {}
     for folder, table in tables.items():
@@ -70,7 +70,7 @@ def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
 
 
 def find_tables(package: Path) -> dict[Path, dict[str, str]]:
-    """The RULES table of every room below `package`, read without importing anything."""
+    """Return the RULES table of every package below `package`, without importing anything."""
     tables = {}
     for init in sorted(package.glob("*/checks/__init__.py")):
         for statement in ast.parse(init.read_text(encoding="utf-8")).body:
@@ -81,11 +81,11 @@ def find_tables(package: Path) -> dict[Path, dict[str, str]]:
 
 
 def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
-    """`function`: the message whose page is wanted; "": the module's own."""
+    """Return the rule of one page: the docstring of `function` in the module `tree`, or with "" that of the module."""
     documented: ast.Module | ast.FunctionDef = tree
     if function:
         documented = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)
-    page = _with_both(ast.get_docstring(documented) or "")
+    page = _expand_diff(ast.get_docstring(documented) or "")
     head, _, body = page.partition("\n")
     found = _HEAD.fullmatch(head)
     parts = _SECTION.split(body)
@@ -106,8 +106,8 @@ def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
     )
 
 
-def _with_both(page: str) -> str:
-    """The page with Bad and Good for its Diff."""
+def _expand_diff(page: str) -> str:
+    """Replace the Diff of a page by its Bad and Good."""
     head, found, lines = page.partition("\nDiff:\n")
     for word, sign in (("Bad", "+"), ("Good", "-")) if found else ():
         head += "\n".join(
@@ -117,5 +117,5 @@ def _with_both(page: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """An example: indented lines below the word, or what stands behind it on its line."""
+    """Return an example: the indented lines below the word, or the text after it on the same line."""
     return dedent(text.lstrip("\n")).strip("\n") + "\n" if text.startswith("\n") else text.strip() + "\n"

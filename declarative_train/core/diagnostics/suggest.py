@@ -1,4 +1,4 @@
-"""The nearest valid name to what the user typed, and the edit that puts it there."""
+"""Suggestions for a misspelt name: the nearest valid name, and the edit that inserts it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Collection, Iterable
 from declarative_train.core.diagnostics.diagnostic import Fix
 from declarative_train.core.span import Span
 
-MIN_LETTERS = 5  # of a word that a slip is believed of: `mse` and `mae`, `lr` and `l1` are words of their own
+MIN_LETTERS = 5  # shorter words are never taken for a typing error: `mse` and `mae`, `lr` and `l1` are different words
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `name`, or None when nothing is close."""
-    from difflib import get_close_matches  # which only mistakes need
+    """Return the known name closest to `name`, or None if none is close."""
+    from difflib import get_close_matches  # only needed for mistakes
 
     found = get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
     return found[0] if found else None
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
-    """A help line: the nearest name, and the known ones when they are few."""
+    """Return a help line: the nearest name, and all known names if they are few."""
     names = sorted(known)
     close = nearest(name, names)
     listed = ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
@@ -29,19 +29,20 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
 
 
 def paths_start(span: Span) -> str:
-    """A help line for a path that leads nowhere: what it is relative to, by where it was written."""
+    """Return a help line for a path that does not exist: what the path is relative to at its place."""
     if span.in_option:
         return "a path given by --set is relative to the working directory"
     return "paths are relative to the file that writes them"
 
 
-def respelt(
+def suggest_fix(
     span: Span, name: str, known: Iterable[str], *, closed: bool = False, taken: Collection[str] = ()
 ) -> tuple[Fix, ...]:
-    """The edit that writes the nearest name in the place of `name`, or none.
+    """Return the edit that replaces `name` by the nearest known name, or no edit.
 
-    `closed`: `known` is all that the language has, so that a slip of one letter has one meaning and the edit is safe.
-    Names that a user gave are never safe: another one may be missing. `taken` names stand beside it already.
+    `closed`: `known` is the whole vocabulary of the language, so a typing error of one letter has one meaning and the
+    edit is safe. Among names that a user chose the edit is never safe: another name may be missing. `taken`: names
+    already in use at this place, which are not suggested.
     """
     names = sorted(known)
     close = nearest(name, names)
@@ -51,9 +52,11 @@ def respelt(
 
 
 def is_slip(name: str, word: str, known: Iterable[str]) -> bool:
-    """Whether `name` can be nothing but `word`: the same letters, or one letter wrong, and no other known name as near.
+    """Return whether `name` can only be a typing error for `word`: the same letters, or one letter wrong, and no other
+    known name as near.
 
-    The first letter, digits and short words are not believed to slip (`prelu` is no `relu`, `conv1d` no `conv2d`).
+    A different first letter, different digits and short words are never typing errors (`prelu` is not `relu`, `conv1d`
+    is not `conv2d`).
     """
     typed, meant = _letters(name), _letters(word)
     others = [_letters(other) for other in known if other != word]
@@ -73,7 +76,7 @@ def _digits(name: str) -> list[str]:
 
 
 def _is_one_edit(one: str, other: str) -> bool:
-    """One letter added, left out, changed, or two neighbours exchanged."""
+    """Return whether the words differ by one letter added, left out or changed, or by two letters exchanged."""
     short, long = sorted((one, other), key=len)
     start = next((at for at, (a, b) in enumerate(zip(short, long, strict=False)) if a != b), len(short))
     if len(long) - len(short) == 1:

@@ -1,8 +1,8 @@
-"""`# dtrain: ignore[CODE]` comments -> the diagnostics that are left, and what is wrong with the comments.
+"""Comments `# dtrain: ignore[CODE]`: remove the diagnostics that they ignore, report comments that are wrong.
 
-At the end of a line the comment speaks for that line; on a line of its own, for the next line that is not a comment.
-`# dtrain: ignore-file[CODE]` speaks for its whole file. Only warnings, and what needs verification, can be ignored:
-a recipe with an error cannot run. A comment is called unused only when every check that could have used it has run.
+A comment at the end of a line applies to that line; a comment on its own line applies to the next line that is not a
+comment. `# dtrain: ignore-file[CODE]` applies to its whole file. Only warnings and `needs verification` can be ignored:
+a recipe with an error cannot run. A comment is called unused only if every check that could have used it has run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CODE = re.compile(r"[^\s,\[\]]+")
 
 @dataclass(slots=True)
 class _Comment:
-    """`line` is the one it speaks for, None for the whole file."""
+    """One comment. `line` is the line that it applies to, None for the whole file."""
 
     line: int | None
     codes: dict[str, Span]
@@ -36,24 +36,24 @@ class _Comment:
 def suppress(
     diagnostics: Iterable[Diagnostic], texts: Mapping[str, str], *, checked: tuple[str, ...] | None = None
 ) -> list[Diagnostic]:
-    """The diagnostics that no comment hides, and one for each comment that hides nothing.
+    """Return the diagnostics that no comment ignores, and one for each comment that ignores nothing.
 
-    `checked` are the prefixes of the codes whose checks have run (`dtrain lint --static` leaves some out); None: all.
-    Behind an error the later checks have not run, so that no comment is called unused then.
+    `checked`: prefixes of the codes whose checks have run (`dtrain lint --static` leaves some out); None: all. After an
+    error the later checks have not run, so no comment is called unused then.
     """
     found = list(diagnostics)
     left: list[Diagnostic] = []
     comments: dict[str, list[_Comment]] = {}
-    said: list[Diagnostic] = []
+    messages: list[Diagnostic] = []
     for path, text in texts.items():
         if "dtrain:" in text and not path.startswith("--"):
             comments[path], wrong = _comments(Lines(path, text))
-            said += wrong
+            messages += wrong
     for diagnostic in found:
         covering = [comment for comment in comments.get(diagnostic.span.path, []) if comment.covers(diagnostic)]
         for comment in covering:
             if diagnostic.is_error and diagnostic.code not in comment.used:
-                said.append(ignored_error(comment.codes[diagnostic.code], diagnostic.code, diagnostic.span))
+                messages.append(ignored_error(comment.codes[diagnostic.code], diagnostic.code, diagnostic.span))
             comment.used.add(diagnostic.code)
         if diagnostic.is_error or not covering:
             left.append(diagnostic)
@@ -61,8 +61,8 @@ def suppress(
     for path, each in comments.items():
         for comment in each if not stopped else ():
             unused = [c for c in comment.codes if c not in comment.used and (checked is None or c.startswith(checked))]
-            said += [_unused(comment, code, unused, Lines(path, texts[path])) for code in unused]
-    return [*left, *said]
+            messages += [_unused(comment, code, unused, Lines(path, texts[path])) for code in unused]
+    return [*left, *messages]
 
 
 def _comments(lines: Lines) -> tuple[list[_Comment], list[Diagnostic]]:
@@ -87,7 +87,7 @@ def _comments(lines: Lines) -> tuple[list[_Comment], list[Diagnostic]]:
 
 
 def _is_quoted(before: str) -> bool:
-    """True when a quote that is open before the `#` makes it part of a text."""
+    """Return whether a quote that is open before the `#` makes it part of a text."""
     quote = ""
     for at, character in enumerate(before):
         if quote:
@@ -106,14 +106,15 @@ def _next_content(lines: Lines, number: int) -> int:
 
 
 def _unused(comment: _Comment, code: str, unused: list[str], lines: Lines) -> Diagnostic:
-    """The edit takes out the code, or the whole comment when nothing of it is used."""
+    """Return the message for a code that ignores nothing. Its edit removes the code, or the whole comment if all its
+    codes are unused."""
     span = comment.codes[code]
     line = lines.line(span.line)
     if len(unused) == len(comment.codes):
         start = len(line[: comment.span.column - 1].rstrip())
         end = len(line)
         rest = line[comment.span.end_column - 1 :].strip()
-        if rest:  # words of the user's behind the brackets stay, as a comment of their own
+        if rest:  # text after the brackets stays, as a comment of its own
             start, end = comment.span.column - 1, line.index(rest, comment.span.end_column - 1)
             edit = Fix(Span(span.path, span.line, start + 1, span.line, end + 1), "# ", safe=True)
         else:

@@ -1,4 +1,4 @@
-"""Diagnostics as people read them: in full, with the source line and a caret, or one line each.
+"""Diagnostics as text for a terminal: in full, with the source line and a caret, or one line each.
 
 recipes/gpt.yaml:14:13: error[G004]: `head` takes (B, T, 384) but `block_5` gives (B, T, 512)
    |
@@ -20,18 +20,18 @@ from declarative_train.core.printable import one_line, printable
 from declarative_train.core.span import Span
 
 TAB_WIDTH = 4
-MAX_WIDTH = 160  # of a source line; of a longer one, the part around the caret is shown
+MAX_WIDTH = 160  # cells of a source line; a longer line is cut to the part around the caret
 
 _COLORS = {Severity.ERROR: "1;31", Severity.WARNING: "1;33", Severity.UNVERIFIED: "1;36"}
 
 
 def full(diagnostics: Iterable[Diagnostic], texts: Mapping[str, Lines], *, color: bool) -> str:
-    """A block for each, with an empty line between."""
+    """Return a block for each diagnostic, separated by empty lines."""
     return "\n".join(_block(diagnostic, texts, color) for diagnostic in diagnostics)
 
 
 def concise(diagnostics: Iterable[Diagnostic]) -> str:
-    """`path:line:col: severity[CODE] message`."""
+    """Return one line for each diagnostic: `path:line:col: severity[CODE] message`."""
     return "".join(f"{d.span}: {d.severity}[{d.code}] {one_line(d.message)}\n" for d in diagnostics)
 
 
@@ -66,16 +66,16 @@ def _block(diagnostic: Diagnostic, texts: Mapping[str, Lines], color: bool) -> s
 
 
 def _painter(color: bool) -> Callable[[str, str], str]:
-    """Text in an ANSI color, or as it is."""
+    """Return a function that puts a text in an ANSI color, or that leaves it unchanged."""
     return (lambda code, text: f"\033[{code}m{text}\033[0m") if color else (lambda code, text: text)
 
 
 def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
-    """The line as shown, and where the mark under it begins and how many cells it takes."""
+    """Return the line to print, and the start and width of the mark under it, in cells."""
     start = min(span.column - 1, len(text))
     end = span.end_column - 1 if span.end_line == span.line else len(text.rstrip())
     end = max(min(end, len(text)), start)
-    cells: list[str] = []  # what is shown for each character
+    cells: list[str] = []  # text printed for each character
     column = 0
     for character in text:
         cells.append(" " * (TAB_WIDTH - column % TAB_WIDTH) if character == "\t" else printable(character))
@@ -90,7 +90,7 @@ def _underline(text: str, span: Span) -> tuple[str, tuple[int, int]]:
 
 
 def _window(cells: list[str], start: int, end: int) -> tuple[int, int]:
-    """The part of a long line to show: all of a short one."""
+    """Return the range of cells to print: all of a short line, a part of a long one."""
     if _width("".join(cells)) <= MAX_WIDTH:
         return 0, len(cells)
     first = max(0, start - MAX_WIDTH // 3)
@@ -98,7 +98,7 @@ def _window(cells: list[str], start: int, end: int) -> tuple[int, int]:
 
 
 def _width(text: str) -> int:
-    """Cells of a terminal: none for a combining character, two for a wide one."""
+    """Return the number of terminal cells: 0 for a combining character, 2 for a wide one."""
     if text.isascii():
         return len(text)
     return sum(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import shown
@@ -90,7 +90,7 @@ def unknown_column(
     if len(names) == 1 and (other := next((sign for sign in ";\t|," if sign in names[0]), None)) is not None:
         hint = f"its only column is `{names[0]}`: set `delimiter: {other!r}` in the source"
         return error("D005", span, f"{source} has no column `{name}`", hint)
-    message, fixes = f"{source} has no column `{name}`", respelt(span, name, names)
+    message, fixes = f"{source} has no column `{name}`", suggest_fix(span, name, names)
     return error("D005", span, message, did_you_mean(name, names), fixes=fixes)
 
 

@@ -49,7 +49,7 @@ def layer_refused(
     +       hidden: {type: linear, out_features: 32, input: pixels}
     """
     # `said` by torch, or by the plugin; what we know of it is said in words that hold for every batch.
-    inputs = ", ".join(f"{port} {spec.said(precision)}" for port, spec in specs.items())
+    inputs = ", ".join(f"{port} {spec.describe(precision)}" for port, spec in specs.items())
     message = f"`{type}` cannot work on {inputs or 'nothing'}"
     if found := _MATRICES.search(said):
         return error(

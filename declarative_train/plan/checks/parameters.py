@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from declarative_train.components.component import Misfit
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.files.open_files import shown
 
@@ -55,7 +55,7 @@ def tie_does_not_fit(
     if in_circle:
         return error("U102", span, f"`{name}` is tied to `{tie}`, and so to itself", "tie the others to one of them")
     if tie not in shapes:
-        message, fixes = f"`{name}` is tied to `{tie}`, which does not exist", respelt(span, tie, shapes)
+        message, fixes = f"`{name}` is tied to `{tie}`, which does not exist", suggest_fix(span, tie, shapes)
         return error("U102", span, message, did_you_mean(tie, shapes), fixes=fixes)
     fitting = [other for other, size in shapes.items() if size == shape and other != name]
     listed = f"of that shape: {', '.join(fitting[:6])}" if fitting else "no other parameter has that shape"

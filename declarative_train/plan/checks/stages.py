@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from declarative_train.core.amounts import amount, counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.core.span import Span
 
 
@@ -25,7 +25,7 @@ def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """  # noqa: E501
-    message, fixes = f"the model cannot be cut before `{name}`", respelt(span, name, known)
+    message, fixes = f"the model cannot be cut before `{name}`", suggest_fix(span, name, known)
     return error("P101", span, message, did_you_mean(name, known), fixes=fixes)
 
 

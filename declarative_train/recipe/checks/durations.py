@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, error
-from declarative_train.core.duration import meant_duration
+from declarative_train.core.duration import interpret_duration
 from declarative_train.core.span import Span
 
 
@@ -44,7 +44,7 @@ def bad_duration(span: Span, name: str, problem: str, typed: str = "", units: Se
     +     max_time: 2 hours
     """
     # `typed`: the text that was read, which may be in another tool's form; `units`: those of the key.
-    meant = meant_duration(typed, units)
+    meant = interpret_duration(typed, units)
     if meant is None:
         return error("R002", span, f"`{name}`: {problem}")
     fixes = (Fix(span, str(meant), safe=True),)

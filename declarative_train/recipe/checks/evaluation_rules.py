@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.core.duration import Duration
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
@@ -34,7 +34,7 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
             continue
         first = metric.partition("/")[0]
         hint, span = did_you_mean(metric, known), draft.span(path)
-        fixes = respelt(span, metric, known)
+        fixes = suggest_fix(span, metric, known)
         if not split:
             hint = "there is no set to evaluate: add `data.split`"
         elif first == "training":
@@ -92,7 +92,7 @@ def unknown_set(draft: Draft) -> Iterator[Diagnostic]:
         if name not in split:
             hint = did_you_mean(name, split) if split else f"add `{name}` to data.split"
             span = draft.span(("evaluation", "sets", position))
-            yield error("K003", span, f"data.split has no set `{name}`", hint, fixes=respelt(span, name, split))
+            yield error("K003", span, f"data.split has no set `{name}`", hint, fixes=suggest_fix(span, name, split))
 
 
 def nothing_to_evaluate(draft: Draft) -> Iterator[Diagnostic]:

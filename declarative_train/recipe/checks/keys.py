@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Fix, error
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.recipe.hints.aliases import NOT_BUILT, letters, renamed, type_here
 
@@ -36,7 +36,7 @@ def unknown_key(
     # `closed`: the keys are the language's, not names that a user gave.
     names = list(known)
     if home is None:
-        fixes = respelt(span, name, names, closed=closed, taken=beside)
+        fixes = suggest_fix(span, name, names, closed=closed, taken=beside)
     return error("S001", span, f"{where} has no key `{name}`", home or did_you_mean(name, names), fixes=fixes)
 
 
@@ -110,7 +110,9 @@ def unknown_type(
         hint, fixes = f"here it is called `{word}`", renamed(span, name, word)
     else:
         hint = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
-        fixes = () if letters(name) in NOT_BUILT else respelt(span, name, names, closed=nearest(name, names) not in own)
+        fixes = (
+            () if letters(name) in NOT_BUILT else suggest_fix(span, name, names, closed=nearest(name, names) not in own)
+        )
     return error("S005", span, f"there is no {kind} `{name}`", hint, fixes=fixes, rests_on=rests_on)
 
 

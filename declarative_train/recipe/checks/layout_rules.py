@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.core.machine import num_cores
 from declarative_train.recipe.draft import Draft
 
@@ -199,7 +199,7 @@ def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
     like = [known for known in HARDWARE if known.startswith(name.lower().replace("_", "-"))]
     message = f"there are no figures of a device called `{name}`"
     hint = f"it is one of {', '.join(like)}" if len(like) > 1 else did_you_mean(name, HARDWARE)
-    fixes = () if len(like) > 1 else respelt(draft.span("layout.hardware"), name, HARDWARE, closed=True)
+    fixes = () if len(like) > 1 else suggest_fix(draft.span("layout.hardware"), name, HARDWARE, closed=True)
     yield error("P015", draft.span("layout.hardware"), message, hint, fixes=fixes)
 
 

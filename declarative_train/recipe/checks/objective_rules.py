@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.tree import operation_of
 
@@ -52,7 +52,7 @@ def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
     for name, metric in draft.objective.metrics.items():
         if metric.of is not None and metric.of not in known:
             span = draft.span(f"objective.metrics.{name}.of")
-            fixes = respelt(span, metric.of, known)
+            fixes = suggest_fix(span, metric.of, known)
             yield error("O002", span, f"there is no loss `{metric.of}`", did_you_mean(metric.of, known), fixes=fixes)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
 
 
@@ -47,7 +47,7 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
     close = nearest(selector, known)
     message = f"no parameter matches `{selector}`"
     if close is not None:
-        return error("U002", span, message, f"did you mean `{close}`?", fixes=respelt(span, selector, known))
+        return error("U002", span, message, f"did you mean `{close}`?", fixes=suggest_fix(span, selector, known))
     shown = ", ".join(parameters[:6]) + (f", and {len(parameters) - 6} more" if len(parameters) > 6 else "")
     return error("U002", span, message, f"the parameters are {shown}" if parameters else "there are no parameters here")
 
@@ -84,4 +84,4 @@ def unknown_weights_node(span: Span, name: str, known: Iterable[str]) -> Diagnos
     """
     names = list(known)
     message = f"there is no node `{name}` to give weights to"
-    return error("U004", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))
+    return error("U004", span, message, did_you_mean(name, names), fixes=suggest_fix(span, name, names))

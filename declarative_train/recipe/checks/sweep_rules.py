@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import TypeGuard
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
 from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.source.node import Entry, Mapping, Scalar, Sequence, find, to_value
-from declarative_train.source.setting import placed_at
+from declarative_train.source.setting import wrap_in_path
 
 _KEYS = {"grid": (), "random": ("trials", "seed"), "optuna": ("trials", "seed", "sampler", "pruner")}
 _SWEPT = (*(each for each in SECTIONS if each not in ("sweep", "logging")), "seed", "vars")
@@ -110,12 +110,12 @@ def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
         sweep: {type: grid, over: {training.optimizer.lr: [0.1, 0.01]}}
     """
     for entry in _over(draft):
-        placed = placed_at(entry.name, entry.value)
+        placed = wrap_in_path(entry.name, entry.value)
         first = "" if placed is None else next(iter(placed)).name
         if first not in _SWEPT:
             whole = f"training.{entry.name}" if first in ("optimizer", "lr_schedule") else None
             hint = f"write `{whole}`" if whole else f"begin with a section: {did_you_mean(first, _SWEPT)}"
-            fixes = () if whole is None else respelt(entry.key.span, entry.name, [whole])
+            fixes = () if whole is None else suggest_fix(entry.key.span, entry.name, [whole])
             yield error("K012", entry.key.span, f"`{entry.name}` is no path that a sweep can set", hint, fixes=fixes)
 
 
@@ -137,7 +137,7 @@ def sweep_metric(draft: Draft) -> Iterator[Diagnostic]:
     known = watched_names((*on_the_way, *final, "training"), objective)
     if sweep.metric is not None and sweep.metric not in known:
         span = draft.span("sweep.metric")
-        fixes = respelt(span, sweep.metric, known)
+        fixes = suggest_fix(span, sweep.metric, known)
         yield error("K013", span, f"no run computes `{sweep.metric}`", did_you_mean(sweep.metric, known), fixes=fixes)
     elif sweep.pruner not in (None, "none"):
         seen = watched_names(on_the_way, objective)

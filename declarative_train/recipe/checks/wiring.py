@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Related, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
 
 
@@ -29,7 +29,7 @@ def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None =
     if help is not None:
         return error("W001", span, message, help, rests_on="data.fields")
     rests_on: Basis | None = "data.fields" if nearest(name, names) is None else None  # else it is that one, misspelt
-    fixes = respelt(span, name, names)
+    fixes = suggest_fix(span, name, names)
     return error("W001", span, message, did_you_mean(name, names), fixes=fixes, rests_on=rests_on)
 
 
@@ -46,7 +46,7 @@ def unknown_port(span: Span, name: str, kind: str, known: Iterable[str]) -> Diag
     +       logits: {type: linear, out_features: 10, inputs: {x: act}}
     """
     names = list(known)
-    fixes = respelt(span, name, names)
+    fixes = suggest_fix(span, name, names)
     return error("W002", span, f"`{kind}` has no input `{name}`", did_you_mean(name, names), fixes=fixes)
 
 
@@ -67,7 +67,7 @@ def unknown_output(
     # `span`: of the whole reference, `name` at its end.
     names = list(known)
     at = Span(span.path, span.line, span.end_column - len(name), span.end_line, span.end_column)
-    fixes = () if help else respelt(at, name, names)
+    fixes = () if help else suggest_fix(at, name, names)
     return error("W003", span, message, help or did_you_mean(name, names), fixes=fixes)
 
 

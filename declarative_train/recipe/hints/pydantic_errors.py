@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from declarative_train.components.component import written_keys
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.durations import bad_duration, bare_duration
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
@@ -18,7 +18,7 @@ from declarative_train.recipe.hints.aliases import FROM_THE_INPUT, KEYS, NOTES, 
 from declarative_train.recipe.hints.relocated_keys import hint_for
 from declarative_train.recipe.hints.value_hints import ValueHint, value_hint
 from declarative_train.recipe.sections.section import models_in
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, found_words, to_value
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node, find, to_value
 
 _SHORT = (("precision", "compute"), ("activation_checkpointing", "policy"))  # words in the place of a mapping
 _KINDS = {  # pydantic's error type -> what the key takes
@@ -184,7 +184,11 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
         return bad_duration(problem.span, name, error["ctx"]["problem"], typed, error["ctx"].get("units", ()))
     if kind in _KINDS:
         return wrong_type(
-            problem.span, name or where, found_words(problem.node), _KINDS[kind], *value_hint(problem.node, kind, name)
+            problem.span,
+            name or where,
+            describe_node(problem.node),
+            _KINDS[kind],
+            *value_hint(problem.node, kind, name),
         )
     return _value(problem, name or where)
 
@@ -212,7 +216,7 @@ def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
 def _value(problem: _Problem, name: str) -> Diagnostic:
     error, kind = problem.error, problem.error["type"]
     context = error.get("ctx", {})
-    found = found_words(problem.node)
+    found = describe_node(problem.node)
     if kind == "literal_error":
         allowed = _allowed(context["expected"])
         typed = f"`{problem.node.text}`" if isinstance(problem.node, Scalar) else found
@@ -223,7 +227,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
             return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
         text = str(to_value(problem.node))
         if said.help is None:
-            said = ValueHint(did_you_mean(text, allowed), respelt(problem.span, text, allowed, closed=True))
+            said = ValueHint(did_you_mean(text, allowed), suggest_fix(problem.span, text, allowed, closed=True))
         return wrong_value(problem.span, message, *said)
     if kind in _BOUNDS:
         is_number = isinstance(to_value(problem.node), int | float)
@@ -258,7 +262,7 @@ def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
     words = list(dict.fromkeys(wanted)) or [first.error["msg"].lower()]
     name = _dotted(first.path) or where
     return wrong_type(
-        first.span, name, found_words(first.node), " or ".join(words), *value_hint(first.node, "int_type", name)
+        first.span, name, describe_node(first.node), " or ".join(words), *value_hint(first.node, "int_type", name)
     )
 
 

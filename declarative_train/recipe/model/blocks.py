@@ -24,7 +24,7 @@ from declarative_train.recipe.checks.wiring import unused_param
 from declarative_train.recipe.model.blocks_params import Param, read_params
 from declarative_train.recipe.model.references import REUSE, Edge, check_name, read_reference
 from declarative_train.source.document import SourceFile
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words, is_open, scalars
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, describe_node, is_open, scalars
 from declarative_train.source.reader import read_text
 
 _FOLDER = Path(__file__).parent.parent.parent / "blocks"
@@ -57,7 +57,7 @@ def read_blocks(
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
-        return {}, [wrong_type(node.span, where, found_words(node), "a mapping of names")]
+        return {}, [wrong_type(node.span, where, describe_node(node), "a mapping of names")]
     blocks: dict[str, BlockDefinition | None] = {}
     diagnostics: list[Diagnostic] = []
     for entry in node:
@@ -78,7 +78,7 @@ def read_block(
     where = f"the block `{key.text}`"
     if not isinstance(node, Mapping):
         return None, [
-            wrong_type(node.span, key.text, found_words(node), "a mapping with `inputs`, `graph` and `output`")
+            wrong_type(node.span, key.text, describe_node(node), "a mapping with `inputs`, `graph` and `output`")
         ]
     keys = (*_KEYS, "blocks") if file is not None else _KEYS
     beside = {entry.name for entry in node}
@@ -96,11 +96,13 @@ def read_block(
     if graph is None:
         diagnostics.append(missing_key(key.span, "graph", where, "{...}"))
     elif not isinstance(graph, Mapping):
-        diagnostics.append(wrong_type(graph.span, "graph", found_words(graph), "a mapping of nodes"))
+        diagnostics.append(wrong_type(graph.span, "graph", describe_node(graph), "a mapping of nodes"))
     elif not graph.entries:
         diagnostics.append(wrong_value(graph.span, f"the graph of {where} is empty"))
     if parameters is not None and not isinstance(parameters, Mapping):
-        diagnostics.append(wrong_type(parameters.span, "parameters", found_words(parameters), "a mapping of selectors"))
+        diagnostics.append(
+            wrong_type(parameters.span, "parameters", describe_node(parameters), "a mapping of selectors")
+        )
     if diagnostics or not isinstance(graph, Mapping):
         return None, diagnostics
     selectors = parameters if isinstance(parameters, Mapping) else None
@@ -127,11 +129,11 @@ def _with_params(
         entries = [each for each in node if each is not handed]
         names = handed.value.items if isinstance(handed.value, Sequence) else ()
         if not names:
-            found, wanted = found_words(handed.value), "a list of params of the block"
+            found, wanted = describe_node(handed.value), "a list of params of the block"
             diagnostics.append(wrong_type(handed.value.span, "params", found, wanted, "write `params: [NAME]`"))
         for name in names:
             if not isinstance(name, Scalar):
-                diagnostics.append(wrong_type(name.span, "params", found_words(name), "the name of a param"))
+                diagnostics.append(wrong_type(name.span, "params", describe_node(name), "the name of a param"))
             elif name.text not in params:
                 diagnostics.append(unknown_key(name.span, name.text, f"`params` of {where}", [*params]))
             elif not any(each.name == name.text for each in entries):
@@ -162,16 +164,16 @@ def _read_ports(node: Node | None, where: str, at: Span) -> tuple[tuple[Port, ..
             if isinstance(item, Scalar):
                 declared.append((item, False))
             else:
-                diagnostics.append(wrong_type(item.span, "inputs", f"holding {found_words(item)}", "a list of names"))
+                diagnostics.append(wrong_type(item.span, "inputs", f"holding {describe_node(item)}", "a list of names"))
     elif isinstance(node, Mapping):
         for entry in node:
             word = entry.value.value if isinstance(entry.value, Scalar) else None
             if word not in ("required", "optional"):
-                message = f"the input `{entry.name}` is {found_words(entry.value)}; it is `required` or `optional`"
+                message = f"the input `{entry.name}` is {describe_node(entry.value)}; it is `required` or `optional`"
                 diagnostics.append(wrong_value(entry.value.span, message))
             declared.append((entry.key, word == "optional"))
     else:
-        diagnostics.append(wrong_type(node.span, "inputs", found_words(node), "a list of names, `[x]`, or a mapping"))
+        diagnostics.append(wrong_type(node.span, "inputs", describe_node(node), "a list of names, `[x]`, or a mapping"))
     spans: dict[str, Span] = {}
     for name, _ in declared:
         problem = check_name(name, "an input", RESERVED)
@@ -195,7 +197,7 @@ def _read_outputs(node: Mapping, where: str, at: Span) -> tuple[dict[str, Edge],
         return {}, [missing_key(at, "output", where)]
     if not isinstance(many.value, Mapping) or not many.value.entries:
         wanted = "a mapping of names, `{mean: mu}`"
-        return {}, [wrong_type(many.value.span, "outputs", found_words(many.value), wanted)]
+        return {}, [wrong_type(many.value.span, "outputs", describe_node(many.value), wanted)]
     return _references([(entry.key, entry.value) for entry in many.value])
 
 
@@ -209,7 +211,7 @@ def _references(pairs: list[tuple[Scalar | None, Node]]) -> tuple[dict[str, Edge
         edge = None if text is None else read_reference(text, node.span)
         if problem is None and edge is None:
             wanted = "the name of a node, such as `out` or `attn.weights`"
-            problem = wrong_type(node.span, name, found_words(node), wanted)
+            problem = wrong_type(node.span, name, describe_node(node), wanted)
         if problem is not None:
             diagnostics.append(problem)
         if edge is not None:

@@ -15,7 +15,7 @@ from declarative_train.recipe.checks.blocks import bad_param
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, wrong_type, wrong_value
 from declarative_train.recipe.model.references import check_name
 from declarative_train.recipe.validate import validate
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words, is_open, to_value
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node, is_open, to_value
 from declarative_train.source.template import Templates
 
 Kind = Literal["int", "float", "str", "bool", "list", "mapping"]
@@ -72,7 +72,7 @@ def read_params(node: Node | None) -> tuple[dict[str, Param], list[Diagnostic]]:
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
-        return {}, [wrong_type(node.span, "params", found_words(node), "a mapping of names")]
+        return {}, [wrong_type(node.span, "params", describe_node(node), "a mapping of names")]
     params: dict[str, Param] = {}
     diagnostics: list[Diagnostic] = []
     for entry in node:
@@ -166,14 +166,14 @@ def checked(param: Param, node: Node, where: str) -> tuple[object, list[Diagnost
         hint = f"the default of `{param.name}` in {where} gives the type" if param.default is not None else None
         if param.kind == "list" and isinstance(node, Scalar) and param.items is not None and _is(value, param.items):
             hint = f"write `[{node.text}]`"
-        return None, [wrong_type(node.span, param.name, found_words(node), _WORDS[param.kind], hint)]
+        return None, [wrong_type(node.span, param.name, describe_node(node), _WORDS[param.kind], hint)]
     if param.kind == "float":
         value = float(value)  # type: ignore[arg-type]
     if param.items is not None and isinstance(node, Sequence):
         wrong = [(place, item) for place, item in enumerate(node.items) if not _is(to_value(item), param.items)]
         if wrong:
             kind = _WORDS[param.items]
-            return None, [wrong_type(item.span, f"{param.name}.{at}", found_words(item), kind) for at, item in wrong]
+            return None, [wrong_type(item.span, f"{param.name}.{at}", describe_node(item), kind) for at, item in wrong]
     return value, _bounds(param, value, node.span)
 
 

@@ -32,7 +32,7 @@ from declarative_train.recipe.model.references import (
     read_reference,
     read_requested,
 )
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, found_words, to_value
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, describe_node, to_value
 from declarative_train.source.template import Templates
 
 MOST_NODES = 50_000
@@ -164,7 +164,7 @@ class EntryReader:
             return self._expression(entry, value) or BrokenDraft(name=entry.name, entry=entry)
         if problem is None:
             hint = None if isinstance(value, Scalar) else "an expression that begins with `[` needs quotes"
-            problem = bad_node(value.span, entry.name, found_words(value), hint)
+            problem = bad_node(value.span, entry.name, describe_node(value), hint)
         self.found.append(problem)
         return BrokenDraft(name=entry.name, entry=entry)
 
@@ -179,7 +179,7 @@ class EntryReader:
             return None
         if not isinstance(scalar, Scalar) or not isinstance(scalar.value, str):
             hint = "templates give parts of an expression"
-            self.found.append(bad_node(scalar.span, entry.name, found_words(scalar), hint))
+            self.found.append(bad_node(scalar.span, entry.name, describe_node(scalar), hint))
             return None
         try:
             expression = parse(scalar.value)
@@ -228,7 +228,7 @@ class EntryReader:
         if kind is None:
             return None  # which is reported
         if not isinstance(kind, Scalar) or not isinstance(kind.value, str):
-            self.found.append(wrong_type(kind.span, "type", found_words(kind), "the name of a layer or a block"))
+            self.found.append(wrong_type(kind.span, "type", describe_node(kind), "the name of a layer or a block"))
             return None
         common: dict[str, Any] = {
             "name": entry.name,
@@ -272,7 +272,7 @@ class EntryReader:
         text = called.value if isinstance(called, Scalar) and isinstance(called.value, str) else None
         target = None if text is None else read_reference(text, called.span)
         if target is None:
-            self.found.append(wrong_type(called.span, "node", found_words(called), "the name of a node"))
+            self.found.append(wrong_type(called.span, "node", describe_node(called), "the name of a node"))
             return None
         if target.output is not None:
             hint = f"a node is called again whole: `node: {target.name}`"
@@ -287,7 +287,7 @@ class EntryReader:
         value = node.value if isinstance(node, Scalar) else None
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             hint = "`when: false` switches a node off" if value == 0 else None
-            self.found.append(bad_repeat(node.span, found_words(node), hint))
+            self.found.append(bad_repeat(node.span, describe_node(node), hint))
         elif value > MOST_NODES:
             self.found.append(model_too_large(node.span, f"more than {MOST_NODES:,} nodes"))
         else:
@@ -300,5 +300,5 @@ class EntryReader:
             return False
         value = node.value if isinstance(node, Scalar) else None
         if not isinstance(value, bool):
-            self.found.append(bad_when(node.span, found_words(node), to_value(node)))
+            self.found.append(bad_when(node.span, describe_node(node), to_value(node)))
         return value is False

@@ -17,7 +17,7 @@ from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.paths import Paths
-from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, found_words
+from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, describe_node
 
 FROM = "from"
 
@@ -37,7 +37,7 @@ def published_fields(block: str, fields: Mapping, paths: Paths) -> tuple[Mapping
     rest = fields.with_entries(entry for entry in fields if entry is not given)
     node = given.value
     if not isinstance(node, Scalar) or not isinstance(node.value, str) or not node.value:
-        return rest, None, [wrong_type(node.span, FROM, found_words(node), "the folder of a published model")]
+        return rest, None, [wrong_type(node.span, FROM, describe_node(node), "the folder of a published model")]
     try:
         folder = published_folder(node.value, paths.resolve(node.value, node.span))
         published = Published(folder, read_config(folder))

@@ -14,7 +14,7 @@ from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_name, reserved_name
 from declarative_train.recipe.checks.keys import wrong_type
 from declarative_train.recipe.checks.wiring import bad_reference, input_and_inputs, too_many_inputs, unknown_port
-from declarative_train.source.node import Mapping, Node, Scalar, Sequence, found_words
+from declarative_train.source.node import Mapping, Node, Scalar, Sequence, describe_node
 
 REUSE = "reuse"
 
@@ -78,7 +78,7 @@ def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
         return RequestedInputs(edges, listed_nodes=many.value.items), found
     if isinstance(many.value, Mapping):
         return _named(many.value)
-    what, hint = found_words(many.value), None
+    what, hint = describe_node(many.value), None
     if isinstance(many.value, Scalar) and isinstance(many.value.value, str):
         what, text = "one name", many.value.value
         hint = f"write `inputs: [{text}]`" if "," in text else f"write `input: {text}` or `inputs: [{text}]`"
@@ -108,7 +108,7 @@ def _edges(node: Sequence) -> tuple[tuple[Edge | None, ...], list[Diagnostic]]:
 def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         hint = "a list stands under `inputs`" if isinstance(node, Sequence) else None
-        return None, [bad_reference(node.span, found_words(node), hint)]
+        return None, [bad_reference(node.span, describe_node(node), hint)]
     edge = read_reference(node.value, node.span)
     if edge is not None:
         return edge, []

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from declarative_train.components.durations import Progress, Samples
-from declarative_train.core.names import distinct
+from declarative_train.core.names import check_unique_names
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
 
@@ -33,7 +33,7 @@ class Evaluation(Section):
     every: Progress | None = None
     """How often, such as `1 epoch`; left out: at the end of the run, and every epoch where `training.early_stop` or
     `checkpoint.best` wait for a metric."""
-    sets: Annotated[tuple[str, ...], AfterValidator(distinct)] | None = None
+    sets: Annotated[tuple[str, ...], AfterValidator(check_unique_names)] | None = None
     """Names from data.split; left out: all but `test`, which is evaluated once at the end, on the best weights."""
     max: Samples | None = None
     """At most this much of each set, such as `10000 samples`; left out: all of it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.core.diagnostics.suggest import nearest, respelt
+from declarative_train.core.diagnostics.suggest import nearest, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.source.node import Entry
 
@@ -16,7 +16,7 @@ from declarative_train.source.node import Entry
 def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterable[str]) -> Diagnostic:
     """missing-base (M001)
 
-    Finds: an `extends`, or a `--with`, whose file is not there or cannot be read.
+    Finds: an `extends`, or a `--with`, whose file does not exist or cannot be read.
     Why:   the settings of that file would be missing from the recipe.
     Bad:
         # file: recipe.yaml
@@ -24,13 +24,13 @@ def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterabl
     Good:
         meta: {owner: me}
     """
-    # `beside`: the YAML files that are there, as they would be typed.
+    # `beside`: the YAML files in that folder, as they would be typed.
     names = list(beside)
     close = nearest(typed, names)
     hint = f"did you mean `{close}`?" if close else None
     if hint is None and path != typed:
         hint = f"`{path}` was looked for: the path is relative to the file that names it"
-    return error("M001", span, f"`{typed}` {reason}", hint, fixes=respelt(span, typed, names))
+    return error("M001", span, f"`{typed}` {reason}", hint, fixes=suggest_fix(span, typed, names))
 
 
 def circular_extends(span: Span, chain: Sequence[str]) -> Diagnostic:
@@ -44,7 +44,7 @@ def circular_extends(span: Span, chain: Sequence[str]) -> Diagnostic:
     Good:
         meta: {owner: me}
     """
-    # `chain`: the files from the first one that is met again, to itself.
+    # `chain`: the files of the circle; the first one is repeated at its end.
     way = " -> ".join(f"`{path}`" for path in chain)
     return error("M002", span, f"`extends` goes in a circle: {way}", "take one of these `extends` out")
 
@@ -91,24 +91,24 @@ def base_outside_tree(span: Span, path: str, root: str) -> Diagnostic:
     -   # file: tree/.git
     -   gitdir: ../elsewhere
     """
-    return warning("M004", span, f"`{path}` lies outside `{root}`", "copy it into the tree of the recipe")
+    return warning("M004", span, f"`{path}` is outside `{root}`", "copy it into the tree of the recipe")
 
 
 def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside: Collection[str] = ()) -> Diagnostic:
     """null-removes-nothing (M005)
 
     Finds: a `null` for a key that no file before this one has.
-    Why:   `null` removes what a base says; where there is nothing, the name is usually misspelt.
+    Why:   `null` removes a key of a base; if there is no such key, the name is usually misspelt.
     Bad:
         training:
           clip_grad_normm: null
     Good:
         meta: {owner: me}
     """
-    # `known`: the keys that are there to be removed; `beside`: those of the file that wants to.
+    # `known`: the keys that could be removed; `beside`: the keys of the file with the null.
     name, keys = entry.name, list(known)
-    close, fixes = nearest(name, keys), respelt(entry.key.span, name, keys, taken=beside)
-    hint = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes what a base says"
+    close, fixes = nearest(name, keys), suggest_fix(entry.key.span, name, keys, taken=beside)
+    hint = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes a key of a base"
     message = f"`{name}: null` removes nothing: {where} has no such key so far"
     return error("M005", entry.value.span, message, hint, fixes=fixes, rests_on="all files")
 
@@ -117,7 +117,7 @@ def wrong_set(span: Span, message: str, help: str) -> Diagnostic:
     """wrong-set (M006)
 
     Finds: a `--set` that is not `PATH=VALUE` with a dotted path.
-    Why:   it could not be said which value was meant.
+    Why:   it is unclear which value is meant.
     Bad:
         # options: --set training.steps
     Good:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
 
 
@@ -16,7 +16,7 @@ def template_syntax(span: Span, message: str, help: str | None = None) -> Diagno
     """template-syntax (T001)
 
     Finds: a template that is not written in Jinja's expression syntax.
-    Why:   what cannot be read has no value.
+    Why:   a template that cannot be read has no value.
     Diff:
         vars: {width: 32}
         meta:
@@ -51,7 +51,7 @@ def undefined_name(
 ) -> Diagnostic:
     """undefined-name (T002)
 
-    Finds: a name in a template that is not defined where the template stands.
+    Finds: a name that is not defined at the place of the template.
     Why:   an undefined name would render as nothing.
     Diff:
         vars: {width: 32}
@@ -59,7 +59,7 @@ def undefined_name(
     -     size: "{{ vars.widht }}"
     +     size: "{{ vars.width }}"
     """
-    # `owner`: what the name was looked for in (`vars`), None for a name by itself; `holder`: what does have it.
+    # `owner`: the value that lacks the name (`vars`), None for a name by itself; `holder`: the value that has it.
     names = [str(each) for each in known]
     if owner is None:
         hint = _WHERE.get(name) if name not in names else None
@@ -69,10 +69,10 @@ def undefined_name(
             hint = f"did you mean `{holder}.{name}`?"
         message = f"`{name}` is not known here"
         if hint is None and name not in names:
-            return error("T002", span, message, did_you_mean(name, names), fixes=respelt(span, name, names))
+            return error("T002", span, message, did_you_mean(name, names), fixes=suggest_fix(span, name, names))
         return error("T002", span, message, hint)
     hint = did_you_mean(name, names) if names else "add it to the section `vars`" if owner == "`vars`" else None
-    return error("T002", span, f"{owner} has no `{name}`", hint, fixes=respelt(span, name, names))
+    return error("T002", span, f"{owner} has no `{name}`", hint, fixes=suggest_fix(span, name, names))
 
 
 def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
@@ -111,7 +111,7 @@ def template_too_costly(span: Span, message: str) -> Diagnostic:
     """template-too-costly (T005)
 
     Finds: a template that would need much time or memory: huge powers, repeated text, long ranges.
-    Why:   a recipe is read in an instant, on any machine, whoever wrote it.
+    Why:   reading a recipe must be fast on every machine, even if its author is unknown.
     Diff:
         meta:
     -     size: "{{ 10 ** 10 ** 10 }}"
@@ -138,7 +138,7 @@ def template_in_key(span: Span, text: str) -> Diagnostic:
     """template-in-key (T007)
 
     Finds: a key that holds a template.
-    Why:   names are what `extends`, `--set` and messages point at; they must stand in the file as they are.
+    Why:   `extends`, `--set` and messages refer to names, so a name must be written out in the file.
     Diff:
         meta:
     -     "run_{{ vars.width }}": 1
@@ -164,10 +164,10 @@ def template_without_value(span: Span, kind: str) -> Diagnostic:
     """template-without-value (T009)
 
     Finds: a template whose result is not a value of a recipe: a function, a method.
-    Why:   only numbers, texts, booleans, null, lists and mappings can stand in a recipe.
+    Why:   the values of a recipe are numbers, texts, booleans, null, lists and mappings.
     Diff:
         meta:
     -     steps: "{{ range }}"
     +     steps: "{{ range(3) }}"
     """
-    return error("T009", span, f"this template gives {kind}", "call it, or name the value that is meant")
+    return error("T009", span, f"this template gives {kind}", "call it, or write the value that is meant")

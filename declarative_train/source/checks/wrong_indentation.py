@@ -1,7 +1,7 @@
 """wrong-indentation (Y008)
 
 Finds: a line whose indentation fits no line above it.
-Why:   indentation is what tells YAML to which mapping or list a line belongs.
+Why:   in YAML, indentation decides to which mapping or list a line belongs.
 Diff:
     meta:
 -       owner: me
@@ -23,8 +23,9 @@ def below_a_value(span: Span, name: str, above: Span, text: str) -> Diagnostic:
 
 
 def fits_no_line(span: Span, found: int, wanted: tuple[tuple[int, str], ...]) -> Diagnostic:
-    """`wanted`: the indentations of the open mappings and lists, each with what stands there."""
-    ways = " or ".join(f"{spaces} to stand beside {what}" for spaces, what in wanted[:3])
+    """Return the message. `wanted`: indentations of the open mappings and lists, each with the text
+    that begins there."""
+    ways = " or ".join(f"{spaces} to align with {what}" for spaces, what in wanted[:3])
     message = f"this line is indented by {counted(found, 'space')}, which fits no line above"
     return error("Y008", span, message, f"indent it by {ways}" if ways else "indent it like the lines it belongs to")
 
@@ -32,8 +33,8 @@ def fits_no_line(span: Span, found: int, wanted: tuple[tuple[int, str], ...]) ->
 def item_among_keys(span: Span, item: bool) -> Diagnostic:
     if item:
         return error(
-            "Y008", span, "a list item (`- `) stands among the keys of a mapping", "indent it below the key it is for"
+            "Y008", span, "a list item (`- `) is among the keys of a mapping", "indent it below the key it is for"
         )
     return error(
-        "Y008", span, "a key stands among the items of a list", "begin the line with `- `, or indent it differently"
+        "Y008", span, "a key is among the items of a list", "begin the line with `- `, or indent it differently"
     )

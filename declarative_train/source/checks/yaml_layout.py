@@ -17,7 +17,7 @@ def yaml_syntax(span: Span, message: str, help: str | None = None) -> Diagnostic
     """yaml-syntax (Y001)
 
     Finds: text that is not YAML, in a way that no other rule describes better.
-    Why:   what cannot be read cannot be checked.
+    Why:   a file that cannot be read cannot be checked.
     Bad:
         training: ,steps
     Good:
@@ -48,14 +48,14 @@ def unclosed_quote(span: Span, quote: str, closed_on: int | None) -> Diagnostic:
 def duplicate_key(span: Span, name: str, first: Span) -> Diagnostic:
     """duplicate-key (Y003)
 
-    Finds: a key that stands twice in one mapping.
+    Finds: a key that is written twice in one mapping.
     Why:   the second would silently replace the first.
     Diff:
         training:
           epochs: 3
     -     epochs: 4
     """
-    message = f"`{name}` stands twice in this mapping, first on line {first.line}"
+    message = f"`{name}` is written twice in this mapping, first on line {first.line}"
     return error("Y003", span, message, "keep one of them", (Related(first, "first here"),))
 
 
@@ -89,15 +89,15 @@ def closes_nothing(span: Span, bracket: str) -> Diagnostic:
 def tab_in_indentation(span: Span, others: Sequence[Span]) -> Diagnostic:
     r"""tab-in-indentation (Y005)
 
-    Finds: a tab where a line's indentation stands.
-    Why:   YAML indents with spaces only; how wide a tab is depends on the editor.
+    Finds: a tab in the indentation of a line.
+    Why:   YAML indents with spaces only; the width of a tab depends on the editor.
     Bad:
         # bytes: training:\n\tsteps: 10\n
     Good:
         training:
           steps: 10
     """
-    # `others` are the tabs of further lines, mended along with the first.
+    # `others` are the tabs of further lines, fixed together with the first.
     more = f", and {counted(len(others), 'more line')} too" if others else ""
     fixes = tuple(Fix(tab, "  " * (tab.end_column - tab.column), safe=False) for tab in (span, *others))
     return error("Y005", span, f"a tab indents this line{more}", "indent with spaces, two for each level", fixes=fixes)
@@ -129,7 +129,7 @@ def unquoted_text(span: Span, what: str, quoted: str) -> Diagnostic:
     -     note: lr: 0.1 was too high
     +     note: "lr: 0.1 was too high"
     """
-    # `what` says which part of the text is special: "begins with `*`". An anchor or alias may have been meant.
+    # `what` names the special part of the text: "begins with `*`". An anchor or alias may have been meant.
     is_text = not quoted.startswith(('"&', '"*', "'&", "'*"))
     message = f"this text {what}, and so needs quotes"
     return error("Y007", span, message, f"write `{quoted}`", fixes=(Fix(span, quoted, safe=is_text),))
@@ -163,7 +163,7 @@ def missing_comma(span: Span, text: str, bracket: str, after: Span) -> Diagnosti
     Good:
         meta: {owner: me, team: vision}
     """
-    # `after`: the empty place behind the entry before.
+    # `after`: the empty span after the previous entry.
     message = f"a comma is missing before `{text}`, inside `{bracket}`"
     return error("Y024", span, message, f"write `, {text}`", fixes=(Fix(after, ",", safe=False),))
 
@@ -180,7 +180,7 @@ def text_after_quote(span: Span, quote: str) -> Diagnostic:
     """
     hint = "quote the whole text"
     if quote == '"':
-        hint += ' in single quotes: a `"` may stand inside them'
+        hint += ' in single quotes: a `"` is allowed inside them'
     return error("Y025", span, f"text goes on after the closing `{quote}`", hint)
 
 

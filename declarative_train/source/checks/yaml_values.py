@@ -1,4 +1,4 @@
-"""Messages on YAML documents: what they hold, and what they may not.
+"""Messages on the content of YAML documents.
 
 Each function is one message; its docstring is the manual page of its code.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.core.span import Span
 
 
@@ -16,7 +16,7 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
     """empty-value (Y009)
 
     Finds: a key or a list item without a value, often because the lines meant to be inside it are not indented.
-    Why:   whether nothing, zero or the default was meant cannot be known; `null` says that a key is to be removed.
+    Why:   nothing, zero or the default may have been meant; `null` is the value that removes a key.
     Diff:
         meta:
     -     owner:
@@ -30,19 +30,20 @@ def empty_value(key: Span, name: str, following: tuple[str, Span] | None, *, flo
         )
         return error("Y009", key, f"`{name}` has no value", hint)
     other, span = following
-    message = f"`{name}` has no value: `{other}` on line {span.line} stands beside it, not inside"
+    message = f"`{name}` has no value: `{other}` on line {span.line} is next to it, not inside"
     related = (Related(span, f"not inside `{name}`"),)
     return error("Y009", key, message, f"give `{name}` a value, or indent what belongs inside it", related)
 
 
 def decimal_comma(span: Span, text: str) -> Diagnostic:
-    """`lr: 0,001` between brackets: a number, and a key `001` without a value."""
+    """Return the message for `lr: 0,001` between brackets, which YAML reads as a number and a key `001` without a
+    value."""
     point = text.replace(",", ".")
     return error("Y009", span, f"`{text}` is two entries: a comma ends a value", f"write `{point}` for the number")
 
 
 def cut_tuple(span: Span, text: str, written: str) -> Diagnostic:
-    """Python's `(3, 3)` between brackets of YAML, where a comma ends a value."""
+    """Return the message for Python's `(3, 3)` between brackets of YAML, where a comma ends a value."""
     message = f"`{text}` is cut at its commas: a list has square brackets"
     return error("Y009", span, message, f"write `{written}`", fixes=(Fix(span, written, safe=True),))
 
@@ -77,7 +78,7 @@ def key_not_text(span: Span, text: str, kind: str) -> Diagnostic:
 
 
 def key_not_scalar(span: Span, kind: str) -> Diagnostic:
-    return error("Y010", span, f"{kind} stands where a key belongs; keys are text", "name the key with a word")
+    return error("Y010", span, f"{kind} is used as a key; keys are text", "name the key with a word")
 
 
 def empty_key(span: Span) -> Diagnostic:
@@ -87,7 +88,7 @@ def empty_key(span: Span) -> Diagnostic:
 def unknown_anchor(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
     """unknown-anchor (Y011)
 
-    Finds: an alias `*name` for which no anchor `&name` stands above.
+    Finds: an alias `*name` without an anchor `&name` above it.
     Why:   an alias repeats a value that was written before, in the same file.
     Diff:
         meta:
@@ -96,18 +97,18 @@ def unknown_anchor(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
     """
     names = list(known)
     hint = did_you_mean(name, names) if names else f'if the text `*{name}` is meant, quote it: `"*{name}"`'
-    fixes = respelt(span.within(1, len(name)), name, names)
+    fixes = suggest_fix(span.within(1, len(name)), name, names)
     return error("Y011", span, f"there is no anchor `&{name}` above", hint, fixes=fixes)
 
 
 def anchor_in_itself(span: Span, name: str) -> Diagnostic:
-    return error("Y011", span, f"`*{name}` stands inside `&{name}`, which would never end", "write the value out")
+    return error("Y011", span, f"`*{name}` is inside `&{name}`, so it would contain itself", "write the value out")
 
 
 def too_many_nodes(span: Span, limit: int, *, alias: bool) -> Diagnostic:
     """too-many-nodes (Y012)
 
-    Finds: a file that holds, or that its aliases blow up to, more than 200,000 values.
+    Finds: a file with more than 200,000 values, or whose aliases expand to more.
     Why:   a few aliases of aliases make billions of values out of ten lines.
     Diff:
         meta:
@@ -197,16 +198,17 @@ def control_character(spans: Sequence[Span], character: str) -> Diagnostic:
     Good:
         meta: {owner: ab}
     """
-    # `character` is the first of those that stand at `spans`.
+    # `character` is the first of the characters at `spans`.
     others = f", and {len(spans) - 1} more in this file" if len(spans) > 1 else ""
-    message = f"the character U+{ord(character):04X} cannot stand in YAML{others}"
+    message = f"the character U+{ord(character):04X} is not allowed in YAML{others}"
     hint = 'take it out; inside double quotes an escape such as "\\x07" may be written'
     return error("Y017", spans[0], message, hint, fixes=tuple(Fix(span, "", safe=False) for span in spans))
 
 
 def no_space(span: Span, character: str) -> Diagnostic:
-    """One that looks like a space: pasted from a page or a chat, and no space to YAML."""
-    message = f"the character U+{ord(character):04X} looks like a space and is none"
+    """Return the message for a character that looks like a space but is not one to YAML, such as a pasted no-break
+    space."""
+    message = f"the character U+{ord(character):04X} looks like a space but is not one"
     return error("Y017", span, message, "write a space", fixes=(Fix(span, " ", safe=False),))
 
 
@@ -270,8 +272,8 @@ def leading_zero(span: Span, text: str, value: int) -> Diagnostic:
 def unreadable_file(span: Span, path: str, reason: str, help: str | None = None) -> Diagnostic:
     """unreadable-file (Y023)
 
-    Finds: a recipe that is not there, is a folder, or cannot be opened.
-    Why:   nothing can be said of a file that cannot be read.
+    Finds: a recipe that does not exist, is a folder, or cannot be opened.
+    Why:   a file that cannot be read cannot be checked.
     Bad:
         # no file
     Good:
@@ -289,7 +291,7 @@ def not_a_recipe(span: Span, what: str, help: str) -> Diagnostic:
     """not-a-recipe (Y028)
 
     Finds: a file of another kind: a table, a picture, weights, a saved plan, the YAML of another program.
-    Why:   read as a recipe, every line of it would be a mistake.
+    Why:   if it were read as a recipe, every line would be a mistake.
     Bad:
         # whole file
         {"version": 2, "dtrain_version": "0.1.0", "fingerprint": "1e91cab446a72a5e", "parameters": []}

@@ -14,7 +14,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.app.api.compiling import STATIC, texts_of
 from declarative_train.app.api.tracer import LateTracer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.core.diagnostics.fixes import placed
+from declarative_train.core.diagnostics.fixes import locate_fixes
 from declarative_train.core.diagnostics.render import arrange
 from declarative_train.core.diagnostics.suppress import suppress
 from declarative_train.recipe.load import Loaded
@@ -58,7 +58,7 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
         plan, found = planner.compile(loaded.recipe, tracer=LateTracer())
         diagnostics += found
     texts = {path: text, **texts_of(loaded)}
-    left = suppress(placed(diagnostics, texts), texts, checked=None if full else STATIC)
+    left = suppress(locate_fixes(diagnostics, texts), texts, checked=None if full else STATIC)
     return Analysis(path, text, loaded, plan, tuple(arrange(left)), texts, full)
 
 

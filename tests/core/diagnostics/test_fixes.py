@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, error
-from declarative_train.core.diagnostics.fixes import apply_fixes, placed, unified_diff
+from declarative_train.core.diagnostics.fixes import apply_fixes, locate_fixes, unified_diff
 from declarative_train.core.span import Span
 
 
@@ -104,13 +104,13 @@ def test_a_difference() -> None:
 def test_a_word_is_replaced_where_it_was_typed(typed: str, replacement: str, after: str | None) -> None:
     text = f"type: {typed}  # said\n"
     fix = Fix(Span("a.yaml", 1, 7, 1, 7 + len(typed)), replacement, True, "liner")
-    [diagnostic] = placed([mistake(fix)], {"a.yaml": text})
+    [diagnostic] = locate_fixes([mistake(fix)], {"a.yaml": text})
     assert bool(diagnostic.fixes) == (after is not None)
     assert edited(text, diagnostic) == f"type: {typed if after is None else after}  # said\n"
 
 
 def test_one_word_that_is_not_there_takes_all_edits_away() -> None:
     there, gone = Fix(Span("a.yaml", 1, 1, 1, 2), "x", True, "a"), Fix(Span("a.yaml", 1, 2, 1, 3), "x", True, "q")
-    [diagnostic] = placed([mistake(there, gone)], {"a.yaml": "ab\n"})
+    [diagnostic] = locate_fixes([mistake(there, gone)], {"a.yaml": "ab\n"})
     assert diagnostic.fixes == ()
-    assert placed([mistake(gone)], {})[0].fixes == ()  # of a text that was not read
+    assert locate_fixes([mistake(gone)], {})[0].fixes == ()  # of a text that was not read

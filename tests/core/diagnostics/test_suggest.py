@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.core.diagnostics.suggest import did_you_mean, is_slip, nearest, respelt
+from declarative_train.core.diagnostics.suggest import did_you_mean, is_slip, nearest, suggest_fix
 from declarative_train.core.span import Span
 
 PLACE = Span("a.yaml", 1, 1, 1, 7)
@@ -58,8 +58,8 @@ def test_what_may_mean_something_else_is_no_slip(name: str, word: str, known: li
 
 
 def test_only_words_of_the_language_are_respelt_safely() -> None:
-    [fix] = respelt(PLACE, "epoch", ["epochs"], closed=True)
+    [fix] = suggest_fix(PLACE, "epoch", ["epochs"], closed=True)
     assert (fix.replacement, fix.safe, fix.replaces) == ("epochs", True, "epoch")
-    assert not respelt(PLACE, "epoch", ["epochs"])[0].safe  # a name of the user's
-    assert respelt(PLACE, "epoch", ["epochs"], closed=True, taken=["epochs"]) == ()
-    assert respelt(PLACE, "xyz", ["epochs"]) == ()
+    assert not suggest_fix(PLACE, "epoch", ["epochs"])[0].safe  # a name of the user's
+    assert suggest_fix(PLACE, "epoch", ["epochs"], closed=True, taken=["epochs"]) == ()
+    assert suggest_fix(PLACE, "xyz", ["epochs"]) == ()

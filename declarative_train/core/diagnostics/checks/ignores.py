@@ -13,7 +13,7 @@ def unused_ignore(code: Span, word: str, edit: Fix) -> Diagnostic:
     """unused-ignore (I001)
 
     Finds: a `# dtrain: ignore[CODE]` that hides nothing.
-    Why:   it would hide the next mistake of that kind, which has not been looked at.
+    Why:   it would hide the next mistake of that kind, which has not been reviewed.
     Bad:
         meta: {owner: me}    # dtrain: ignore[Y021]
     Good:
@@ -33,14 +33,14 @@ def ignored_error(code: Span, word: str, there: Span) -> Diagnostic:
         training: {epochs: 3}
     """
     message = f"`{word}` is an error; only warnings can be ignored"
-    return warning("I002", code, message, "mend the error", (Related(there, "the error"),))
+    return warning("I002", code, message, "fix the error", (Related(there, "the error"),))
 
 
 def ignore_without_code(span: Span, word: str) -> Diagnostic:
     """ignore-without-code (I003)
 
     Finds: a comment `# dtrain: ignore` that names no code.
-    Why:   it says neither what is accepted nor why; it hides nothing.
+    Why:   it does not state what is accepted; it hides nothing.
     Bad:
         meta: {house: 010}   # dtrain: ignore
     Good:
