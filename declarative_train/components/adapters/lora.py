@@ -88,7 +88,7 @@ class LowRank(Adapter):
 
         return LoraLinear(base, self)
 
-    def merged(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self.summed(weight, own[A], own[B])
 
     def summed(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -132,7 +132,7 @@ class Dora(LowRank):
     def init_of(self, parameter: str) -> Init:
         return start("ones") if parameter == MAGNITUDE else super().init_of(parameter)
 
-    def merged(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
         from declarative_train.components.adapters.modules.lora import row_factors
 
         summed = self.summed(weight, own[A], own[B])

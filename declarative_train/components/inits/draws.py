@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from declarative_train.components.counter_rng import key_of, mixed
+from declarative_train.components.counter_rng import key_of, mix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +137,7 @@ class Draws:
 
         count = min(per_block, -(-count // _LANES) * _LANES)
         start = number * per_block
-        return mixed(np.arange(start, start + count, dtype=np.uint64), self._key)
+        return mix(np.arange(start, start + count, dtype=np.uint64), self._key)
 
 
 def _to_unit(words: np.ndarray) -> np.ndarray:

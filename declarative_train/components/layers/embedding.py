@@ -49,7 +49,7 @@ class Embedding(Layer):
 
         return Module(self.num_embeddings or _rows_of(inputs["x"]), self.embedding_dim, self.padding_idx)
 
-    def sized(self, inputs: Inputs) -> Self:
+    def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_of(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
@@ -104,7 +104,7 @@ class Embeddings(Layer):
         widths = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,) * columns
         return Module(rows, widths)
 
-    def sized(self, inputs: Inputs) -> Self:
+    def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_by_column(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
@@ -143,7 +143,7 @@ class EmbeddingBag(Layer):
         rows = self.num_embeddings or _rows_of(inputs["x"])
         return Module(rows, self.embedding_dim, self.mode, self.padding_idx)
 
-    def sized(self, inputs: Inputs) -> Self:
+    def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_of(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
@@ -163,9 +163,9 @@ class OneHot(OfFunction):
         return needs_integer(self, inputs) or _rows_misfit(self, self.num_classes, inputs["x"], "num_classes")
 
     def build(self, inputs: Inputs) -> nn.Module:
-        return super(OneHot, self.sized(inputs)).build(inputs)
+        return super(OneHot, self.with_sizes(inputs)).build(inputs)
 
-    def sized(self, inputs: Inputs) -> Self:
+    def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_classes": self.num_classes or _rows_of(inputs["x"])})
 
 

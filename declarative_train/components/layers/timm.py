@@ -71,7 +71,7 @@ class Timm(LibraryLayer):
             return Misfit(message, field="name", is_warning=True)
         return None
 
-    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module:
+    def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
         import timm
 
         name = self.name

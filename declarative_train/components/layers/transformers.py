@@ -150,7 +150,7 @@ class Transformers(LibraryLayer):
             raise LibraryError(f"the transformers that is here has no model `{name}`", hint, field="architecture")
         return found
 
-    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module:
+    def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
         import torch
         from transformers.initialization import no_init_weights
 

@@ -80,7 +80,7 @@ class LibraryLayer(Layer):
         """What is wrong with fields or inputs, once the library is there. Raises LibraryError, too."""
 
     @abstractmethod
-    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module:
+    def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
         """The library's own model on the CPU; with `draws` False the values of its parameters do not matter. Raises
         LibraryError."""
 

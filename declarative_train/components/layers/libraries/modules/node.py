@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from declarative_train.components.layers.libraries.files import Files
 from declarative_train.components.layers.modules.batch_norm import BatchNorm, adopt_batch_norms
 from declarative_train.components.layers.sample_groups import group_size
-from declarative_train.components.plugin_layer import seeded
+from declarative_train.components.plugin_layer import seed_generators
 
 Inputs = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ class Library(Protocol):
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]: ...
 
-    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module: ...
+    def make(self, inputs: Inputs, *, draws: bool) -> nn.Module: ...
 
     def call(self, module: nn.Module, forward: Callable[..., Any], values: Sequence[Tensor | None]) -> Any: ...
 
@@ -114,11 +114,11 @@ def bare(layer: Library, inputs: Inputs) -> nn.Module:
 
 def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
     try:
-        with alone(), seeded(0), _parameters_on_meta():
-            return layer.made(inputs, draws=False)
+        with alone(), seed_generators(0), _parameters_on_meta():
+            return layer.make(inputs, draws=False)
     except Exception:  # its code reads parameters while it makes them
-        with alone(), seeded(0):
-            module = layer.made(inputs, draws=True)
+        with alone(), seed_generators(0):
+            module = layer.make(inputs, draws=True)
         to_meta = _ToMeta()
         for part in module.modules():
             for name, parameter in part._parameters.items():
@@ -129,8 +129,8 @@ def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
 
 def started(layer: Library, inputs: Inputs, seed: int) -> nn.Module:
     """The model with the start values that its code draws, on the CPU."""
-    with alone(), seeded(seed):
-        return layer.made(inputs, draws=True)
+    with alone(), seed_generators(seed):
+        return layer.make(inputs, draws=True)
 
 
 @contextmanager

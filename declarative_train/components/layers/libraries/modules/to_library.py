@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from declarative_train.components.layers.libraries.modules.node import LibraryNode, alone
-from declarative_train.components.plugin_layer import seeded
+from declarative_train.components.plugin_layer import seed_generators
 
 
 def library_model(node: LibraryNode, dtype: torch.dtype) -> nn.Module:
     """Of the class and with the names that the library has, on the CPU, in evaluation mode; its floating point as
     `dtype`."""
     layer: Any = node._dtrain_layer
-    with alone(), seeded(0):
-        model: nn.Module = layer.made(node._dtrain_inputs, draws=False)
+    with alone(), seed_generators(0):
+        model: nn.Module = layer.make(node._dtrain_inputs, draws=False)
         model.to(dtype).load_state_dict(node.state_dict())
     return model.eval()
 
