@@ -1,4 +1,4 @@
-"""Start values: one number everywhere, drawn at random, or at random by the size of what the parameter meets."""
+"""Rules of start values: constants, random numbers, and random numbers scaled by the shape of the parameter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Constant(Init):
-    """Every element starts at `value`."""
+    """Sets every element to `value`."""
 
     type: Literal["constant"] = "constant"
     value: float = Field(allow_inf_nan=False)
@@ -31,7 +31,7 @@ class Constant(Init):
 
 
 class Zeros(Init):
-    """Every element starts at 0."""
+    """Sets every element to 0."""
 
     type: Literal["zeros"] = "zeros"
 
@@ -43,7 +43,7 @@ class Zeros(Init):
 
 
 class Ones(Init):
-    """Every element starts at 1."""
+    """Sets every element to 1."""
 
     type: Literal["ones"] = "ones"
 
@@ -122,8 +122,11 @@ Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"
 
 
 class OfMatrices(Init, ABC):
+    """Base class of rules that need a matrix."""
+
     def check(self, shape: tuple[int, ...]) -> Misfit | None:
-        """Rules that count inputs and outputs cannot start a bias or a scale."""
+        """Return why the rule cannot fill this shape: it counts inputs and outputs, which a bias or a scale does not
+        have."""
         if len(shape) >= 2:
             return None
         return Misfit(
@@ -145,7 +148,7 @@ class _Kaiming(OfMatrices, ABC):
     mode: Literal["fan_in", "fan_out"] = "fan_in"
     """Keep the variance of the forward (`fan_in`) or of the backward pass (`fan_out`)."""
     nonlinearity: Nonlinearity = "leaky_relu"
-    """What follows the layer; decides the gain."""
+    """The function after the layer, which determines the gain."""
     a: float = Field(default=0.0, allow_inf_nan=False)
     """Negative slope, for `leaky_relu`."""
 
@@ -222,6 +225,6 @@ class Orthogonal(OfMatrices):
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Values that flow into and out of one unit of a weight (out, in, *kernel)."""
+    """Return the numbers of values that flow into and out of one unit of a weight (out, in, *kernel)."""
     kernel = prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel

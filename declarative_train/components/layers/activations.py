@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Activation(OfFields, ABC):
-    """Without parameters."""
+    """Base class of activations without parameters."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_float(self, inputs)
@@ -71,7 +71,7 @@ class Sigmoid(OfFunction, Activation):
     type: Literal["sigmoid"] = "sigmoid"
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        return None  # whole numbers and bools become floating-point numbers, as torch has it
+        return None  # whole numbers and bools become floating-point numbers, as in torch
 
 
 class Tanh(OfFunction, Activation):
@@ -108,7 +108,7 @@ class Celu(Activation):
 
 
 class Selu(Activation):
-    """A scaled `elu` that keeps mean 0 and variance 1 (use `alpha_dropout` beside it)."""
+    """A scaled `elu` that keeps mean 0 and variance 1 (use `alpha_dropout` with it)."""
 
     module: ClassVar[str] = "nn.SELU"
     type: Literal["selu"] = "selu"
@@ -179,7 +179,7 @@ class Softsign(Activation):
 
 
 class Along(Activation, ABC):
-    """Probabilities along a dimension."""
+    """Base class of probabilities along a dimension."""
 
     dim: int = default("softmax", "dim")
     """The dimension that sums to 1, in torch's numbers (the batch is 0)."""

@@ -1,4 +1,4 @@
-"""Several edges become one: add, multiply, concat, stack."""
+"""Layers that combine several edges: add, multiply, concat, stack."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from declarative_train.components.layers.shape_checks import (
 
 
 class Combining(OfFields, ABC):
-    """Any number of inputs."""
+    """Base class of layers with any number of inputs."""
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
 
 
 class Add(Combining):
-    """The sum of all inputs, element by element. A dimension of size 1 is repeated."""
+    """Adds all inputs, element by element. A dimension of size 1 is repeated."""
 
     module: ClassVar[str] = "shapes.Add"
     operation: ClassVar[str] = "+"
@@ -35,7 +35,7 @@ class Add(Combining):
 
 
 class Multiply(Combining):
-    """The product of all inputs, element by element. A dimension of size 1 is repeated."""
+    """Multiplies all inputs, element by element. A dimension of size 1 is repeated."""
 
     module: ClassVar[str] = "shapes.Multiply"
     operation: ClassVar[str] = "*"
@@ -46,7 +46,8 @@ class Multiply(Combining):
 
 
 class Concat(OfFunction, Combining):
-    """The inputs one after the other along a dimension they may differ in; of several dtypes they become the widest."""
+    """Joins the inputs along a dimension, in which their sizes may differ; inputs of several dtypes become the
+    widest."""
 
     type: Literal["concat"] = "concat"
     dim: int = default("concat", "dim")
@@ -71,11 +72,11 @@ class Concat(OfFunction, Combining):
 
 
 class Stack(OfFunction, Combining):
-    """The inputs, all of one shape, side by side along a new dimension."""
+    """Puts the inputs, all of one shape, next to each other along a new dimension."""
 
     type: Literal["stack"] = "stack"
     dim: int = default("stack", "dim")
-    """Where the new dimension stands in the result, in torch's numbers (the batch is 0)."""
+    """Position of the new dimension in the result, in torch's numbers (the batch is 0)."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         port, first = next(iter(inputs.items()))
@@ -88,7 +89,8 @@ class Stack(OfFunction, Combining):
 
 
 def _elementwise_misfit(layer: Layer, inputs: Inputs) -> Misfit | None:
-    """Same number of dimensions, each equal or 1: torch would align (B, 4) with the end of (B, 3, 4), batch and all."""
+    """Check that the inputs have the same number of dimensions, each equal or 1: torch would align (B, 4) with the end
+    of (B, 3, 4), batch and all."""
     port, first = next(iter(inputs.items()))
     common = list(first.shape)
     for other, spec in inputs.items():

@@ -1,4 +1,4 @@
-"""Images made larger, or cut into patches: upsample, pixel_shuffle, pixel_unshuffle, patch_embedding."""
+"""Layers that enlarge images or cut them into patches: upsample, pixel_shuffle, pixel_unshuffle, patch_embedding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from declarative_train.core.amounts import counted
 if TYPE_CHECKING:
     from torch import nn
 
-_DIMS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # interpolations that know one number of dimensions
+_DIMS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # interpolations for one number of dimensions only
 
 
 class Upsample(Layer):
@@ -37,8 +37,8 @@ class Upsample(Layer):
     size: Sizes | None = None
     """Size of the result, instead of a factor."""
     mode: Literal["nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"] = "nearest"
-    """How values are found: `linear` for one spatial dimension, `bilinear` and `bicubic` for two, `trilinear` for
-    three, the others for any."""
+    """The interpolation: `linear` for one spatial dimension, `bilinear` and `bicubic` for two, `trilinear` for three,
+    the others for any."""
     align_corners: bool = False
     """For the four linear and cubic modes: corner elements keep their values."""
 
@@ -106,7 +106,9 @@ class PixelShuffle(OfFields):
         if misfit := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
             return misfit
         if inputs["x"].shape[0] % self.factor**2:
-            message = f"{counted(inputs['x'].shape[0], 'channel')}: no multiple of {self.factor} x {self.factor}"
+            message = (
+                f"{counted(inputs['x'].shape[0], 'channel')}, which is not a multiple of {self.factor} x {self.factor}"
+            )
             return Misfit(message, field="factor")
         return None
 

@@ -1,6 +1,6 @@
-"""Changes of shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity.
+"""Layers that change the shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity.
 
-Dimensions have torch's numbers, so the batch is 0, and `B` where a shape is written; it always stays where it is.
+Dimensions have torch's numbers, so the batch is 0, and `B` where a shape is written; it always stays first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Identity(OfFields):
-    """Gives back what it gets."""
+    """Returns its input."""
 
     operation: ClassVar[str] = "pos"
     module: ClassVar[str] = "nn.Identity"
@@ -24,13 +24,13 @@ class Identity(OfFields):
 
 
 class Flatten(OfFunction):
-    """Several neighbouring dimensions become one; by default all but the batch. Of (B) it makes (B, 1)."""
+    """Merges neighbouring dimensions into one; by default all but the batch. (B) becomes (B, 1)."""
 
     type: Literal["flatten"] = "flatten"
     start_dim: int = default("flatten", "start_dim")
-    """The first dimension of those."""
+    """The first of these dimensions."""
     end_dim: int = default("flatten", "end_dim")
-    """The last dimension of those."""
+    """The last of these dimensions."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         x = inputs["x"]
@@ -48,7 +48,7 @@ class Flatten(OfFunction):
 
 
 class Unflatten(OfFields):
-    """One dimension becomes several."""
+    """Splits one dimension into several."""
 
     operation: ClassVar[str] = "reshape"
     module: ClassVar[str] = "nn.Unflatten"
@@ -56,7 +56,7 @@ class Unflatten(OfFields):
     dim: int = -1
     """The dimension to split."""
     sizes: tuple[int, ...]
-    """The sizes it becomes; one of them may be -1 and follows from the others."""
+    """The new sizes; one of them may be -1 and is computed from the others."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         x = inputs["x"]
@@ -67,15 +67,15 @@ class Unflatten(OfFields):
 
 
 class Reshape(OfFunction):
-    """The same elements in another shape."""
+    """Gives the same elements another shape."""
 
     type: Literal["reshape"] = "reshape"
     shape: tuple[Literal["B"] | int, ...]
-    """The shape, which begins with the batch: [B, 8, 8]. One size may be -1 and follows from the others."""
+    """The shape, which begins with the batch: [B, 8, 8]. One size may be -1 and is computed from the others."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of a sample."""
+        """Sizes of a sample."""
         return tuple(size for size in self.shape if size != "B")
 
     def check(self, inputs: Inputs) -> Misfit | None:
@@ -87,11 +87,11 @@ class Reshape(OfFunction):
 
 
 class Permute(OfFunction):
-    """The dimensions in another order."""
+    """Puts the dimensions in another order."""
 
     type: Literal["permute"] = "permute"
     dims: tuple[int, ...]
-    """The new order, which begins with the batch, 0: [0, 2, 1] makes (B, T, C) of (B, C, T)."""
+    """The new order, which begins with the batch, 0: [0, 2, 1] turns (B, C, T) into (B, T, C)."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         rank = len(inputs["x"].shape) + 1
@@ -130,7 +130,7 @@ class Unsqueeze(OfFunction):
 
     type: Literal["unsqueeze"] = "unsqueeze"
     dim: int = default("unsqueeze", "dim")
-    """Where the new dimension stands in the result."""
+    """Position of the new dimension in the result."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         found = resolve_dim(self, "dim", self.dim, len(inputs["x"].shape) + 2)
@@ -142,7 +142,7 @@ def _no_dimensions(layer: Layer, x: TensorSpec) -> Misfit:
 
 
 def _sizes_misfit(field: str, sizes: tuple[int, ...], elements: int, what: str) -> Misfit | None:
-    """`elements` must fill the sizes exactly; `what` is what holds them."""
+    """Check that the sizes have exactly `elements` elements; `what` names the tensor or dimension in the message."""
     if bad := [size for size in sizes if size < 1 and size != -1]:
         return Misfit(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)
     if sizes.count(-1) > 1:

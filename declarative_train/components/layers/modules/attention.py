@@ -1,7 +1,8 @@
 """Multi-head attention on torch's `scaled_dot_product_attention`, with fewer key heads, rotary positions and masks.
 
-B batch (N sequences, where several dimensions are before the time), T queries, S keys, D width, H heads, G key heads,
-K head width."""
+B batch (N sequences, if there are several dimensions before the time), T queries, S keys, D width, H heads, G key
+heads, K head width.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from declarative_train.components.layers.modules.sequences import as_rows, mask_
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """Pair i of a head turns by `base ** (-2 i / K)` per position, before `scaling` (``, linear, llama3, yarn)."""
+    """Rotary angles: pair i of a head turns by `base ** (-2 i / K)` per position, then changed by `scaling` ("",
+    linear, llama3, yarn)."""
 
     base: float
     scaling: str = ""
@@ -34,7 +36,7 @@ class Angles:
 
     @property
     def amplitude(self) -> float:
-        """What cosine and sine are multiplied with; of yarn, equation 22 of the paper."""
+        """Factor on cosine and sine; for yarn, equation 22 of the paper."""
         if self.scaling != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -42,7 +44,7 @@ class Angles:
         return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
     def table(self, T: int, K: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin, (T, K / 2) each, in float32 at least.
+        """Return cos and sin, (T, K / 2) each, in float32 at least.
 
         Su et al., RoFormer, 2021; element i is paired with i + K / 2, as in GPT-NeoX and the published llama weights.
         """
@@ -54,7 +56,7 @@ class Angles:
         return angles.cos() * self.amplitude, angles.sin() * self.amplitude
 
     def _scaled(self, plain: Tensor, K: int) -> Tensor:
-        """The frequencies (K / 2), from fast to slow."""
+        """Return the scaled frequencies (K / 2), from fast to slow."""
         if self.scaling == "linear":  # Chen et al., Extending context window of LLMs via positional interpolation, 2023
             return plain / self.factor
         if self.scaling == "llama3":
@@ -62,7 +64,7 @@ class Angles:
         return self._yarn(plain, K) if self.scaling == "yarn" else plain
 
     def _llama3(self, plain: Tensor) -> Tensor:
-        """Waves longer than the original length are slowed by `factor`, short ones are left, with a ramp between them.
+        """Slow down waves longer than the original length by `factor`, keep short ones, with a ramp between them.
         Grattafiori et al., The Llama 3 herd of models, 2024; the ramp is that of the published code."""
         turns = self.original_length * plain / (2 * math.pi)  # within the original length
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -70,8 +72,8 @@ class Angles:
         return (1 - kept) * plain / self.factor + kept * plain
 
     def _yarn(self, plain: Tensor, K: int) -> Tensor:
-        """Pairs that turn more than `beta_fast` times within the original length are left, those that turn less than
-        `beta_slow` times are slowed by `factor`, with a ramp between them. Peng et al., YaRN, 2023."""
+        """Keep pairs that turn more than `beta_fast` times within the original length, slow down those that turn less
+        than `beta_slow` times by `factor`, with a ramp between them. Peng et al., YaRN, 2023."""
         low = max(math.floor(self._pair_that_turns(self.beta_fast, K)), 0)
         high = min(math.ceil(self._pair_that_turns(self.beta_slow, K)), K - 1)
         places = torch.arange(K // 2, dtype=plain.dtype, device=plain.device)
@@ -79,14 +81,15 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """The place, between pairs, of what turns so many times within the original length."""
+        """Return the fractional index of the pair that turns this many times within the original length."""
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How an attention layer is cut up; `rotary` None: no rotary positions. `window`: a position sees so many at most,
-    itself among them. `scale` of the products of queries and keys; None: 1 / sqrt(head_width)."""
+    """Sizes and options of an attention layer's heads; `rotary` None: no rotary positions. `window`: the number of
+    positions that a position sees at most, itself included. `scale`: factor on the products of queries and keys; None:
+    1 / sqrt(head_width)."""
 
     num_heads: int
     num_kv_heads: int
@@ -114,7 +117,7 @@ class Heads:
 
 class SelfAttention(nn.Module):
     """x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None, segments and positions (B, ..., T) integers or
-    None -> (B, ..., T, D). `num_positions`: that positions, where they are given, may be."""
+    None -> (B, ..., T, D). `num_positions`: one more than the largest position, if positions are given."""
 
     def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype, num_positions: int = 0) -> None:
         super().__init__()
@@ -153,7 +156,8 @@ class SelfAttention(nn.Module):
         return placed(self.out(_merged(y)), x)
 
     def projected(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, K), keys and values (B, G, T, K) of positions that begin at `start`, or of `positions`."""
+        """Return queries (B, H, T, K), keys and values (B, G, T, K) for positions from `start` on, or for
+        `positions`."""
         heads = self.heads
         if heads.fused:
             q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
@@ -173,7 +177,8 @@ class SelfAttention(nn.Module):
         return q_BHTK, k_BGTK, v_BGTK
 
     def attended(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
-        """(B, T, D) of queries that are the last T of the S positions: in evaluation, causal and without a mask."""
+        """Return (B, T, D) for queries that are the last T of S positions. Used in evaluation, causal and without a
+        mask."""
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
         seen = seen_by(T, S, self.heads.window, q_BHTK.device)
         y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads)))
@@ -213,8 +218,8 @@ class CrossAttention(nn.Module):
 def attend(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, causal: bool, dropout: float, heads: Heads
 ) -> Tensor:
-    """(B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that may see nothing gives 0,
-    and no gradient, where a softmax over nothing would be nan. The heads' `window` is for a causal layer."""
+    """Return (B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that sees no key gives 0
+    and no gradient; a softmax over an empty set would be nan. The heads' `window` applies to a causal layer."""
     T, window = q_BHTK.shape[2], heads.window if causal else None
     if mask is None and causal and ((window is not None and window < T) or heads.softcap is not None):
         mask, causal = seen_by(T, T, window, q_BHTK.device)[None], False
@@ -234,7 +239,7 @@ def attend(
 def seen_at_all(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor, dropout: float, every: bool, heads: Heads
 ) -> Tensor:
-    """(B, H, T, K), with `allowed` (B, 1, 1 or T, S). `every`: each query may see something, itself."""
+    """Return (B, H, T, K), with `allowed` (B, 1, 1 or T, S). `every`: each query sees some key, at least its own."""
     if every:
         return _weighed(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
     sees = allowed.any(-1, keepdim=True)
@@ -244,8 +249,8 @@ def seen_at_all(
 def _weighed(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, causal: bool, dropout: float, heads: Heads
 ) -> Tensor:
-    """The mean of the values (B, H, T, K) by the products of queries and keys. No kernel of torch's caps these; what is
-    capped is not `causal` here."""
+    """Return the values (B, H, T, K) averaged by the softmax of queries times keys. No kernel of torch supports
+    `softcap`; with it, `causal` must be False here."""
     k_BHSK, v_BHSK = _repeated(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
     if heads.softcap is None:
         return F.scaled_dot_product_attention(
@@ -260,7 +265,8 @@ def _weighed(
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
-    """(B, 1, T, T): true for keys in the segment (B, T) of the query, and as the other ways to be seen allow."""
+    """Return (B, 1, T, T): True for keys in the same segment (B, T) as the query that the mask, the causal order and
+    the window allow too."""
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:
@@ -271,23 +277,25 @@ def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window:
 
 
 def _repeated(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
-    """For each head: with a mask, and on the CPU, only torch's slowest kernel takes fewer."""
+    """Repeat keys and values for each query head: with a mask, and on the CPU, torch has only a slow kernel for fewer
+    key heads."""
     if shared == 1:
         return k_BGSK, v_BGSK
     return k_BGSK.repeat_interleave(shared, dim=1), v_BGSK.repeat_interleave(shared, dim=1)
 
 
 def seen_by(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
-    """(T, S): what the last T of S positions see; the last `window` of those before them, themselves included."""
+    """Return (T, S): True for the keys that each of the last T of S positions sees, itself and those before it,
+    `window` at most."""
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Whether a fast kernel reads keys and values that several heads share without a copy for each head."""
+    """Return whether a fast kernel reads keys and values that several heads share without a copy for each head."""
     if not q_BHTK.is_cuda:
         return False
-    if torch.compiler.is_compiling():  # which cannot ask torch, and splits its program in two at every layer for it
+    if torch.compiler.is_compiling():  # asking torch below would break the graph at every layer
         half = q_BHTK.dtype in (torch.bfloat16, torch.float16)
         return half and q_BHTK.shape[-1] <= WIDEST and has_flash(q_BHTK.device.index)
     asked = torch.backends.cuda.SDPAParams(q_BHTK, k_BGSK, v_BGSK, None, dropout, causal, True)
@@ -295,20 +303,22 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 
 def has_flash(device: int) -> bool:
-    """What the compiler asks once, and takes for settled (`engine/step/compiled.py`)."""
+    """Return whether flash attention is available. The compiler evaluates it once, as a constant
+    (`engine/step/compiled.py`)."""
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST
 
 
 class RotaryTables:
-    """One table for all layers of a model that turn by the same angles (`share_tables`), kept from step to step. No
-    buffer: that would have to survive meta devices, casts and copies. The compiler makes it anew, beside its use."""
+    """Cache of one table of cos and sin for all layers of a model with the same angles (`share_tables`), kept between
+    steps. It is not a buffer, which would have to survive meta devices, casts and copies. Under torch.compile the table
+    is computed where it is used."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
 
     def __call__(self, T: int, K: int, angles: Angles, like: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Angles.table`."""
+        """Return `Angles.table`, cached."""
         if torch.compiler.is_compiling():
             return angles.table(T, K, like)
         key = (K, angles, like.dtype, like.device)
@@ -320,7 +330,7 @@ class RotaryTables:
         return cos_TK[:T], sin_TK[:T]
 
     def __deepcopy__(self, memo: dict[int, object]) -> RotaryTables:
-        return self  # by device already
+        return self  # its keys include the device
 
 
 def share_tables(model: nn.Module) -> None:
@@ -331,23 +341,23 @@ def share_tables(model: nn.Module) -> None:
 
 
 def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """Turn each pair by the angle of its position; computed in the table's dtype, given back in x's."""
+    """Turn each pair by the angle of its position. Computes in the table's dtype and returns the dtype of x."""
     a, b = x_BHTK.chunk(2, dim=-1)
     turned = torch.cat([a * cos_TK - b * sin_TK, b * cos_TK + a * sin_TK], dim=-1)
     return turned.to(x_BHTK.dtype)
 
 
 def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNorm, RmsNorm]:
-    """Of queries and of keys."""
+    """Return the norms of queries and of keys."""
     norm = partial(RmsNorm, (heads.head_width,), heads.qk_norm_eps, True, dtype, heads.qk_norm_zero_centered)
     return norm(), norm()
 
 
 def _by_head(x: Tensor, K: int) -> Tensor:
-    """(B, T, H * K) -> (B, H, T, K)."""
+    """Reshape (B, T, H * K) to (B, H, T, K)."""
     return x.view(*x.shape[:-1], -1, K).transpose(1, 2)
 
 
 def _merged(x_BHTK: Tensor) -> Tensor:
-    """(B, H, T, K) -> (B, T, H * K)."""
+    """Reshape (B, H, T, K) to (B, T, H * K)."""
     return x_BHTK.transpose(1, 2).flatten(2)

@@ -1,4 +1,4 @@
-"""A function of expressions as a module."""
+"""Module that calls a function of the expression language."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from declarative_train.components.expressions.lower import target_of
 
 
 class Called(nn.Module):
-    """Gives what the function gives of its tensors."""
+    """Module that applies a function of expressions to its inputs."""
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The start values of a library's model: rows of its files, or of what its own code draws."""
+"""Start values of a library's model: rows of its files, or of the values that its own code draws."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DRAWN: dict[str, dict[str, Tensor]] = {}
 
 
 def rows_of(layer: Library, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None) -> Tensor:
-    """`count` rows of a parameter from `first` on; all of it for None. Raises LibraryError."""
+    """Return `count` rows of a parameter from `first` on; all of it for None. Raises LibraryError."""
     files = layer.files(bare(layer, inputs))
     if files is not None and parameter in files.names:
         return files.read(parameter, first, count)
@@ -26,5 +26,5 @@ def rows_of(layer: Library, inputs: Inputs, seed: int, parameter: str, first: in
 
 
 def forget() -> None:
-    """A whole model is in memory while a part of it is filled, and no longer."""
+    """Release the drawn model: it is in memory only while a part of it is filled."""
     _DRAWN.clear()
