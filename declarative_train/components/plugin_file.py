@@ -75,12 +75,12 @@ class PluginFile:
 
     def bases(self, node: ast.ClassDef) -> list[str]:
         """Return the dotted names of its bases; `Dataset[int]` counts as `Dataset`."""
-        return [self.dotted_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+        return [self.full_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
 
     def is_named_tuple(self, node: ast.ClassDef) -> bool:
         return any(name in ("typing.NamedTuple", "NamedTuple") for name in self.bases(node))
 
-    def dotted_name(self, node: ast.expr | None) -> str:
+    def full_name(self, node: ast.expr | None) -> str:
         """Return the full dotted name: `torch.nn.Module` for `nn.Module`; "" for an expression that is not a name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
@@ -188,7 +188,7 @@ def read_fields(
                     "a field is a number, a text, true or false, a list or a mapping",
                 )
                 continue
-            annotation, is_list = type_of(argument.annotation, file.dotted_name, kind, value)
+            annotation, is_list = type_of(argument.annotation, file.full_name, kind, value)
             lists |= {name} if is_list else set()
             computed |= {name} if kind is DefaultKind.COMPUTED else set()
             if kind is DefaultKind.COMPUTED:

@@ -57,7 +57,7 @@ def _read(file: PluginFile, node: ast.ClassDef) -> tuple[FoundSink | None, list[
     place = file.name_place(node)
     name, problems = type_name(file, node, node.name.removesuffix("Sink") or node.name, "sink")
     missing = [each for each in ("write", "flush", "close") if file.method(node, each) is None]
-    is_background = any(file.dotted_name(base).endswith(".BackgroundSink") for base in node.bases)
+    is_background = any(file.full_name(base).endswith(".BackgroundSink") for base in node.bases)
     if missing and not is_background:
         problems.append(PluginProblem("signature", f"the sink `{node.name}` has no `{missing[0]}`", *place, node.name))
     function = file.method(node, "__init__")

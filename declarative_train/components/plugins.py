@@ -130,7 +130,7 @@ class _Class:
         function = self._file.method(self._node, "__init__")
         if function is None:
             known = ("torch.nn.Module", *self._file.classes)
-            if any(self._file.dotted_name(base) not in known for base in self._node.bases):
+            if any(self._file.full_name(base) not in known for base in self._node.bases):
                 message = f"`{self._node.name}` has no `__init__` of its own, so its fields are not known"
                 self._say_of_class("signature", message, "write one that names its arguments")
             return Fields({}, frozenset(), frozenset())
@@ -180,19 +180,17 @@ class _Class:
                 returns = ast.parse(returns.value, mode="eval").body
             except SyntaxError:
                 returns = None
-        named = self._file.classes.get(self._file.dotted_name(returns))
+        named = self._file.classes.get(self._file.full_name(returns))
         if named is not None and self._file.is_named_tuple(named):
             items = [item.target for item in named.body if isinstance(item, ast.AnnAssign)]
             return tuple(item.id for item in items if isinstance(item, ast.Name)) or ("output",)
-        if not isinstance(returns, ast.Subscript) or self._file.dotted_name(returns.value) not in _TUPLES:
+        if not isinstance(returns, ast.Subscript) or self._file.full_name(returns.value) not in _TUPLES:
             return ("output",)
         parts = returns.slice.elts if isinstance(returns.slice, ast.Tuple) else [returns.slice]
         if any(isinstance(part, ast.Constant) and part.value is ... for part in parts):
             self._say("signature", "`forward` returns a tuple of unknown length", returns, help="write each output out")
         plain = ["output", *(f"output_{number}" for number in range(1, len(parts)))]
-        names = [
-            _annotation_name(part, self._file.dotted_name) or name for part, name in zip(parts, plain, strict=True)
-        ]
+        names = [_annotation_name(part, self._file.full_name) or name for part, name in zip(parts, plain, strict=True)]
         for name, part in zip(names, parts, strict=True):
             if not is_name(name):
                 self._say("name", f"`{name}` cannot be an output", part, name, "use lower case")

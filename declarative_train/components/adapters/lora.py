@@ -91,9 +91,9 @@ class LowRank(Adapter):
         return LoraLinear(base, self)
 
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self.summed(weight, own[A], own[B])
+        return self.add_product(weight, own[A], own[B])
 
-    def summed(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def add_product(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Return the weight plus the scaled product of the two matrices."""
         if self.split is None:
             return weight + b @ a * self.scaling
@@ -137,5 +137,5 @@ class Dora(LowRank):
     def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
         from declarative_train.components.adapters.modules.lora import row_factors
 
-        summed = self.summed(weight, own[A], own[B])
+        summed = self.add_product(weight, own[A], own[B])
         return summed * row_factors(summed, own[MAGNITUDE], self.split).unsqueeze(1)

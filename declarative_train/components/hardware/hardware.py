@@ -15,7 +15,7 @@ GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One device. None: no figure applies (`cpu`), or the device lacks the feature (bf16 on a V100).
+    """Figures of one device. None: no figure applies (`cpu`), or the device lacks the feature (bf16 on a V100).
 
     memory_bytes   GB in data sheets are read as 2**30 bytes
     peak_flops     dense, without sparsity, per second, by the precision of a run. fp32: matrix products without TF32,

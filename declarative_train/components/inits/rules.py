@@ -109,7 +109,7 @@ class Uniform(Init):
     """Largest value."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"`low: {self.low:g}` is above `high: {self.high:g}`")
         return self
@@ -121,7 +121,7 @@ class Uniform(Init):
 Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
 
 
-class OfMatrices(Init, ABC):
+class MatrixInit(Init, ABC):
     """Base class of rules that need a matrix."""
 
     def check(self, shape: tuple[int, ...]) -> Misfit | None:
@@ -136,7 +136,7 @@ class OfMatrices(Init, ABC):
         )
 
 
-class _Xavier(OfMatrices, ABC):
+class _Xavier(MatrixInit, ABC):
     gain: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Factor on the standard deviation."""
 
@@ -144,7 +144,7 @@ class _Xavier(OfMatrices, ABC):
         return self.gain * sqrt(2 / sum(_fans(shape)))
 
 
-class _Kaiming(OfMatrices, ABC):
+class _Kaiming(MatrixInit, ABC):
     mode: Literal["fan_in", "fan_out"] = "fan_in"
     """Keep the variance of the forward (`fan_in`) or of the backward pass (`fan_out`)."""
     nonlinearity: Nonlinearity = "leaky_relu"
@@ -197,7 +197,7 @@ class KaimingNormal(_Kaiming):
         draws.normal(tensor, 0.0, self._std(draws.shape))
 
 
-class Orthogonal(OfMatrices):
+class Orthogonal(MatrixInit):
     """A random (semi-)orthogonal matrix; a weight of more dimensions is one matrix (first dimension, all others).
 
     Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, 2013.

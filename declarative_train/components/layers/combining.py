@@ -8,16 +8,16 @@ from typing import ClassVar, Literal
 from declarative_train.components.component import Layer, Misfit, Port
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
+    FunctionLayer,
     Inputs,
-    OfFields,
-    OfFunction,
-    called,
+    name_port,
     needs_dimensions,
     resolve_dim,
 )
 
 
-class Combining(OfFields, ABC):
+class Combining(FieldsLayer, ABC):
     """Base class of layers with any number of inputs."""
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
@@ -45,7 +45,7 @@ class Multiply(Combining):
         return _elementwise_misfit(self, inputs)
 
 
-class Concat(OfFunction, Combining):
+class Concat(FunctionLayer, Combining):
     """Joins the inputs along a dimension, in which their sizes may differ; inputs of several dtypes become the
     widest."""
 
@@ -65,13 +65,13 @@ class Concat(OfFunction, Combining):
             if len(one) != len(two) or one[: dim - 1] + one[dim:] != two[: dim - 1] + two[dim:]:
                 return Misfit(
                     f"`concat` joins inputs that agree but for dimension {self.dim}, "
-                    f"{called(port)} is {first} and {called(other)} is {spec}",
+                    f"{name_port(port)} is {first} and {name_port(other)} is {spec}",
                     port=other,
                 )
         return None
 
 
-class Stack(OfFunction, Combining):
+class Stack(FunctionLayer, Combining):
     """Puts the inputs, all of one shape, next to each other along a new dimension."""
 
     type: Literal["stack"] = "stack"
@@ -82,7 +82,9 @@ class Stack(OfFunction, Combining):
         port, first = next(iter(inputs.items()))
         for other, spec in inputs.items():
             if spec.shape != first.shape:
-                message = f"`stack` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}"
+                message = (
+                    f"`stack` takes inputs of one shape, {name_port(port)} is {first} and {name_port(other)} is {spec}"
+                )
                 return Misfit(message, port=other, help="`concat` joins inputs that differ in one dimension")
         dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 2)
         return dim if isinstance(dim, Misfit) else None
@@ -96,14 +98,17 @@ def _elementwise_misfit(layer: Layer, inputs: Inputs) -> Misfit | None:
     for other, spec in inputs.items():
         if spec.dtype == "bool":
             return Misfit(
-                f"`{layer.type}` takes numbers, {called(other)} is bool", port=other, help="write it as an expression"
+                f"`{layer.type}` takes numbers, {name_port(other)} is bool",
+                port=other,
+                help="write it as an expression",
             )
         fits = len(spec.shape) == len(common) and all(
             1 in pair or pair[0] == pair[1] for pair in zip(common, spec.shape, strict=True)
         )
         if not fits:
             return Misfit(
-                f"`{layer.type}` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}",
+                f"`{layer.type}` takes inputs of one shape, {name_port(port)} is {first} "
+                f"and {name_port(other)} is {spec}",
                 port=other,
                 help="only a dimension of size 1 is repeated" if len(spec.shape) == len(common) else None,
             )

@@ -49,10 +49,10 @@ class Convolution(Spatial, ABC):
             or sizes_misfit(self, n, {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
             or groups_misfit(self.groups, x.shape[0], self.out_channels)
             or self._padding_misfit(inputs)
-            or kernel_misfit(x, per_dim(self.kernel_size, n), per_dim(self.dilation, n), self._padded())
+            or kernel_misfit(x, per_dim(self.kernel_size, n), per_dim(self.dilation, n), self._growth())
         )
 
-    def _padded(self) -> tuple[int, ...]:
+    def _growth(self) -> tuple[int, ...]:
         """Return how much each spatial dimension grows, both sides together."""
         n = self.num_dims
         if self.padding == "same":
@@ -65,7 +65,7 @@ class Convolution(Spatial, ABC):
         x = inputs["x"]
         if self.padding == "same" and max(per_dim(self.stride, self.num_dims)) > 1:
             return Misfit("`padding: same` keeps the size, a stride above 1 does not", field="padding")
-        for size, padded in zip(x.shape[1:], self._padded(), strict=True):
+        for size, padded in zip(x.shape[1:], self._growth(), strict=True):
             side = (padded + 1) // 2
             most = {"reflect": size - 1, "circular": size}.get(self.padding_mode, side)
             if side > most:

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.layers.shape_checks import Inputs, OfFields, needs_float, needs_shape
+from declarative_train.components.layers.shape_checks import FieldsLayer, Inputs, needs_float, needs_shape
 from declarative_train.components.layers.sizes import SHAPES
 
 
-class Dropping(OfFields, ABC):
+class Dropping(FieldsLayer, ABC):
     """Base class of dropout layers. `num_dims`: spatial dimensions that the input must have."""
 
     num_dims: ClassVar[int] = 0

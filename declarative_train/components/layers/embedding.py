@@ -10,8 +10,8 @@ from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import (
+    FunctionLayer,
     Inputs,
-    OfFunction,
     needs_dimensions,
     needs_integer,
     needs_shape,
@@ -152,7 +152,7 @@ class EmbeddingBag(Layer):
         return super().init_of(parameter, inputs)
 
 
-class OneHot(OfFunction):
+class OneHot(FunctionLayer):
     """One-hot code: 1 at the index given by the number, 0 elsewhere: (B, ...) integers to (B, ..., N) floating-point
     numbers."""
 

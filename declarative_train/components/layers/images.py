@@ -11,8 +11,8 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.default_inits import linear_bias, linear_weight
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
     Inputs,
-    OfFields,
     dtype_of,
     needs_float,
     needs_parameter_dtype,
@@ -91,7 +91,7 @@ class Upsample(Layer):
         )
 
 
-class PixelShuffle(OfFields):
+class PixelShuffle(FieldsLayer):
     """Channels become space: (B, C * r * r, H, W) to (B, C, H * r, W * r).
 
     Shi et al., Real-time single image and video super-resolution, 2016.
@@ -113,7 +113,7 @@ class PixelShuffle(OfFields):
         return None
 
 
-class PixelUnshuffle(OfFields):
+class PixelUnshuffle(FieldsLayer):
     """Space becomes channels: (B, C, H * r, W * r) to (B, C * r * r, H, W)."""
 
     module: ClassVar[str] = "nn.PixelUnshuffle"

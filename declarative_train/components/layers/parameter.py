@@ -39,9 +39,9 @@ class Parameter(Layer):
         return None if misfit is None else misfit._replace(field="init")
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import OwnTensor
+        from declarative_train.components.layers.modules.sequences import LearnedTensor
 
-        return OwnTensor(self.shape)
+        return LearnedTensor(self.shape)
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
     Inputs,
-    OfFields,
     needs_dimensions,
     needs_float,
     needs_shape,
@@ -207,7 +207,7 @@ class AdaptiveMaxPool3d(AdaptivePool):
     type: Literal["adaptive_max_pool3d"] = "adaptive_max_pool3d"
 
 
-class GlobalAvgPool(OfFields):
+class GlobalAvgPool(FieldsLayer):
     """The mean of each channel: (B, C, ...) to (B, C)."""
 
     module: ClassVar[str] = "shapes.GlobalAveragePool"
@@ -217,7 +217,7 @@ class GlobalAvgPool(OfFields):
         return needs_dimensions(self, inputs, "(B, C, ...) with a size to pool over", 2) or needs_float(self, inputs)
 
 
-class GlobalMaxPool(OfFields):
+class GlobalMaxPool(FieldsLayer):
     """The largest value of each channel: (B, C, ...) to (B, C)."""
 
     module: ClassVar[str] = "shapes.GlobalMaxPool"

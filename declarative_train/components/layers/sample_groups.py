@@ -52,7 +52,7 @@ def _with_unit(over: object) -> object:
     return over
 
 
-def _checked(over: str) -> str:
+def _check_over(over: str) -> str:
     group_size(over)
     return over
 
@@ -60,7 +60,7 @@ def _checked(over: str) -> str:
 Over = Annotated[
     str,
     BeforeValidator(_with_unit),
-    AfterValidator(_checked),
+    AfterValidator(_check_over),
     Field(json_schema_extra={"pattern": r"^(microbatch|[1-9][0-9]* samples?)$"}),
 ]
 
@@ -100,7 +100,7 @@ class SampleGroups:
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """Return the `context_fn` of `torch.utils.checkpoint.checkpoint`: the recomputation uses the rows of its own
         forward, though another one may have begun since (pipelines), and does not count its statistics twice."""
-        return nullcontext(), _Again(self)
+        return nullcontext(), _Recomputation(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SampleGroups:
         """Copy for another replica of the model: it has its own rows and the same ranks."""
@@ -111,7 +111,7 @@ class SampleGroups:
         return SampleGroups, (self.microbatch_size,)
 
 
-class _Again(AbstractContextManager[None]):
+class _Recomputation(AbstractContextManager[None]):
     """Context of a recomputed forward, with the rows of the first one."""
 
     def __init__(self, groups: SampleGroups) -> None:

@@ -10,8 +10,8 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit, Port
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
     Inputs,
-    OfFields,
     dtype_of,
     needs_dimensions,
     needs_float,
@@ -98,7 +98,7 @@ class TokenTypes(Layer):
         return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
 
 
-class SinusoidalPositions(OfFields):
+class SinusoidalPositions(FieldsLayer):
     """Adds sines and cosines of the position at falling frequencies: (B, ..., T, D) to (B, ..., T, D).
 
     Positions are 0 to T - 1, or `positions` (B, ..., T), whole numbers. The first half of D holds sines, the second
@@ -163,7 +163,7 @@ class LayerScale(Layer):
         return start("constant", value=self.start) if parameter == "weight" else super().init_of(parameter, inputs)
 
 
-class SequencePool(OfFields):
+class SequencePool(FieldsLayer):
     """Pools a sequence to one vector: (B, ..., T, D) to (B, ..., D).
 
     `mask` (B, ..., T) is true at the positions that count; a sequence with none gives 0.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Inputs = Mapping[str, TensorSpec]
 
 
-class OfFields(Layer, ABC):
+class FieldsLayer(Layer, ABC):
     """Layer whose module takes the fields in their order. `module`: the class, in `torch.nn` (`nn.GELU`) or in
     `layers/modules` (`shapes.Add`)."""
 
@@ -36,7 +36,7 @@ class OfFields(Layer, ABC):
         return made
 
 
-class OfFunction(Layer, ABC):
+class FunctionLayer(Layer, ABC):
     """Layer that applies the expression function of the same name, which defines the computation and the defaults."""
 
     @classmethod
@@ -50,9 +50,9 @@ class OfFunction(Layer, ABC):
         return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.function_module import Called
+        from declarative_train.components.layers.modules.function_module import FunctionModule
 
-        return Called(self.type, self.options())
+        return FunctionModule(self.type, self.options())
 
 
 def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
@@ -91,14 +91,14 @@ def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None
     for port in names[1:]:
         if inputs[port].dtype != inputs[names[0]].dtype:
             return Misfit(
-                f"`{layer.type}` takes inputs of one dtype, {called(names[0])} is {inputs[names[0]].dtype} "
-                f"and {called(port)} is {inputs[port].dtype}",
+                f"`{layer.type}` takes inputs of one dtype, {name_port(names[0])} is {inputs[names[0]].dtype} "
+                f"and {name_port(port)} is {inputs[port].dtype}",
                 port=port,
             )
     return None
 
 
-def called(port: str) -> str:
+def name_port(port: str) -> str:
     """Return how messages name a port; the edges of a variadic port have no names of their own."""
     name, _, number = port.partition(".")
     return f"input {int(number) + 1}" if number else f"`{name}`"
@@ -136,7 +136,9 @@ def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: st
     spec = inputs[port]
     if len(spec.shape) in ranks:
         return None
-    return Misfit(f"`{layer.type}` takes {wanted}, {called(port)} is {spec}", port=port, help=_reshaping(spec, ranks))
+    return Misfit(
+        f"`{layer.type}` takes {wanted}, {name_port(port)} is {spec}", port=port, help=_reshaping(spec, ranks)
+    )
 
 
 def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> Misfit | None:
@@ -145,7 +147,7 @@ def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port
     if len(spec.shape) >= least:
         return None
     return Misfit(
-        f"`{layer.type}` takes {wanted}, {called(port)} is {spec}", port=port, help=_reshaping(spec, (least,))
+        f"`{layer.type}` takes {wanted}, {name_port(port)} is {spec}", port=port, help=_reshaping(spec, (least,))
     )
 
 

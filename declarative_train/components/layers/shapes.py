@@ -10,12 +10,12 @@ from typing import ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.expressions.functions import default
-from declarative_train.components.layers.shape_checks import Inputs, OfFields, OfFunction, resolve_dim
+from declarative_train.components.layers.shape_checks import FieldsLayer, FunctionLayer, Inputs, resolve_dim
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec
 
 
-class Identity(OfFields):
+class Identity(FieldsLayer):
     """Returns its input."""
 
     operation: ClassVar[str] = "pos"
@@ -23,7 +23,7 @@ class Identity(OfFields):
     type: Literal["identity"] = "identity"
 
 
-class Flatten(OfFunction):
+class Flatten(FunctionLayer):
     """Merges neighbouring dimensions into one; by default all but the batch. (B) becomes (B, 1)."""
 
     type: Literal["flatten"] = "flatten"
@@ -47,7 +47,7 @@ class Flatten(OfFunction):
         return None
 
 
-class Unflatten(OfFields):
+class Unflatten(FieldsLayer):
     """Splits one dimension into several."""
 
     operation: ClassVar[str] = "reshape"
@@ -66,7 +66,7 @@ class Unflatten(OfFields):
         return _sizes_misfit("sizes", self.sizes, x.shape[dim - 1], f"dimension {self.dim} of `x` {x}")
 
 
-class Reshape(OfFunction):
+class Reshape(FunctionLayer):
     """Gives the same elements another shape."""
 
     type: Literal["reshape"] = "reshape"
@@ -86,7 +86,7 @@ class Reshape(OfFunction):
         return _sizes_misfit("shape", self.sizes, x.num_elements, f"a sample of `x` {x}")
 
 
-class Permute(OfFunction):
+class Permute(FunctionLayer):
     """Puts the dimensions in another order."""
 
     type: Literal["permute"] = "permute"
@@ -108,7 +108,7 @@ class Permute(OfFunction):
         return None
 
 
-class Squeeze(OfFunction):
+class Squeeze(FunctionLayer):
     """Drops a dimension of size 1."""
 
     type: Literal["squeeze"] = "squeeze"
@@ -125,7 +125,7 @@ class Squeeze(OfFunction):
         return None
 
 
-class Unsqueeze(OfFunction):
+class Unsqueeze(FunctionLayer):
     """Inserts a dimension of size 1."""
 
     type: Literal["unsqueeze"] = "unsqueeze"

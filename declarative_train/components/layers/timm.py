@@ -16,7 +16,7 @@ from declarative_train.components.layers.libraries.files import (
     match,
     reject_leftovers,
     several,
-    stored_tensor,
+    tensor_origin,
     tensors_in,
 )
 from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
@@ -124,7 +124,7 @@ class Timm(LibraryLayer):
         with open(place, "w", encoding="utf-8") as stream:
             json.dump(written, stream, indent=2)
 
-    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
+    def load(self, folder: str, model: nn.Module) -> nn.Module:
         import timm
 
         found: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
@@ -147,7 +147,7 @@ class Timm(LibraryLayer):
         head: Any = of.get_classifier() if hasattr(of, "get_classifier") else None
         own = {id(each) for each in head.parameters()} if hasattr(head, "parameters") else set()
         heads = [name for name, each in module.named_parameters() if id(each) in own]
-        origins = {name: stored_tensor(name, header) for name, header in tensors_in(place).tensors.items()}
+        origins = {name: tensor_origin(name, header) for name, header in tensors_in(place).tensors.items()}
         found = match(module, origins, sorted(origins.keys() - module.state_dict().keys()), heads)
         odd = [name for name in found.missing if name not in heads]
         if odd:

@@ -113,7 +113,7 @@ class Transformers(LibraryLayer):
     def is_pretrained(self) -> bool:
         return self.path is not None if self.pretrained is None else self.pretrained
 
-    def settled(self) -> Any:
+    def make_config(self) -> Any:
         """Return the library's config object with all settings of this node. Raises LibraryError."""
         from transformers import CONFIG_MAPPING
 
@@ -154,7 +154,7 @@ class Transformers(LibraryLayer):
         import torch
         from transformers.initialization import no_init_weights
 
-        config = self.settled()
+        config = self.make_config()
         kind = self._class(config)
         config.use_cache = False
         if self.attn_implementation is not None:
@@ -199,7 +199,7 @@ class Transformers(LibraryLayer):
 
     def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
         of: Any = model
-        config = self.settled()
+        config = self.make_config()
         if hasattr(config, "use_cache"):
             of.config.use_cache = config.use_cache
         else:
@@ -210,7 +210,7 @@ class Transformers(LibraryLayer):
         with _without_bars():
             of.save_pretrained(folder)
 
-    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
+    def load(self, folder: str, model: nn.Module) -> nn.Module:
         of: Any = model
         with _without_bars():
             found: nn.Module = type(of).from_pretrained(folder, dtype=of.dtype, local_files_only=True)

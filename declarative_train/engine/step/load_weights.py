@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from declarative_train.components.layers.modules.packed import Packed, as_written, packed_in
+from declarative_train.components.layers.modules.packed import Packed, as_written, find_packed
 from declarative_train.engine.checkpoints.store import Entry, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.engine.step.frozen_base import source_of
@@ -125,7 +125,7 @@ def _opened_published(
 
 def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
     """Into the model's tensors, in place. Raises RunFailure."""
-    held, packed = model.state_dict(keep_vars=True), packed_in(model)
+    held, packed = model.state_dict(keep_vars=True), find_packed(model)
     with torch.no_grad():
         for each in opened:
             into = {stored: held[name].detach() for name, stored in each.names.items()}

@@ -84,7 +84,7 @@ def rounded(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
         if name not in storages:
             return values
         assert dim == 0
-        return Packed(storages[name], values.shape[1], values.device).rounded(values)
+        return Packed(storages[name], values.shape[1], values.device).round_trip(values)
 
     return Tensors(source.shapes, read)
 

@@ -59,24 +59,24 @@ class LoraLinear(nn.Linear):
         y = product(input, self.weight, None, self.packed)
         base = y if x is input else product(x, self.weight, None, self.packed)
         with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
-            summed = self.summed(self.weight, self.lora_A.weight, self.lora_B.weight)
+            summed = self.add_product(self.weight, self.lora_A.weight, self.lora_B.weight)
         factors = row_factors(summed, self.lora_magnitude_vector, self.split).to(y.dtype)
         z: Tensor = self.lora_A(x)
         change = self.lora_B(z) * self.scaling if self.split is None else self._in_parts(torch.zeros_like(y), z)
         made: Tensor = y + (factors - 1) * base + factors * change
         return made if self.bias is None else made + self.bias.to(made.dtype)
 
-    def summed(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    def add_product(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """Return the weight plus the adapter's change, in float32 at least."""
         wide = torch.promote_types(a.dtype, torch.float32)
         whole = weight.to(wide) if self.packed is None else self.packed.unpack(weight, wide)
-        found: Tensor = self.adapter.summed(whole, a.to(wide), b.to(wide))
+        found: Tensor = self.adapter.add_product(whole, a.to(wide), b.to(wide))
         return found
 
     def start_magnitude(self) -> None:
         """Set the magnitudes to the lengths of the rows of the current weight; sharded tensors are gathered for it."""
         whole = [_whole(each.detach()) for each in (self.weight, self.lora_A.weight, self.lora_B.weight)]
-        lengths = torch.linalg.vector_norm(self.summed(*whole), dim=1)
+        lengths = torch.linalg.vector_norm(self.add_product(*whole), dim=1)
         if self.split is not None:
             lengths = torch.cat([lengths[first:last] for first, last in self.split])
         _write(self.lora_magnitude_vector, lengths)

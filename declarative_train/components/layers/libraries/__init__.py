@@ -6,7 +6,7 @@ LIBRARIES = frozenset({"timm", "transformers"})
 """The types of such nodes, each the name of its package."""
 
 
-def called(component: Mapping[str, object]) -> str:
+def model_name(component: Mapping[str, object]) -> str:
     """Return the model's name in its library: a class of transformers, or a model name of timm."""
     config = component.get("config")
     known = config.get("architectures") if isinstance(config, Mapping) else None

@@ -103,7 +103,7 @@ def _headers(file: str, time: int, size: int) -> Stored:
     return Stored(found)
 
 
-def stored_tensor(name: str, header: Header) -> Origin:
+def tensor_origin(name: str, header: Header) -> Origin:
     """Return the origin of a model's tensor that a file holds unchanged."""
 
     def read(first: int, count: int | None) -> torch.Tensor:

@@ -98,7 +98,7 @@ class LibraryLayer(Layer):
         names of its scores; () if they are unknown."""
 
     @abstractmethod
-    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
+    def load(self, folder: str, model: nn.Module) -> nn.Module:
         """Return the model that the library reads from a folder that `save` has written `model` to."""
 
     def files(self, module: nn.Module) -> Files | None:
@@ -124,9 +124,9 @@ class LibraryLayer(Layer):
         return frozenset()
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.libraries.modules.node import built
+        from declarative_train.components.layers.libraries.modules.node import build_node
 
-        return built(self, inputs)
+        return build_node(self, inputs)
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
 from declarative_train.components.layers.modules.norms import RmsNorm
-from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, placed
+from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, restore_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class Angles:
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
         plain = self.base ** (torch.arange(0, K, 2, dtype=dtype, device=like.device) / -K)
-        angles = torch.outer(torch.arange(T, dtype=dtype, device=like.device), self._scaled(plain, K))
+        angles = torch.outer(torch.arange(T, dtype=dtype, device=like.device), self._scale(plain, K))
         if self.amplitude == 1.0:
             return angles.cos(), angles.sin()
         return angles.cos() * self.amplitude, angles.sin() * self.amplitude
 
-    def _scaled(self, plain: Tensor, K: int) -> Tensor:
+    def _scale(self, plain: Tensor, K: int) -> Tensor:
         """Return the scaled frequencies (K / 2), from fast to slow."""
         if self.scaling == "linear":  # Chen et al., Extending context window of LLMs via positional interpolation, 2023
             return plain / self.factor
@@ -142,7 +142,7 @@ class SelfAttention(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         dropout = self.heads.dropout if self.training else 0.0
-        q_NHTK, k_NGTK, v_NGTK = self.projected(as_rows(x), positions=mask_as_rows(positions, x))
+        q_NHTK, k_NGTK, v_NGTK = self.project(as_rows(x), positions=mask_as_rows(positions, x))
         seen, parts = mask_as_rows(mask, x), mask_as_rows(segments, x)
         by_document = parts is not None and seen is None and serves(q_NHTK, dropout, self.heads.softcap)
         found = self.documents(parts) if by_document and parts is not None else None
@@ -150,12 +150,12 @@ class SelfAttention(nn.Module):
             y = attend_documents(q_NHTK, k_NGTK, v_NGTK, found, self.causal, self.heads.window, self.heads.scale)
         elif parts is not None:
             allowed = within_segments(parts, seen, self.causal, self.heads.window)
-            y = seen_at_all(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None, self.heads)
+            y = attend_allowed(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None, self.heads)
         else:
             y = attend(q_NHTK, k_NGTK, v_NGTK, seen, self.causal, dropout, self.heads)
-        return placed(self.out(_merged(y)), x)
+        return restore_dims(self.out(_merge_heads(y)), x)
 
-    def projected(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (B, H, T, K), keys and values (B, G, T, K) for positions from `start` on, or for
         `positions`."""
         heads = self.heads
@@ -176,12 +176,12 @@ class SelfAttention(nn.Module):
             q_BHTK, k_BGTK = rotate(q_BHTK, cos_TK, sin_TK), rotate(k_BGTK, cos_TK, sin_TK)
         return q_BHTK, k_BGTK, v_BGTK
 
-    def attended(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
+    def attend_last(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
         """Return (B, T, D) for queries that are the last T of S positions. Used in evaluation, causal and without a
         mask."""
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
-        seen = seen_by(T, S, self.heads.window, q_BHTK.device)
-        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads)))
+        seen = visible_keys(T, S, self.heads.window, q_BHTK.device)
+        y: Tensor = self.out(_merge_heads(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads)))
         return y
 
 
@@ -212,7 +212,7 @@ class CrossAttention(nn.Module):
             q_BHTK, k_BGSK = self.query_norm(q_BHTK), self.key_norm(k_BGSK)
         dropout = heads.dropout if self.training else 0.0
         y = attend(q_BHTK, k_BGSK, v_BGSK, mask_as_rows(mask, query), False, dropout, heads)
-        return placed(self.out(_merged(y)), query)
+        return restore_dims(self.out(_merge_heads(y)), query)
 
 
 def attend(
@@ -222,36 +222,36 @@ def attend(
     and no gradient; a softmax over an empty set would be nan. The heads' `window` applies to a causal layer."""
     T, window = q_BHTK.shape[2], heads.window if causal else None
     if mask is None and causal and ((window is not None and window < T) or heads.softcap is not None):
-        mask, causal = seen_by(T, T, window, q_BHTK.device)[None], False
+        mask, causal = visible_keys(T, T, window, q_BHTK.device)[None], False
     shared = q_BHTK.shape[1] // k_BGSK.shape[1]
     if shared > 1 and mask is None and takes_fewer_keys(q_BHTK, k_BGSK, v_BGSK, causal, dropout):
         return F.scaled_dot_product_attention(
             q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal, scale=heads.scale, enable_gqa=True
         )
     if mask is None:
-        return _weighed(q_BHTK, k_BGSK, v_BGSK, None, causal, dropout, heads)
+        return _weigh_values(q_BHTK, k_BGSK, v_BGSK, None, causal, dropout, heads)
     allowed = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
     if causal:
-        allowed = allowed & seen_by(T, T, window, mask.device)
-    return seen_at_all(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False, heads)
+        allowed = allowed & visible_keys(T, T, window, mask.device)
+    return attend_allowed(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False, heads)
 
 
-def seen_at_all(
+def attend_allowed(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor, dropout: float, every: bool, heads: Heads
 ) -> Tensor:
     """Return (B, H, T, K), with `allowed` (B, 1, 1 or T, S). `every`: each query sees some key, at least its own."""
     if every:
-        return _weighed(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
+        return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
     sees = allowed.any(-1, keepdim=True)
-    return _weighed(q_BHTK, k_BGSK, v_BGSK, allowed | ~sees, False, dropout, heads).masked_fill(~sees, 0)
+    return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed | ~sees, False, dropout, heads).masked_fill(~sees, 0)
 
 
-def _weighed(
+def _weigh_values(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, causal: bool, dropout: float, heads: Heads
 ) -> Tensor:
     """Return the values (B, H, T, K) averaged by the softmax of queries times keys. No kernel of torch supports
     `softcap`; with it, `causal` must be False here."""
-    k_BHSK, v_BHSK = _repeated(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
+    k_BHSK, v_BHSK = _repeat_keys(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
     if heads.softcap is None:
         return F.scaled_dot_product_attention(
             q_BHTK, k_BHSK, v_BHSK, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=heads.scale
@@ -270,13 +270,13 @@ def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window:
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:
-        allowed = allowed & seen_by(T, T, window, segments.device)
+        allowed = allowed & visible_keys(T, T, window, segments.device)
     if mask is not None:
         allowed = allowed & (mask[:, None, None, :] if mask.dim() == 2 else mask[:, None])
     return allowed
 
 
-def _repeated(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
+def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
     """Repeat keys and values for each query head: with a mask, and on the CPU, torch has only a slow kernel for fewer
     key heads."""
     if shared == 1:
@@ -284,7 +284,7 @@ def _repeated(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tens
     return k_BGSK.repeat_interleave(shared, dim=1), v_BGSK.repeat_interleave(shared, dim=1)
 
 
-def seen_by(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
+def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
     """Return (T, S): True for the keys that each of the last T of S positions sees, itself and those before it,
     `window` at most."""
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
@@ -358,6 +358,6 @@ def _by_head(x: Tensor, K: int) -> Tensor:
     return x.view(*x.shape[:-1], -1, K).transpose(1, 2)
 
 
-def _merged(x_BHTK: Tensor) -> Tensor:
+def _merge_heads(x_BHTK: Tensor) -> Tensor:
     """Reshape (B, H, T, K) to (B, T, H * K)."""
     return x_BHTK.transpose(1, 2).flatten(2)

@@ -210,7 +210,7 @@ def adopt_batch_norms(module: nn.Module) -> None:
     for part in module.modules():
         if type(part) in _KINDS and part.momentum is not None and part.running_mean is not None:
             kind: Any = type(part)
-            part.__class__ = _adopted(kind)
+            part.__class__ = _adopting_class(kind)
             part.over, part.groups, part.pending = None, SampleGroups(), None  # type: ignore[assignment]
 
 
@@ -218,7 +218,7 @@ _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @cache
-def _adopted(kind: Any) -> Any:
+def _adopting_class(kind: Any) -> Any:
     return type(kind.__name__, (BatchNorm, kind), {"__doc__": BatchNorm.__doc__})
 
 

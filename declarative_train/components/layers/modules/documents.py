@@ -54,13 +54,13 @@ def serves(q_BHTK: Tensor, dropout: float, softcap: float | None) -> bool:
 
 
 def has_kernel(like: Tensor) -> bool:
-    if is_pretended(like):
+    if is_fake(like):
         return _pretended_gpu.get()
     return like.is_cuda and torch.cuda.get_device_capability(like.device) >= LEAST
 
 
 @contextmanager
-def as_on_a_gpu(is_gpu: bool) -> Iterator[None]:
+def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
     """Treat fake tensors, which have no real device, as tensors on a GPU."""
     token = _pretended_gpu.set(is_gpu)
     try:
@@ -69,7 +69,7 @@ def as_on_a_gpu(is_gpu: bool) -> Iterator[None]:
         _pretended_gpu.reset(token)
 
 
-def is_pretended(tensor: Tensor) -> bool:
+def is_fake(tensor: Tensor) -> bool:
     """Return whether a tensor is a FakeTensor, as used to estimate memory. Their module is slow to import, so it is
     looked up."""
     module = sys.modules.get("torch._subclasses.fake_tensor")
@@ -96,7 +96,7 @@ class DocumentTable:
 def documents(segments: Tensor) -> Documents | None:
     """Return the documents of segments (B, T); None where a number occurs in two runs of a row."""
     B, T = segments.shape
-    if is_pretended(segments):  # one in each row: their number does not change the memory
+    if is_fake(segments):  # one in each row: their number does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)
     with torch.no_grad():
         begins = torch.ones_like(segments, dtype=torch.bool)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from declarative_train.components.layers.modules.packed import Packed, looked_up
+from declarative_train.components.layers.modules.packed import Packed, look_up
 
 
 def _indices(x: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ class Embedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed is not None:
-            return looked_up(_indices(x), self.weight, self.packed)
+            return look_up(_indices(x), self.weight, self.packed)
         return F.embedding(_indices(x), self.weight, self.padding_idx)
 
 

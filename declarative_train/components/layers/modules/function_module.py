@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from declarative_train.components.expressions.lower import target_of
 
 
-class Called(nn.Module):
+class FunctionModule(nn.Module):
     """Module that applies a function of expressions to its inputs."""
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:

@@ -51,8 +51,8 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(shape, dtype=dtype)) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = beside(x, self.weight, self.bias)
-        with as_given(x):
+        weight, bias = cast_parameters(x, self.weight, self.bias)
+        with without_autocast(x):
             return F.layer_norm(x, self.shape, weight, bias, self.eps)
 
 
@@ -60,8 +60,8 @@ class GroupNorm(nn.GroupNorm):
     """torch's group normalisation, without autocast like the others."""
 
     def forward(self, input: Tensor) -> Tensor:
-        weight, bias = beside(input, self.weight, self.bias)
-        with as_given(input):
+        weight, bias = cast_parameters(input, self.weight, self.bias)
+        with without_autocast(input):
             return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
@@ -75,12 +75,12 @@ class InstanceNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_features, dtype=dtype)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = beside(x, self.weight, self.bias)
-        with as_given(x):
+        weight, bias = cast_parameters(x, self.weight, self.bias)
+        with without_autocast(x):
             return in_order(F.instance_norm(in_order(x), weight=weight, bias=bias, eps=self.eps))
 
 
-def as_given(x: Tensor) -> AbstractContextManager[object]:
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Return a context that turns autocast off, if it is on: the kernel takes half precision and computes in float32
     itself."""
     kind = x.device.type
@@ -88,7 +88,7 @@ def as_given(x: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if is_on else nullcontext()
 
 
-def beside(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
+def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the parameters in the dtype of `x`: `x` may be a float32 field while the parameters are in half
     precision."""
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)

@@ -73,7 +73,7 @@ class Packed(nn.Module):
     def unpack(self, packed: Tensor, dtype: torch.dtype) -> Tensor:
         return unpack(packed, self.tables, self.storage, self.columns, dtype)
 
-    def rounded(self, values: Tensor) -> Tensor:
+    def round_trip(self, values: Tensor) -> Tensor:
         """Return weights (R, C) after packing and unpacking."""
         self.reset_buffers()
         return self.unpack(pack(values.float(), self.storage), torch.float32).to(values.dtype)
@@ -84,11 +84,11 @@ def pack(values_RC: Tensor, storage: StorageName) -> Tensor:
     rows, columns = values_RC.shape
     packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8, device=values_RC.device)
     for part in _parts(rows, columns):
-        packed[part] = _packed(values_RC[part], storage)
+        packed[part] = _pack(values_RC[part], storage)
     return packed
 
 
-def _packed(values: Tensor, storage: StorageName) -> Tensor:
+def _pack(values: Tensor, storage: StorageName) -> Tensor:
     rows, columns = values.shape
     if storage == "bf16":
         return values.to(torch.bfloat16).contiguous().view(torch.uint8)
@@ -112,14 +112,14 @@ def unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: 
         return packed.view(torch.bfloat16).to(dtype)
     parts = _parts(len(packed), columns)
     if len(parts) == 1:
-        return _unpacked(packed, pairs, storage, columns).to(dtype)
+        return _unpack(packed, pairs, storage, columns).to(dtype)
     values = torch.empty(len(packed), columns, dtype=dtype, device=packed.device)
     for part in parts:
-        values[part] = _unpacked(packed[part], pairs, storage, columns)
+        values[part] = _unpack(packed[part], pairs, storage, columns)
     return values
 
 
-def _unpacked(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int) -> Tensor:
+def _unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int) -> Tensor:
     rows, end = len(packed), code_bytes(storage, columns)
     scales_RN1 = packed[:, end:].view(torch.bfloat16).float().unsqueeze(-1)
     if pairs is None:
@@ -161,20 +161,20 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | Non
     """Return x W^T + b, with a weight that is packed or not."""
     if packed is None:
         return F.linear(x, weight, bias)
-    dtype = computed_in(x.device.type, x.dtype)
+    dtype = compute_dtype(x.device.type, x.dtype)
     bias = None if bias is None else bias.to(dtype)
     made: Tensor = _Product.apply(x.to(dtype), weight, bias, packed.tables, packed.storage)  # type: ignore[no-untyped-call]
     return made
 
 
-def looked_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
+def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
     """Return (*ids, C), unpacking only these rows of the table."""
-    dtype = computed_in(weight.device.type, torch.get_default_dtype())
+    dtype = compute_dtype(weight.device.type, torch.get_default_dtype())
     rows = packed.unpack(weight.index_select(0, ids.flatten()), dtype)
     return rows.view(*ids.shape, packed.columns)
 
 
-def computed_in(device_type: str, otherwise: torch.dtype) -> torch.dtype:
+def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
     """Return the dtype of a computation inside an autograd function, where autocast has no effect; float64 stays
     float64."""
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
@@ -226,7 +226,7 @@ def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> Non
                 part.packed = Packed(storage, columns, item.device)
 
 
-def packed_in(module: nn.Module) -> dict[str, Packed]:
+def find_packed(module: nn.Module) -> dict[str, Packed]:
     """Return the storage formats by the name of the weight; a tied weight has several names."""
     parts = [part for part in module.modules() if isinstance(getattr(part, "packed", None), Packed)]
     if not parts:
@@ -243,7 +243,7 @@ def as_computed(module: nn.Module) -> dict[str, Tensor]:
     """Return the state of a module with the shapes of the unpacked weights; packed weights are replaced by meta
     tensors."""
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
-    packed, made = packed_in(module), {}
+    packed, made = find_packed(module), {}
     for name in packed:
         item = found[name]
         if id(item) not in made:
@@ -253,7 +253,7 @@ def as_computed(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def unpacked(tensor: Tensor, packed: Packed) -> Tensor:
+def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
     """Return a packed weight in float32. A whole one is unpacked on the host, since it may not fit on the GPU. A
     sharded one keeps its layout and its device: each rank unpacks its own rows."""
     if hasattr(tensor, "placements"):

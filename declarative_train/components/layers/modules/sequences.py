@@ -63,7 +63,7 @@ class ClassToken(nn.Module):
         return torch.cat([self.token.to(x.dtype).expand(*x.shape[:-2], 1, -1), x], dim=-2)
 
 
-class OwnTensor(nn.Module):
+class LearnedTensor(nn.Module):
     """x (B, ...) to (B, *shape): the learned tensor for each sample. It is copied, because a view would keep the memory
     that a sharded unit gathers."""
 
@@ -116,7 +116,7 @@ def as_rows(x: Tensor) -> Tensor:
     return x if x.dim() == 3 else x.flatten(0, -3)
 
 
-def placed(y: Tensor, x: Tensor) -> Tensor:
+def restore_dims(y: Tensor, x: Tensor) -> Tensor:
     """Reshape results (N, ...) of the rows of `x` to the leading dimensions of `x` (B, ..., T, D)."""
     return y if x.dim() == 3 else y.reshape(*x.shape[:-2], *y.shape[1:])
 
@@ -141,7 +141,7 @@ class Lstm(nn.LSTM):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
             output, (hidden, cell) = super().forward(_as_weights(x, self))
-        return placed(output, x), placed(hidden.transpose(0, 1), x), placed(cell.transpose(0, 1), x)
+        return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x), restore_dims(cell.transpose(0, 1), x)
 
 
 def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
@@ -184,7 +184,7 @@ class Gru(nn.GRU):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
             output, hidden = super().forward(_as_weights(x, self))
-        return placed(output, x), placed(hidden.transpose(0, 1), x)
+        return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x)
 
 
 class Rnn(nn.RNN):
@@ -193,7 +193,7 @@ class Rnn(nn.RNN):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
             output, hidden = super().forward(_as_weights(x, self))
-        return placed(output, x), placed(hidden.transpose(0, 1), x)
+        return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x)
 
 
 class Bilinear(nn.Bilinear):

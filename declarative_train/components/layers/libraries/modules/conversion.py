@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from declarative_train.components.layers.libraries.files import Files, Origin, Stored, match, stored_tensor
+from declarative_train.components.layers.libraries.files import Files, Origin, Stored, match, tensor_origin
 from declarative_train.components.layers.libraries.problem import LibraryError
 
 Names = dict[str, list[str]]
@@ -33,7 +33,7 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
     no longer have, and parameters that are never in files. Raises LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
-    files = match(model, *_converted(model, stored), may_differ)
+    files = match(model, *_find_origins(model, stored), may_differ)
     info = LoadStateDictInfo(set(files.missing), set(files.unexpected), set(), [], {}, set())
     model._adjust_missing_and_unexpected_keys(info)
     return files._replace(
@@ -42,7 +42,7 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
     )
 
 
-def _converted(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[str, ...]]:
+def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[str, ...]]:
     """Return the origin of each tensor of a model that the files have, and the names in the files that give none.
     Raises LibraryError.
 
@@ -65,7 +65,7 @@ def _converted(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[str
         if target not in state or target in origins:
             unexpected.append(name)
         elif pattern is None:
-            origins[target] = stored_tensor(name, stored.tensors[name])
+            origins[target] = tensor_origin(name, stored.tensors[name])
         else:
             _, names = joined.setdefault(target, (by_pattern[pattern], {}))
             names.setdefault(pattern, []).append(name)
@@ -86,7 +86,7 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
         return {name: item[0] if isinstance(item, list) else item for name, item in made.items()}
 
     def read_one(name: str) -> torch.Tensor:
-        return stored_tensor(name, stored.tensors[name]).read(0, None)
+        return tensor_origin(name, stored.tensors[name]).read(0, None)
 
     def origin(made: str, shape: tuple[int, ...]) -> Origin:
         def read(first: int, count: int | None) -> torch.Tensor:

@@ -63,16 +63,16 @@ class LibraryNode(nn.Module):
     def reset_buffers(self) -> None:
         """Write the buffers after `to_empty`: the values that the library computed, or those in its files for saved
         buffers."""
-        known = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
+        find_model = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
-                buffer.copy_(known[name])
+                buffer.copy_(find_model[name])
         for part in self.modules():
             if isinstance(part, BatchNorm):
                 part.pending = None
 
 
-def built(layer: Library, inputs: Inputs) -> nn.Module:
+def build_node(layer: Library, inputs: Inputs) -> nn.Module:
     """Build the model on the current device; parameters that are not on meta have no values yet."""
     device = torch.empty(0).device
     with alone():
@@ -107,13 +107,13 @@ def bare(layer: Library, inputs: Inputs) -> nn.Module:
     if key not in _BARE:
         while len(_BARE) >= _MOST_KEPT:
             del _BARE[next(iter(_BARE))]
-        module = _made_bare(layer, inputs)
+        module = _make_bare(layer, inputs)
         _adopt(module, layer.over)
         _BARE[key] = module
     return _BARE[key]
 
 
-def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
+def _make_bare(layer: Library, inputs: Inputs) -> nn.Module:
     try:
         with alone(), seed_generators(0), _parameters_on_meta():
             return layer.make(inputs, draws=False)
@@ -128,7 +128,7 @@ def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
         return module
 
 
-def started(layer: Library, inputs: Inputs, seed: int) -> nn.Module:
+def draw_model(layer: Library, inputs: Inputs, seed: int) -> nn.Module:
     """Make the model with the start values that its code draws, on the CPU."""
     with alone(), seed_generators(seed):
         return layer.make(inputs, draws=True)
@@ -225,7 +225,7 @@ def forward_flops(layer: Library, inputs: Inputs) -> int | None:
         counter = FlopCounterMode(display=False)
         try:
             with torch.device("meta"):
-                module = built(layer, inputs).eval()
+                module = build_node(layer, inputs).eval()
             if callable(choose := getattr(module, "set_experts_implementation", None)):
                 choose("batched_mm")  # the grouped product is not counted, and has no meta kernel in float32
             with without_memory(module), counter, torch.no_grad():
@@ -264,20 +264,20 @@ def _with_activation(kind: Any) -> Any:
     return type(kind.__name__, (BatchNorm, kind), {"forward": forward, "__module__": kind.__module__})
 
 
-def known(layer: Library) -> nn.Module:
+def find_model(layer: Library) -> nn.Module:
     """Return the cached model, for whichever inputs it was made last."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
 
 def has_batch_norms(layer: Library) -> bool:
-    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in known(layer).modules())
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in find_model(layer).modules())
 
 
 def has_dropout(layer: Library) -> bool:
     """Return whether a dropout is above 0: in modules of that name, or in the config for dropouts that are function
     calls."""
-    module = known(layer)
+    module = find_model(layer)
     rates = [
         getattr(part, key, 0.0) for part in module.modules() for key in _RATES if "drop" in type(part).__name__.lower()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from declarative_train.components.layers.libraries.modules.node import Inputs, Library, bare, key_of, started
+from declarative_train.components.layers.libraries.modules.node import Inputs, Library, bare, draw_model, key_of
 
 _DRAWN: dict[str, dict[str, Tensor]] = {}
 """The last model that was drawn, by the names of its parameters: kept until `forget`."""
@@ -20,7 +20,7 @@ def rows_of(layer: Library, inputs: Inputs, seed: int, parameter: str, first: in
     if key not in _DRAWN:
         _DRAWN.clear()
         with torch.no_grad():
-            _DRAWN[key] = dict(started(layer, inputs, seed).named_parameters(remove_duplicate=False))
+            _DRAWN[key] = dict(draw_model(layer, inputs, seed).named_parameters(remove_duplicate=False))
     whole = _DRAWN[key][parameter].detach()
     return whole if count is None else whole[first : first + count]
 
