@@ -1,9 +1,9 @@
-"""The families of things that a recipe can name, as interfaces; those that make samples stand in `components/data.py`.
+"""Interfaces of the kinds of components that a recipe can name; those that make samples are in `components/data.py`.
 
-One file per thing: its fields (a frozen, closed pydantic model; the docstrings under them, read by `field_docs`, become
-the JSON schema) and a `build()` whose body alone imports torch. Nothing here or in any component imports torch at the
-top of a module.
-Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"` is not a number, `true` is not 1.
+One file per component: its fields (a frozen, closed pydantic model; `field_docs` reads the docstrings under them for
+the JSON schema) and a `build()` whose body alone imports torch. Neither this file nor any component imports torch at
+the top of a module. Sequences arrive as tuples (`source.node.to_value`), so models are strict: `"10"` is not a number,
+`true` is not 1.
 """
 
 import json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Component(BaseModel):
     """Anything with a `type:`. A leaf declares `type: Literal["name"]` with that name as its default.
 
-    A plan holds it as data: `as_data` writes, `Registry.read` (or `from_data`, where the class is known) reads.
+    A plan holds it as data: `as_data` writes it, `Registry.read` (or `from_data`, where the class is known) reads it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -39,18 +39,19 @@ class Component(BaseModel):
     type: str
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """JSON values by the names that a recipe uses, `type` first. `defaults` False: fields that have their default
-        value, `type` among them, are left out."""
+        """Return JSON values by the names that a recipe uses, `type` first. `defaults` False leaves out the fields that
+        have their default value, `type` among them."""
         data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_defaults=not defaults)
         return data
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Self:
-        """Through JSON, where strict models take a list for a tuple. Raises pydantic's ValidationError."""
+        """Read what `as_data` returned. It goes through JSON, where strict models take a list for a tuple. Raises
+        pydantic's ValidationError."""
         return cls.model_validate_json(json.dumps(data))
 
 
-def written_keys(model: type[BaseModel]) -> dict[str, str]:
+def recipe_keys(model: type[BaseModel]) -> dict[str, str]:
     """Return the keys that a recipe may write for a model, each with the name of its field."""
     internal = getattr(model, "internal", ())
     return {field.alias or name: name for name, field in model.model_fields.items() if name not in internal}
@@ -66,7 +67,8 @@ class Keys(BaseModel):
 
 
 class Port(NamedTuple):
-    """A named input. `variadic`: takes any number of edges, bound as `NAME.0`, `NAME.1`, ...; only the last port."""
+    """A named input. `variadic`: takes any number of edges, bound as `NAME.0`, `NAME.1`, ...; only the last port may be
+    so."""
 
     name: str
     optional: bool = False
@@ -74,11 +76,11 @@ class Port(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """Why a component does not take these inputs: a sentence in the recipe's words.
+    """Reason why a component does not take these inputs: a sentence in the recipe's words.
 
-    `port` or `field` (dotted for nested fields) says which value to put the caret under; `help` is one hint.
-    `is_warning`: torch takes it, but it is hardly what was meant. `lacks_key`: a key is missing, whatever values occur
-    in the data.
+    `port` or `field` (dotted for nested fields) is the value that the caret is put under; `help` is one hint.
+    `is_warning`: torch takes it, but it is probably not intended. `lacks_key`: the recipe lacks a key, whatever values
+    occur in the data.
     """
 
     message: str
@@ -95,59 +97,62 @@ class Layer(Component, ABC):
     ports: ClassVar[tuple[Port, ...]] = (Port("x"),)
     outputs: ClassVar[tuple[str, ...]] = ("output",)  # the first is the default
     keeps_range: ClassVar[bool] = False  # integer outputs have the range of the first input (reshape, flatten, ...)
-    operation: ClassVar[str] = ""  # of expressions, that computes the same of all inputs: intervals follow it
+    operation: ClassVar[str] = ""  # the expression operation that computes the same; it gives the range of the output
     mixes_samples: ClassVar[bool] = False  # reads across the batch; such a layer has a field `over`
-    counts_only: ClassVar[bool] = False  # takes of its one input the number of samples; any field serves
+    counts_only: ClassVar[bool] = False  # uses only the number of samples of its one input, so any field will do
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
-        """The ports of a node that binds these by name; the first one is what a node above feeds."""
+        """Return the ports of a node that binds these names. The first port is fed by the node above."""
         return cls.ports
 
     @property
     def is_random(self) -> bool:
-        """Draws random numbers in training (dropout with p > 0)."""
+        """True if it draws random numbers in training (dropout with p > 0)."""
         return False
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> Misfit | None:
-        """The component's own sentence for inputs that it cannot take; shapes and dtypes both."""
+        """Return why it cannot take these inputs (shapes and dtypes), or None."""
         return None
 
     @abstractmethod
     def build(self, inputs: Mapping[str, TensorSpec]) -> "nn.Module":
-        """The module, with sizes taken from the edges (`in_features`), parameters not yet initialised by us.
+        """Return the module, with sizes taken from the edges (`in_features`). Its parameters need not be initialised.
 
-        Its `forward` takes the ports in declared order, `None` for an open optional port, a variadic port spread out;
-        it returns one tensor, or a tuple in the order of `outputs`. It must be deterministic given the inputs but for
-        random layers, must not modify an input in place, and must keep the batch as dimension 0 of all it returns.
+        Its `forward` takes the ports in declared order, `None` for an unbound optional port, a variadic port spread
+        out. It returns one tensor, or a tuple in the order of `outputs`. It must be deterministic given the inputs
+        (random layers excepted), must not modify an input in place, and must keep the batch as dimension 0 of
+        everything it returns.
 
-        It may be built on the meta device: after `to_empty` the parameters are filled by `init_of`, and every module
-        with a method `reset_buffers()` is asked to write its buffers anew. Call it only when `check` found nothing.
+        It may be built on the meta device: after `to_empty`, `init_of` fills the parameters, and every module with a
+        method `reset_buffers()` writes its buffers again. Call it only when `check` found nothing.
         """
 
-    def sized(self, inputs: Mapping[str, TensorSpec]) -> Self:
-        """The same with the sizes written out that it takes from the values of these inputs: what calls it again meets
-        them."""
+    def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
+        """Return the layer with the sizes written out that it reads from the values of these inputs. Later calls are
+        then checked against these sizes."""
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
-        """How a parameter of the built module (by its name in it) starts when the recipe says nothing: torch's own
-        distribution, as a rule that can be drawn from any generator. Raises LookupError for a name it does not have."""
+        """Return how a parameter of the built module starts when the recipe does not say: torch's own distribution, as
+        a rule that can be drawn from any generator. `parameter` is its name in the module. Raises LookupError for an
+        unknown name."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
 
     def products(self, use: Use) -> Iterable[Product]:
-        """The matrix products of its forward, for estimates and utilisation; none for a look-up, a norm, or what works
-        element by element. A test holds every layer beside torch's counter."""
+        """Return the matrix products of its forward, for estimates and utilisation; none for a look-up, a norm or an
+        element-wise operation. A test compares every layer with torch's flop counter."""
         return ()
 
 
 class LossModule(ABC):
-    """What `Loss.build` returns, an `nn.Module` too. A term's value is sum / count over the *global* batch.
+    """Interface of what `Loss.build` returns, an `nn.Module` too. A term's value is sum / count over the *global*
+    batch.
 
-    Shapes: input (B, ...), target and mask as the component says, row_weight (B,) float, 1 for real rows and 0 for
-    padding. Both results are scalars; `count` is float64 and is computed from target, mask and row_weight alone, so it
-    is known before the first backward. `items_per_row` is the constant count of one real row, or None when it depends
-    on the values (ignore_index, a mask, class weights): then the ranks have to add their counts up.
+    Shapes: input (B, ...), target and mask as the component defines them, row_weight (B,) float, 1 for real rows and 0
+    for padding. Both results are scalars. `count` is float64 and is computed from target, mask and row_weight alone, so
+    it is known before the first backward. `items_per_row` is the constant count of one real row, or None when it
+    depends on the values (ignore_index, a mask, class weights): then the ranks have to add up their counts.
     """
 
     items_per_row: float | None
@@ -168,17 +173,17 @@ class LossModule(ABC):
 
 
 class Loss(Component, ABC):
-    """One term of the objective. `input`, `target`, `mask`, `weight` are read by the objective section, not here.
+    """Term of the objective. The objective section reads `input`, `target`, `mask` and `weight`, not this class.
 
-    `bounds`: the least and the largest value of an item, for inputs and targets that the loss is made for. A run
+    `bounds`: the smallest and the largest value of an item of input and target that the loss is defined for. A run
     reports a value outside.
 
-    `about`: `numbers` (a regression), `classes` (yes and no, too), or "" for what is neither.
+    `about`: `numbers` (a regression), `classes` (binary ones too), or "" for neither.
 
-    `one_class`: an item is of one class of several.
+    `one_class`: an item belongs to exactly one of several classes.
 
     `balanced` weights: while `needs_balance` is true the term cannot be built. The plan adds up `tally` over the
-    target's training rows (in chunks of any size) and goes on with `balanced(tally)`, which holds the numbers.
+    target's training rows (in chunks of any size) and continues with `balance(tally)`, which holds the numbers.
     """
 
     about: ClassVar[str] = ""
@@ -189,21 +194,22 @@ class Loss(Component, ABC):
 
     @property
     def needs_balance(self) -> bool:
-        """A field says `balanced` and waits for the counts of the training rows."""
+        """True if a field is `balanced` and the counts of the training rows are not known yet."""
         return False
 
     def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
-        """What `balanced` needs to know of these target rows (N, ...), as int64 counts that add up over chunks. Raises
+        """Return the int64 counts of these target rows (N, ...) that `balance` needs; they add up over chunks. Raises
         ValueError, in the recipe's words, for a target that the loss cannot take."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
-    def balanced(self, tally: "np.ndarray") -> "Loss":
-        """The same term with numbers in the place of `balanced`. Raises ValueError with the reason, in the recipe's
+    def balance(self, tally: "np.ndarray") -> "Loss":
+        """Return the same term with numbers in place of `balanced`. Raises ValueError with the reason, in the recipe's
         words, when these rows cannot be balanced."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
-        """Losses never broadcast: shapes must agree (class dimension aside). `Misfit.port`: input, target or mask."""
+        """Return why it cannot take these tensors, or None. Losses never broadcast: shapes must agree (class dimension
+        aside). `Misfit.port` is input, target or mask."""
         return None
 
     @abstractmethod
@@ -211,14 +217,15 @@ class Loss(Component, ABC):
 
 
 class Collective(ABC):
-    """What a metric needs of the other ranks; one process is the trivial case. `rank` of `size` is this one."""
+    """Communication that a metric needs between ranks; one process is the trivial case. This is rank `rank` of
+    `size`."""
 
     rank: int
     size: int
 
     @abstractmethod
     def sum(self, tensor: "torch.Tensor") -> "torch.Tensor":
-        """The element-wise sum over the data-parallel ranks."""
+        """Return the element-wise sum over the data-parallel ranks."""
 
     @abstractmethod
     def concatenate(self, tensor: "torch.Tensor") -> "torch.Tensor":
@@ -228,7 +235,7 @@ class Collective(ABC):
 
 
 class MetricModule(ABC):
-    """Gathers a metric over many batches of one rank; `update` never synchronises with the host.
+    """Accumulator of a metric over many batches of one rank. `update` never synchronises with the host.
 
     Rows with `row_weight` 0 are padding and do not count; neither do masked or ignored items.
     """
@@ -244,14 +251,14 @@ class MetricModule(ABC):
 
     @abstractmethod
     def compute(self, ranks: Collective) -> "torch.Tensor":
-        """The exact value over all ranks, a scalar float64 tensor on the device; nan when there was no item."""
+        """Return the exact value over all ranks, a scalar float64 tensor on the device; nan when there was no item."""
 
     @abstractmethod
     def reset(self) -> None: ...
 
 
 class Judged(NamedTuple):
-    """What a metric looks at. `class_dim` and `ignore_index` are those of the loss that it is `of`."""
+    """Specs that a metric is computed from. `class_dim` and `ignore_index` are those of the loss that it is `of`."""
 
     input: TensorSpec
     target: TensorSpec | None = None
@@ -263,9 +270,9 @@ class Judged(NamedTuple):
 class Metric(Component, ABC):
     """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training.
 
-    `about` as of a loss. `has_unit`: its value depends on the unit of the target. It is given input and target in the
-    unit of the target's columns, as they were before `scale` and `normalize`. `ranks_answers`: nan where all answers
-    are the same.
+    `about`: as in `Loss`. `has_unit`: its value depends on the unit of the target. Its input and target are then in the
+    unit of the target's columns, as they were before `scale` and `normalize`. `ranks_answers`: it compares the order of
+    the answers, and is nan where all answers are equal.
     """
 
     is_mean: ClassVar[bool] = False
@@ -276,7 +283,7 @@ class Metric(Component, ABC):
     about: ClassVar[str] = ""
 
     def check(self, edges: Judged) -> Misfit | None:
-        """As in `Loss.check`."""
+        """Return why it cannot be computed from these, or None; see `Loss.check`."""
         return None
 
     @abstractmethod
@@ -286,36 +293,38 @@ class Metric(Component, ABC):
 class Optimizer(Component, ABC):
     """An update rule. `lr` and `weight_decay` are fields; groups override them (`lr_scale`, `weight_decay`).
 
-    `takes_shards`: it updates parameters that `fully_shard` has split exactly as whole ones; False is refused in fsdp.
-    `usual_lr`: the smallest and the largest lr that people train with; one far outside is reported.
+    `takes_shards`: it updates the shards of `fully_shard` exactly as it updates whole parameters; False is refused in
+    fsdp. `usual_lr`: the smallest and the largest usual lr; one far outside is reported.
     """
 
     takes_shards: ClassVar[bool] = True
     usual_lr: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> Misfit | None:
-        """Why it cannot update these parameters (name -> shape), such as a vector given to a rule for matrices.
-        `num_shards`: ranks that hold a part of each, cut along the first dimension."""
+        """Return why it cannot update these parameters (name -> shape), such as a vector given to a rule for matrices,
+        or None. `num_shards`: the number of ranks that each hold a part, cut along the first dimension."""
         return None
 
     @abstractmethod
     def build(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer":
-        """torch's own object over param groups `{params, lr, weight_decay}`; fused where the device has it."""
+        """Return torch's own object over param groups `{params, lr, weight_decay}`; fused where the device supports
+        it."""
 
     @abstractmethod
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Elements of the tensors that it remembers for a parameter; step counters are not counted."""
+        """Return the number of elements of its state tensors for a parameter; step counters are not counted."""
 
     def arguments(self) -> dict[str, Any]:
-        """Its fields as keywords of torch's object."""
+        """Return its fields as keywords of torch's object."""
         return self.model_dump(exclude={"type"})
 
     def build_functional(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer | None":
-        """The same update through torch's functional form, without importing `torch._dynamo`; None: there is none.
+        """Return the same update through torch's functional form, without importing `torch._dynamo`; None if there is
+        none.
 
-        It has `param_groups`, `state`, `step()`, `zero_grad()`, `state_dict()` with the names and tensors of torch's,
-        and takes `found_inf` as those do (`_step_supports_amp_scaling`). Of sharded parameters it updates this rank's
-        rows.
+        It has `param_groups`, `state`, `step()`, `zero_grad()` and `state_dict()` with the names and tensors of
+        torch's, and takes `found_inf` as those do (`_step_supports_amp_scaling`). Of sharded parameters it updates this
+        rank's rows.
         """
         return None
 
@@ -325,60 +334,62 @@ class LrSchedule(Component, ABC):
 
     @abstractmethod
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """The factor for optimizer step `step` (the first step is 0) of `num_steps`, of which the first
+        """Return the factor for optimizer step `step` (the first step is 0) of `num_steps`, of which the first
         `num_warmup_steps` are warm-up. Pure; no torch."""
 
-    def resolved(self, to_steps: Callable[[Duration], int]) -> "LrSchedule":
-        """The same schedule with every duration among its fields in steps; `factor` may be asked only of that one.
+    def resolve(self, to_steps: Callable[[Duration], int]) -> "LrSchedule":
+        """Return the same schedule with every duration among its fields in steps; only such a schedule has a `factor`.
         Raises ValueError, as `to_steps` does, when a duration cannot become steps."""
         return self
 
     def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
-        """The durations among its fields that do not fit in a run of `num_steps` after `warmup` steps; raises as
-        `resolved`, and is asked of the schedule as it was written."""
+        """Return the durations among its fields that do not fit in a run of `num_steps` after `warmup` steps. Call it
+        before the durations are resolved. Raises ValueError, as `exact_steps` does."""
         return ()
 
 
 class Init(Component, ABC):
-    """How a parameter starts."""
+    """Start values of a parameter."""
 
     def check(self, shape: tuple[int, ...]) -> Misfit | None:
-        """The rule's own sentence for a parameter shape that it cannot fill."""
+        """Return why the rule cannot fill a parameter of this shape, or None."""
         return None
 
     @abstractmethod
     def fill(self, tensor: "torch.Tensor", draws: "Draws") -> None:
         """Write the start values in place, on any device; `draws` alone decides the random ones.
 
-        `tensor` holds rows of the parameter: those from `draws.first_row` on, of `draws.shape`, which is the whole's.
+        `tensor` holds rows of the parameter, from `draws.first_row` on; `draws.shape` is the shape of the whole
+        parameter.
         """
 
 
 class Adapter(Component, ABC):
-    """What is trained beside the frozen weight (out, in) of a linear map."""
+    """Trained parameters that are added to the frozen weight (out, in) of a linear map."""
 
     @property
     def made_from(self) -> str | None:
-        """The folder that says how it is, and has its start values."""
+        """Folder that defines the adapter and holds its start values; None if there is none."""
         return None
 
     @property
     def is_random(self) -> bool:
-        """Draws random numbers in training."""
+        """True if it draws random numbers in training."""
         return False
 
     @abstractmethod
     def shapes(self, weight: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-        """Its parameters, by the names that they have beside the map's own."""
+        """Return the shapes of its parameters, by the names that they get in the adapted map."""
 
     @abstractmethod
     def init_of(self, parameter: str) -> "Init":
-        """How one of them starts, by such a name."""
+        """Return how the parameter of this name starts."""
 
     @abstractmethod
     def build(self, base: "nn.Linear") -> "nn.Module":
-        """In the place of `base`: a module whose `weight` and `bias` are those of `base`, with its own beside them."""
+        """Return the module that replaces `base`: its `weight` and `bias` are those of `base`, the adapter's parameters
+        are added."""
 
     @abstractmethod
-    def merged(self, weight: "torch.Tensor", own: Mapping[str, "torch.Tensor"]) -> "torch.Tensor":
-        """The weight with which a map without an adapter gives the same; `own` are the adapter's parameters."""
+    def merge(self, weight: "torch.Tensor", own: Mapping[str, "torch.Tensor"]) -> "torch.Tensor":
+        """Return the weight with which a map without an adapter gives the same; `own` are the adapter's parameters."""

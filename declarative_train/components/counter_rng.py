@@ -1,8 +1,8 @@
-"""A key and a number -> the same random-looking number every time, for any number of numbers at once.
+"""Counter-based random numbers: a key and a number give the same value every time, for whole arrays at once.
 
 The mixing is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA
-2014): every bit of the result depends on every bit of the number. Nothing is stored and nothing is drawn in turn, so
-row 10^12 costs as much as row 0. It is not for secrets.
+2014): every bit of the result depends on every bit of the number. It has no state, so row 10^12 costs as much as row
+0. Not for cryptography.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MASK = (1 << 64) - 1
 
 
 def key_of(*parts: object) -> int:
-    """64 bits that depend on every part, the same on every machine."""
+    """Return a 64-bit hash of the parts, the same on every machine."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def mixed(numbers: np.ndarray, key: int) -> np.ndarray:
-    """uint64, one per number (any integers); different numbers give different ones."""
+def mix(numbers: np.ndarray, key: int) -> np.ndarray:
+    """Return one uint64 per number (any integers); different numbers give different results."""
     import numpy as np
 
     z = numbers.astype(np.uint64)  # a copy: mixed in place
@@ -42,22 +42,22 @@ def mixed(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 def uniform(numbers: np.ndarray, key: int) -> np.ndarray:
-    """float64 in [0, 1), one per number."""
+    """Return one float64 in [0, 1) per number."""
     import numpy as np
 
-    found: np.ndarray = (mixed(numbers, key) >> np.uint64(11)) * 2.0**-53
+    found: np.ndarray = (mix(numbers, key) >> np.uint64(11)) * 2.0**-53
     return found
 
 
 def below(numbers: np.ndarray, key: int, bound: int) -> np.ndarray:
-    """int64 in 0..bound-1, one per number."""
+    """Return one int64 in 0..bound-1 per number."""
     import numpy as np
 
     return (uniform(numbers, key) * bound).astype(np.int64)
 
 
 def normal(numbers: np.ndarray, key: int) -> np.ndarray:
-    """float64 from the standard normal distribution, one per number (Box and Muller, 1958)."""
+    """Return one float64 from the standard normal distribution per number (Box and Muller, 1958)."""
     import numpy as np
 
     radius = np.sqrt(-2.0 * np.log1p(-uniform(numbers, key)))
@@ -66,27 +66,27 @@ def normal(numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 class Drawn:
-    """Numbers in turn that depend on a key and on one number (a sample) alone."""
+    """Sequence of random numbers that depends only on a key and on one number (of a sample)."""
 
     def __init__(self, key: int, number: int) -> None:
-        self._state = self.key = _mixed_one(number * _GOLDEN + key)
+        self._state = self.key = _mix_one(number * _GOLDEN + key)
         self._count = 0
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        """In [low, high)."""
+        """Draw a number in [low, high)."""
         self._count += 1
-        share: float = (_mixed_one(self._state + self._count * _GOLDEN) >> 11) * 2.0**-53
+        share: float = (_mix_one(self._state + self._count * _GOLDEN) >> 11) * 2.0**-53
         return low + (high - low) * share
 
     def below(self, bound: int) -> int:
-        """In 0..bound-1."""
+        """Draw an integer in 0..bound-1."""
         return int(self.uniform() * bound)
 
     def happens(self, p: float) -> bool:
         return self.uniform() < p
 
     def order(self, count: int) -> list[int]:
-        """A permutation of 0..count-1."""
+        """Draw a permutation of 0..count-1."""
         found = list(range(count))
         for place in range(count - 1, 0, -1):
             other = self.below(place + 1)
@@ -94,7 +94,7 @@ class Drawn:
         return found
 
 
-def _mixed_one(number: int) -> int:
+def _mix_one(number: int) -> int:
     z = number & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK

@@ -1,8 +1,8 @@
-"""The families of things that make samples, as interfaces: sources, fields, transforms and splits.
+"""Interfaces of the components that make samples: sources, fields, transforms and splits.
 
-As in `components/component.py`, nothing here imports torch at the top of a module; NumPy neither.
+As in `components/component.py`, no module imports torch or NumPy at its top.
 
-Over 400 lines because much of each interface is what it promises to the others.
+The file is long because it documents what each interface guarantees to the others.
 """
 
 from abc import ABC, abstractmethod
@@ -23,11 +23,16 @@ LISTS = "lists"
 
 
 class Column(NamedTuple):
-    """A column of a table. `dtype` is numpy's name of what `Table.read` gives: a number, `bool`, `datetime64[ns]`, or
-    `object` for text (str, None where missing), `bytes` for whole files (bytes, or pictures of Pillow; None where
-    missing), MESSAGES for lists of objects (str, the JSON of each; None where missing), LISTS for lists of lists or of
-    texts, or of different lengths (the same); `shape` is that of one row's value; `num_values` is n when the source
-    itself promises integers in 0..n-1 (token ids)."""
+    """A column of a table.
+
+    `dtype` is numpy's name of what `Table.read` returns: a number, `bool`, `datetime64[ns]`, or one of
+      object     text (str, None where missing)
+      bytes      whole files (bytes, or pictures of Pillow; None where missing)
+      MESSAGES   lists of objects (str, the JSON of each; None where missing)
+      LISTS      lists of lists, of texts, or of different lengths (str, the JSON of each; None where missing)
+    `shape` is the shape of one row's value. `num_values` is n when the source itself promises integers in 0..n-1 (token
+    ids).
+    """
 
     name: str
     dtype: str
@@ -36,15 +41,18 @@ class Column(NamedTuple):
 
 
 class Table(ABC):
-    """An opened source: rows that can be read by number, in any order, any time. Safe to use after a fork.
+    """An opened source: rows that can be read by number, in any order, at any time. Safe to use after a fork.
 
-    `columns` in the order of the file; `left_out` says why a column of the file cannot be read; `files` are those it
-    rests on. `blocks`: (blocks + 1,) the row that each run of rows begins with that is read as a whole (a row group, a
-    record batch), and `num_rows`; None where a row costs no more than its own bytes. `blocks_may_be_cut`: they are but
-    neighbours, and a part of one costs a part of its bytes. `fingerprint`: other for other files, sizes and dates;
-    None: what is found out about the rows is not kept for the next time. `members`: of a mixture, its sources in
-    order, each with its first row; `tables`: those, opened. `skipped`: rows of the files that do not parse and were
-    left out, where they stand and why.
+    columns             in the order of the file
+    left_out            why a column of the file cannot be read
+    files               the files that it reads
+    blocks              (blocks + 1,) the first row of each block that is read as a whole (a row group, a record batch),
+                        then `num_rows`; None where a row costs no more than its own bytes
+    blocks_may_be_cut   blocks only group neighbouring rows: a part of one costs a part of its bytes
+    fingerprint         differs for other files, sizes and dates; None: statistics of the rows are not cached
+    members             the sources of a mixture in order, each with its first row
+    tables              these sources, opened
+    skipped             rows of the files that cannot be parsed and were left out: position and reason
     """
 
     columns: Mapping[str, Column]
@@ -61,33 +69,33 @@ class Table(ABC):
 
     @abstractmethod
     def read(self, columns: Sequence[str], rows: "slice | np.ndarray") -> "dict[str, np.ndarray]":
-        """Values (N, ...) by column, for a slice (step 1) or an int64 array of row numbers, repeats allowed.
+        """Return the values (N, ...) by column, for a slice (step 1) or an int64 array of row numbers, repeats allowed.
 
-        Missing numbers are nan (an integer or bool column that misses some in what is read comes as float64), missing
-        text is None, missing dates NaT. The result may share memory with the table: it is not to be written to.
-        Raises SourceError.
+        Missing numbers are nan (an integer or bool column with missing values in these rows becomes float64), missing
+        text is None, missing dates NaT. The result may share memory with the table: do not write to it. Raises
+        SourceError.
         """
 
     def read_once(self, columns: Sequence[str], rows: slice) -> "dict[str, np.ndarray]":
-        """The same, of rows that will not be asked for again soon: nothing of them is kept."""
+        """Read as `read` does, without caching: these rows will not be needed again soon."""
         return self.read(columns, rows)
 
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
-        """Columns of lists that may have other lengths than the first: from now on they are read as LISTS."""
+        """Read these columns as LISTS from now on: their lists may have other lengths than the first one."""
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
-        """What the columns take in the files, unpacked; None: the source does not know."""
+        """Return the uncompressed size of the columns in the files; None if the source does not know it."""
         return None
 
     def read_runs(self, columns: Sequence[str], starts: "np.ndarray", length: int) -> "dict[str, np.ndarray]":
-        """(N, length, ...) by column: the `length` rows from each of `starts` (int64) on. As `read`."""
+        """Return (N, length, ...) by column: `length` rows from each of `starts` (int64) on. Otherwise as `read`."""
         import numpy as np
 
         read = self.read(columns, (starts[:, None] + np.arange(length)).ravel())
         return {name: values.reshape(len(starts), length, *values.shape[1:]) for name, values in read.items()}
 
     def place(self, row: int) -> str:
-        """Where a row stands, for messages."""
+        """Return the position of a row, for messages."""
         return f"row {row + 1}"
 
 
@@ -100,7 +108,7 @@ class Dataset(Component, ABC):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files as written in the recipe; none for a source without files."""
+        """Files as written in the recipe; none for a source without files."""
         return ()
 
     @abstractmethod
@@ -110,8 +118,8 @@ class Dataset(Component, ABC):
 class BadValueError(Exception):
     """A value that a field cannot take.
 
-    `problem`: missing, outside, fraction, unreadable; `column` is its name, `row` counts within what was given; `key`
-    is the one of the field that says what the value should be.
+    `problem`: missing, outside, fraction, unreadable. `column` is its name, `row` counts within the values given. `key`
+    is the key of the field that defines which values are allowed.
     """
 
     def __init__(
@@ -126,8 +134,8 @@ class BadValueError(Exception):
 
 
 class NoStatisticsError(ValueError):
-    """Statistics that the training rows do not give. `help`: one fix; `value`: one of those in `column` for which they
-    do not, so that its row can be named."""
+    """The training rows do not give the statistics. `help`: one fix. `value`: a value of `column` that is the reason,
+    so that its row can be named."""
 
     def __init__(self, column: str, message: str, *, help: str, value: float | None = None) -> None:
         super().__init__(f"`{column}` {message}")
@@ -137,31 +145,33 @@ class NoStatisticsError(ValueError):
 
 
 class Tally(ABC):
-    """Gathers a field's statistics over chunks of the training rows. `needs_rows` False: it knows them already."""
+    """Accumulator of a field's statistics over chunks of the training rows. `needs_rows` False: it knows them
+    already."""
 
     needs_rows: ClassVar[bool] = True
 
     @abstractmethod
     def add(self, values: "Sequence[np.ndarray]") -> None:
-        """One array (N, ...) per column of the field."""
+        """Add one array (N, ...) per column of the field."""
 
     @abstractmethod
     def result(self) -> dict[str, object]:
-        """JSON-able. Raises ValueError, in the recipe's words, when there is nothing to compute them from."""
+        """Return the statistics as JSON values. Raises ValueError, in the recipe's words, when there are no values to
+        compute them from."""
 
 
 class Unit(NamedTuple):
-    """value * multiply + add is in the unit of the columns; one number of each for a whole row, or one for each of its
-    elements, flattened."""
+    """Conversion to the unit of the columns: value * multiply + add. One number of each for a whole row, or one for
+    each of its elements, flattened."""
 
     multiply: tuple[float, ...]
     add: tuple[float, ...]
 
 
 class Preparation(NamedTuple):
-    """How numbers as they stand in the columns become a field's floating values: missing ones are filled, all are
-    multiplied by `scale`, `subtract` is taken off and the rest divided by `divide`, in float64. One number of each for
-    a whole row, or one for each of its elements, flattened; None: nothing is done."""
+    """Steps that turn the numbers of the columns into a field's floating-point values, in float64: fill missing ones
+    with `fill`, multiply by `scale`, subtract `subtract`, divide by `divide`. One number of each for a whole row, or
+    one for each of its elements, flattened; None skips the step."""
 
     fill: tuple[float, ...] | None = None
     scale: float | None = None
@@ -170,14 +180,14 @@ class Preparation(NamedTuple):
 
 
 class Field(Component, ABC):
-    """A named tensor of a sample, made of columns.
+    """A named tensor of a sample, made from columns.
 
-    `meaning` names the keys that decide what its numbers stand for: a model that starts from the weights of a run
-    must read them alike. `reads_late`: its values are made when a sample is asked for, and neither held nor looked at
-    beforehand (pictures). `takes_text`: its column holds texts, whatever they look like; `takes_lists`: its columns
-    hold lists, which may be of any length.
+    `meaning` names the keys that decide what its numbers mean: a model that starts from the weights of a run must read
+    them the same way. `reads_late`: its values are read when a sample is requested, not held or inspected beforehand
+    (pictures). `takes_text`: its column holds texts, even if they look like numbers; `takes_lists`: its columns hold
+    lists, which may be of any length.
 
-    `outputs`: a field that makes several tensors names them; the first is what its own name stands for, the others are
+    `outputs`: names of its tensors, if it makes several. The field's own name is the first, the others are
     `NAME.OUTPUT`.
     """
 
@@ -188,62 +198,63 @@ class Field(Component, ABC):
     outputs: ClassVar[tuple[str, ...]] = ()
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
-        """Return the field as the run reads it, whose precision holds numbers as `dtype`."""
+        """Return the field that the run reads, whose floats have the precision `dtype`."""
         return self
 
     def output_of(self, name: str) -> "Field":
-        """The field that makes this one of its outputs alone."""
+        """Return the field that makes only this output of it."""
         raise LookupError(f"`{self.type}` has no output {name}")
 
     @property
     @abstractmethod
     def wanted(self) -> tuple[str, ...]:
-        """The names and globs of its columns, as written under `column` or `columns`."""
+        """Names and globs of its columns, as written under `column` or `columns`."""
 
     @property
     def unwanted(self) -> tuple[str, ...]:
-        """The names and globs that are taken out again, as written under `exclude`."""
+        """Names and globs of columns to leave out, as written under `exclude`."""
         return ()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Those that decide what it makes, beside the source's. They are there once `check` found nothing."""
+        """Files, other than the source's, that its values depend on. They exist once `check` found nothing."""
         return ()
 
     @property
     @abstractmethod
     def cut(self) -> slice | int | None:
-        """Which rows of a window it takes; None: all of them."""
+        """Rows of a window that it takes; None: all of them."""
 
     @abstractmethod
     def check(self, columns: Sequence[Column]) -> Misfit | None:
-        """Why it cannot be made of these columns."""
+        """Return why it cannot be made of these columns, or None."""
 
     @abstractmethod
     def tally(self, columns: Sequence[Column]) -> Tally | None:
-        """What it must know of the training rows, or None."""
+        """Return an accumulator of the statistics of the training rows that it needs, or None."""
 
     def misreads(self, statistics: Mapping[str, object]) -> str | None:
-        """Why statistics of another run would stand for something else here, beyond the keys of `meaning`."""
+        """Return why statistics of another run would mean something else here, beyond the keys of `meaning`; or
+        None."""
         return None
 
     @abstractmethod
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
-        """What one row becomes; windows put their rows in front."""
+        """Return the spec of one row; windows add a first dimension for their rows."""
 
     def unit(self, statistics: Mapping[str, object]) -> "Unit | None":
-        """How its values go back to the unit of its columns; None: they are in it."""
+        """Return how its values are converted to the unit of its columns; None if they are in it."""
         return None
 
     def preparation(self, statistics: Mapping[str, object]) -> "Preparation":
-        """What `convert` does to numbers: for a model that is to do it itself."""
+        """Return what `convert` does to numbers, for a model that has to do it itself."""
         return Preparation()
 
     @abstractmethod
     def convert(
         self, values: "Sequence[np.ndarray]", columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> "np.ndarray":
-        """(N, *row shape) in the row spec's dtype (bfloat16: as float32), from one array per column. Raises
+        """Return (N, *row shape) in the row spec's dtype (bfloat16: as float32), from one array per column. Raises
         BadValueError."""
 
     def convert_into(
@@ -253,17 +264,17 @@ class Field(Component, ABC):
         columns: Sequence[Column],
         statistics: Mapping[str, object],
     ) -> None:
-        """The same, into the memory of `out`, which lies in one piece."""
+        """Write what `convert` returns into `out`, which is contiguous."""
         out[...] = self.convert(values, columns, statistics)
 
 
 Size = tuple[int | None, int | None]
-"""Height and width of a picture; None: each has its own."""
+"""Height and width of a picture; None: pictures differ."""
 
 
 class Motion(NamedTuple):
-    """Where points of a picture go: (x, y) to (a x + b y + c, d x + e y + f), in pixels from the upper left corner of
-    the picture, in a picture of `size` (height, width)."""
+    """Map of the points of a picture: (x, y) goes to (a x + b y + c, d x + e y + f), in pixels from the upper left
+    corner, in a new picture of `size` (height, width)."""
 
     matrix: tuple[float, float, float, float, float, float]
     size: tuple[int, int]
@@ -272,10 +283,10 @@ class Motion(NamedTuple):
 class Transform(Component, ABC):
     """A change of the pictures of a sample, in the order of the list.
 
-    `on_numbers`: it changes float32 arrays (C, H, W), else pictures of Pillow with 8 bits a channel; pictures come
-    first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list). `of_pairs`: it
-    mixes a sample of a training batch with another one, behind all that is done to each alone. `moves`: it changes
-    where things are, and masks and boxes follow; None: nobody knows.
+    `on_numbers`: it changes float32 arrays (C, H, W), otherwise pictures of Pillow with 8 bits a channel; those on
+    pictures come first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list).
+    `of_pairs`: it mixes a sample of a training batch with another one, after everything that is done to each alone.
+    `moves`: it changes where things are, and masks and boxes follow; None: unknown.
     """
 
     is_random: ClassVar[bool] = False
@@ -285,11 +296,11 @@ class Transform(Component, ABC):
     moves: ClassVar[bool | None] = False
 
     fields: tuple[str, ...] | None = None
-    """The fields of pictures that it changes, all by the same draw, masks among them; left out: every one. Boxes follow
-    their picture."""
+    """The picture fields that it changes, masks among them, all by the same draw; left out: all. Boxes follow their
+    picture."""
     only: Literal["training", "evaluation"] | None = None
-    """Where it acts: on the samples of a training step, or on those of evaluations and predictions; left out: on both,
-    and a random one in training alone."""
+    """Which samples it changes: those of training steps, or those of evaluations and predictions. Left out: both, but a
+    random one in training only."""
 
     def acts(self, in_training: bool) -> bool:
         if self.is_random and not in_training:
@@ -300,30 +311,31 @@ class Transform(Component, ABC):
         return self.fields is None or field in self.fields
 
     def check(self, size: Size, channels: int) -> Misfit | None:
-        """Why it cannot change such pictures."""
+        """Return why it cannot change such pictures, or None."""
         return None
 
     def size_after(self, size: Size) -> Size:
-        """The size of what it makes, as far as the recipe tells."""
+        """Return the size of its results, as far as the recipe determines it."""
         return size
 
     def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
-        """Between which values the numbers of what it makes lie, given that of what it gets."""
+        """Return the interval of the numbers of its results, given the interval of its inputs."""
         return interval
 
     @abstractmethod
     def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """New pictures, or arrays, of one sample: one of each field. Raises ValueError, in the recipe's words."""
+        """Return new pictures, or arrays, of one sample, one for each field. Raises ValueError, in the recipe's
+        words."""
 
     def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """The masks of the sample, moved as `apply` moves the pictures by an equal `drawn`; of what `moves`. Classes
-        are not mixed."""
+        """Return the masks of the sample, moved as `apply` moves the pictures with an equal `drawn`. Used only if it
+        `moves`. Classes are not mixed."""
         nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
         return self.model_copy(update=nearest).apply(masks, drawn)
 
     def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
-        """How `apply` moves the points of a picture of this size by an equal `drawn`, one after the other; of what
-        `moves`."""
+        """Return the motions, one after the other, by which `apply` moves the points of a picture of this size with an
+        equal `drawn`. Used only if it `moves`."""
         raise NotImplementedError(self.type)
 
 
@@ -347,34 +359,35 @@ class Candidates(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Any `num_rows` of the candidates, by chance: the data room draws them without holding all their numbers."""
+    """Random choice of `num_rows` candidates: the package `data` draws them without holding all their numbers."""
 
     num_rows: int
 
 
 class Split(Component, ABC):
-    """How one set is cut from the source's rows.
+    """Rule that cuts one set from the source's rows.
 
-    `turn`: cuts by value come first (0), then the last rows (1), then whole groups by chance (2), then single rows by
-    chance (3), each kind in the order of the recipe: a single row that went before would part its group.
+    `turn`: order of the rules. Cuts by value come first (0), then the last rows (1), then random whole groups (2), then
+    random single rows (3); equal ones in the order of the recipe. Random single rows come last because they would break
+    up groups.
     """
 
     turn: ClassVar[int]
-    cuts_singly: ClassVar[bool] = False  # neighbours land in different sets, so that no window could stay whole
+    cuts_singly: ClassVar[bool] = False  # puts neighbouring rows in different sets, which breaks up windows
     of: str | None = None
-    """Of a mixture: the source that it is cut from; left out: from each, by itself."""
+    """Of a mixture: the source that it is cut from; left out: from each source separately."""
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
         found = super().as_data(defaults=defaults)
         return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
 
     def anywhere(self) -> "Split":
-        """The same, of the table that it is given."""
+        """Return the same split without `of`, for a table that is not a mixture."""
         return self.model_copy(update={"of": None})
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """Columns that it reads."""
         return ()
 
     @property
@@ -384,4 +397,4 @@ class Split(Component, ABC):
 
     @abstractmethod
     def choose(self, rows: Candidates) -> "np.ndarray | range | Draw":
-        """The chosen numbers, ascending. Raises ValueError with the reason in the recipe's words."""
+        """Return the chosen row numbers, ascending. Raises ValueError with the reason in the recipe's words."""

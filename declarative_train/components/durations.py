@@ -1,7 +1,7 @@
-"""Fields that hold a duration: `100 steps`, `2 epochs`, `5%`; each key says which units it takes.
+"""Fields that hold a duration: `100 steps`, `2 epochs`, `5%`; each key defines which units it takes.
 
-A section of the recipe holds a Duration; a component holds the text (the plan is JSON), and the plan puts steps in its
-place before anybody asks for a number.
+A section of the recipe holds a Duration; a component holds the text (the plan is JSON), and the plan replaces it by
+steps before a number is needed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _NUMBER = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 
 
 class _Reader:
-    """Reads text, writes text. Speaks to pydantic's core by itself: `PlainValidator` and `PlainSerializer` would first
-    work out a schema of Duration, and throw it away."""
+    """Pydantic type that reads and writes durations as text. It builds its core schema directly: `PlainValidator` and
+    `PlainSerializer` would first compute a schema of Duration and discard it."""
 
     def __init__(self, units: tuple[str, ...], examples: tuple[str, ...] = (), *, keeps_text: bool = False) -> None:
         self.units, self.keeps_text = units, keeps_text
@@ -36,7 +36,8 @@ class _Reader:
         return {"type": "string", "pattern": rf"^\s*{_NUMBER}\s*({words})\s*$", "examples": list(self.examples)}
 
     def read(self, value: object) -> Duration | str:
-        """`recipe/hints/pydantic_errors.py` has diagnostics for `bare_duration` and `bad_duration`."""
+        """Return a Duration, or its text. Raises `bare_duration` or `bad_duration`; their diagnostics are in
+        `recipe/hints/pydantic_errors.py`."""
         if isinstance(value, Duration):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -70,7 +71,8 @@ DurationText = Annotated[str, _Reader(PROGRESS, ("30 epochs", "1000 steps", "20%
 
 @lru_cache
 def num_steps_of(text: str) -> int:
-    """The number of a resolved duration (`300 steps`). Raises ValueError for one that the plan has not resolved."""
+    """Return the number of a resolved duration (`300 steps`). Raises ValueError for one that the plan has not
+    resolved."""
     duration = parse_duration(text)
     if duration.unit != "steps":
         raise ValueError(f"`{text}` is not in steps: the plan resolves a schedule before it asks for factors")

@@ -1,7 +1,7 @@
-"""A model's class -> what stands as a docstring under each of its fields.
+"""Field docs: the docstring under each field of a model's class.
 
-Read from the source only when somebody asks (`dtrain schema`, `dtrain list`): pydantic's own reading of them, at the
-creation of every class, is a quarter of a second of every command.
+Read from the source only when needed (`dtrain schema`, `dtrain list`): pydantic's own option reads them whenever a
+class is created, which would cost every command a quarter of a second.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pydantic import BaseModel
 
 @cache
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """By field name, for the fields that have one; those of base classes included."""
+    """Return the docs by field name, for the fields that have one; those of base classes included."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if each is not BaseModel and issubclass(each, BaseModel):
             found |= _own_docs(each)
-    said = {name: field.description for name, field in model.model_fields.items() if field.description}
-    return {name: text for name, text in {**found, **said}.items() if name in model.model_fields}
+    descriptions = {name: field.description for name, field in model.model_fields.items() if field.description}
+    return {name: text for name, text in {**found, **descriptions}.items() if name in model.model_fields}
 
 
 def _own_docs(model: type[BaseModel]) -> dict[str, str]:
@@ -35,7 +35,8 @@ def _own_docs(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _docs_of_file(path: str) -> dict[str, dict[str, str]]:
-    """By the qualified name of a class at the top of a module, or inside such a class."""
+    """Return the docs of a file by the qualified name of the class (at the top of the module or nested), then by
+    field."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError:

@@ -1,10 +1,10 @@
-"""The pipeline schedules: torch's class, how stages lie on the ranks, what each asks for, and what it costs.
+"""The pipeline schedules: torch's class, the assignment of stages to ranks, the requirements and the cost of each.
 
-All give exact gradients, alone and times replicas or shards, driven as `engine/axes/pipeline.py` does.
+All give exact gradients, alone and combined with replicas or shards, as driven by `engine/axes/pipeline.py`.
 
 Huang et al., GPipe, 2019; Narayanan et al., Efficient large-scale training on GPU clusters, 2021 (1f1b, interleaved);
-Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The closed forms are read off the
-grids of torch's own versions of them, and a test holds both against each other.
+Qi et al., Zero bubble pipeline parallelism, 2024 (zbv); DeepSeek-AI, DualPipe, 2025. The closed forms are derived from
+the grids of torch's own implementations, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PipelineSchedule:
     in_flight: InFlight = "all"
 
     def stages_of(self, rank: int, num_ranks: int, num_stages: int) -> tuple[int, ...]:
-        """The stages that a rank of the pipeline holds."""
+        """Return the stages that a rank of the pipeline holds."""
         if self.is_v:
             return (rank, num_stages - 1 - rank)
         return tuple(range(rank, num_stages, num_ranks))
@@ -47,12 +47,12 @@ class PipelineSchedule:
         return next(rank for rank in range(num_ranks) if stage in self.stages_of(rank, num_ranks, num_stages))
 
     def holds(self, num_stages: int) -> bool:
-        """Whether so many stages may lie on a rank."""
+        """Return whether a rank may hold this many stages."""
         least, most = self.stages_per_rank
         return least <= num_stages and (most is None or num_stages <= most)
 
     def takes(self, num_microbatches: int, num_ranks: int, num_stages: int) -> bool:
-        """Whether it works with so many microbatches in one step: torch's own conditions."""
+        """Return whether it works with this many microbatches in one step: torch's own conditions."""
         if self.fills_first:
             return num_microbatches >= num_stages
         if self.in_rounds:
@@ -68,9 +68,10 @@ class PipelineSchedule:
         backward_s: float,
         weights_s: float,
     ) -> float:
-        """Seconds that the slowest rank stands idle in a step, while the pipeline fills and runs dry; a bound where
-        there are fewer microbatches than ranks (zbv: than twice as many). Each rank holds `num_chunks` stages, and
-        takes these seconds for a forward, a backward and the weights' half of it, of all its stages together."""
+        """Return the seconds per step that the slowest rank idles while the pipeline fills and drains. An upper bound
+        if there are fewer microbatches than ranks (zbv: than twice as many). Each rank holds `num_chunks` stages. The
+        times are those of all its stages together, for a forward, a backward, and the part of the backward for the
+        weights."""
         both = forward_s + backward_s
         if num_microbatches < num_ranks:  # each round of chunks waits until the one before has passed all ranks
             rounds = (num_ranks * num_chunks + num_microbatches - 1) / num_chunks
@@ -82,8 +83,8 @@ class PipelineSchedule:
         return (num_ranks - 1) * both / num_chunks
 
     def most_in_flight(self, rank: int, num_ranks: int, num_chunks: int, num_microbatches: int) -> int:
-        """The most microbatches that wait for their backward on a rank at a time, those of each of its stages counted;
-        where the backward is split, for the weights' half of it."""
+        """Return the largest number of microbatches that wait for their backward on a rank at a time, counted once for
+        each of its stages; where the backward is split, for the weights' part of it."""
         in_a_round = num_microbatches // max(1, num_microbatches // num_ranks)
         most = {
             "all": num_chunks * num_microbatches,

@@ -1,7 +1,7 @@
-"""Components of plugins that are no layers: what their text says, and a class of the kind that calls their code.
+"""Components of plugins other than layers: what their text declares, and a component class that calls their code.
 
-Like layers they are read by `ast`: the base says the kind, `__init__` the fields, the methods what they can do. A plan
-holds such a component with the file that it comes from, under `plugin`: `Registry.read` finds it there again.
+Like layers they are read with `ast`: the base gives the kind, `__init__` the fields, the methods what they can do. A
+plan holds such a component with the path of its file under `plugin`, and `Registry.read` reads it from there.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from declarative_train.components.plugin_types import default_of
 
 _EMPTY = ("torch.utils.data.Dataset", "declarative_train.")  # bases without methods of their own
 PLUGIN = "plugin"
-"""The key of a component's data that says which file it comes from."""
+"""The key of a component's data that holds the path of its file."""
 
 
-class Plugged(Component):
-    """What they have in common; the subclasses are made by `read_plugged`. `may_import` False: the code may not run,
-    and nobody asks the component for more than its fields."""
+class PluginComponent(Component):
+    """Base class of components from a plugin; `read_plugin_components` makes the subclasses. `may_import` False: the
+    code must not run, so only the fields of the component may be used."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
@@ -44,21 +44,22 @@ class Plugged(Component):
     method: ClassVar[str] = ""
     num_arguments: ClassVar[int] = 0
     is_variadic: ClassVar[bool] = False
-    """The method of its kind that the class has, and what it is given; `is_variadic`: any number (`*values`)."""
+    """The method of its kind that the class has, and the number of its arguments; `is_variadic`: any number
+    (`*values`)."""
 
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Attributes that classes of plugins have under another name."""
+    """Attributes of plugin classes that have another name here."""
     own: ClassVar[frozenset[str]] = frozenset({"type"})
-    """Keys that are dtrain's, and no arguments of the class."""
+    """Keys that belong to dtrain and are not arguments of the class."""
 
     @classmethod
     def settle(cls) -> None:
-        """What follows from the above."""
+        """Set the attributes that follow from the others, once all are set."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:
-        """Takes what the class says under one of the words in `Kind.declares`. Raises ValueError: what is wrong, and
-        how it is written."""
+        """Set an attribute named in `Kind.declares` to the value that the class gives it. Raises ValueError with the
+        problem and a hint."""
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
         return super().as_data(defaults=defaults) | {PLUGIN: self.plugin_path}
@@ -68,7 +69,7 @@ class Plugged(Component):
         return super().from_data({key: value for key, value in data.items() if key != PLUGIN})
 
     def settings(self) -> dict[str, Any]:
-        """The keywords of the class's `__init__`."""
+        """Return the keyword arguments of the class's `__init__`."""
         found = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
@@ -77,13 +78,14 @@ class Plugged(Component):
             found[name] = list(value) if name in self.list_fields and isinstance(value, tuple) else value
         return found
 
-    def made(self, *first: object) -> Any:
-        """An object of the class, which runs its code. Raises whatever that raises."""
+    def make(self, *first: object) -> Any:
+        """Make an object of the class, which runs its code. Raises whatever that raises."""
         return getattr(import_plugin(self.plugin_path), self.plugin_class)(*first, **self.settings())
 
 
 class Method(NamedTuple):
-    """`shown` is its signature as a hint writes it; so many arguments behind `self`, at the least and at the most."""
+    """A method of a plugin class. `shown`: its signature in hints. `least`, `most`: bounds of the number of arguments
+    after `self`."""
 
     name: str
     shown: str
@@ -92,11 +94,20 @@ class Method(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """`bases`: how the dotted name of a base begins; `methods`: of which a class has one; `ending`: of class names,
-    left out of the type; `leads`: arguments of `__init__` that dtrain gives; `needs`: fields; `says`: attributes that
-    are true or false; `declares`: attributes that the adapter takes; `besides`: methods that it also has; `inherits`:
-    how the dotted names of bases begin that have the methods; `refused`: how those begin that cannot be, with the
-    words and a hint."""
+    """A kind of plugin class.
+
+    bases      how the dotted name of a base begins
+    adapter    the component class that calls it
+    methods    the class has one of them
+    ending     the end of class names that is left out of the type
+    leads      the number of first arguments of `__init__` that dtrain gives
+    needs      fields that it must have
+    says       attributes that are true or false
+    declares   attributes that the adapter takes
+    required   methods that it must have too
+    inherits   how the dotted names of bases begin that have the methods
+    refused    how the dotted names of bases begin that are refused, with the message and a hint
+    """
 
     bases: tuple[str, ...]
     adapter: str
@@ -106,7 +117,7 @@ class Kind(NamedTuple):
     needs: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
     declares: tuple[str, ...] = ()
-    besides: tuple[Method, ...] = ()
+    required: tuple[Method, ...] = ()
     inherits: tuple[str, ...] = ()
     refused: tuple[str, str, str] | None = None
 
@@ -176,7 +187,7 @@ KINDS = {
         ),
         "Source",
         declares=("columns",),
-        besides=(Method("__len__", "def __len__(self) -> int", 0, 0),),
+        required=(Method("__len__", "def __len__(self) -> int", 0, 0),),
         inherits=_DATASETS,
         refused=(
             "torch.utils.data.IterableDataset",
@@ -185,14 +196,14 @@ KINDS = {
         ),
     ),
 }
-"""By the word of `recipe/validate.py`."""
+"""By the name of the kind in `recipe/validate.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundComponent:
-    """A component of the file, and where its class is named."""
+    """A component of the file, and the position of its class name."""
 
-    component: type[Plugged]
+    component: type[PluginComponent]
     line: int
     column: int
     end_column: int
@@ -203,8 +214,9 @@ Found = Mapping[str, Mapping[str, FoundComponent]]
 
 
 @lru_cache(maxsize=64)
-def read_plugged(path: str, text: str, *, may_import: bool) -> tuple[Found, tuple[PluginProblem, ...]]:
-    """The components of a file, and what is wrong with them; what is no Python is said by who reads its layers."""
+def read_plugin_components(path: str, text: str, *, may_import: bool) -> tuple[Found, tuple[PluginProblem, ...]]:
+    """Return the components of a file and the problems found. A file that is not valid Python gives neither:
+    `read_plugin` reports that."""
     try:
         file = PluginFile(path, text, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -225,11 +237,11 @@ def read_plugged(path: str, text: str, *, may_import: bool) -> tuple[Found, tupl
     return found, tuple(problems)
 
 
-def plugged(word: str, path: str, name: str) -> type[Plugged] | None:
-    """The component of a plugin that a plan names. Raises OSError, and ValueError when the file is no longer what was
-    checked."""
+def find_plugin_component(word: str, path: str, name: str) -> type[PluginComponent] | None:
+    """Return the component of a plugin that a plan names, or None. Raises OSError, and ValueError when the file no
+    longer passes the checks."""
     with open(path, encoding="utf-8") as file:
-        found, problems = read_plugged(path, file.read(), may_import=True)
+        found, problems = read_plugin_components(path, file.read(), may_import=True)
     if problems:
         raise ValueError(f"{path}:{problems[0].line}: {problems[0].message}")
     one = found.get(word, {}).get(name)
@@ -238,7 +250,7 @@ def plugged(word: str, path: str, name: str) -> type[Plugged] | None:
 
 def _read(
     file: PluginFile, node: ast.ClassDef, word: str, kind: Kind, may_import: bool
-) -> tuple[type[Plugged] | None, list[PluginProblem]]:
+) -> tuple[type[PluginComponent] | None, list[PluginProblem]]:
     from importlib import import_module
 
     place = file.name_place(node)
@@ -254,9 +266,9 @@ def _read(
     method, function = next(((each, found) for each, found in functions.items() if found), (kind.methods[0], None))
     num_arguments = method.least if function is None else len(positional(function))
     inherits = any(file.derives(node, start) for start in kind.inherits) and not file.derives_just(node, _EMPTY)
-    for each, found in ((method, function), *((each, file.method(node, each.name)) for each in kind.besides)):
+    for each, found in ((method, function), *((each, file.method(node, each.name)) for each in kind.required)):
         if found is None and not inherits:
-            others = [each] if each in kind.besides else kind.methods
+            others = [each] if each in kind.required else kind.methods
             wanted = " or ".join(f"`{other.name}`" for other in others)
             say(f"the {word} `{node.name}` has no {wanted}", f"write `{each.shown}: ...`")
         elif found is not None and found.args.vararg is None and not each.least <= len(positional(found)) <= each.most:
@@ -274,14 +286,14 @@ def _read(
         hint = f"write one that names its arguments: `def __init__({shown})`"
         say(f"the {word} `{node.name}` has no `__init__` of its own, so its fields are not known", hint)
     module, _, adapter = kind.adapter.rpartition(".")
-    base: type[Plugged] = getattr(import_module(f"declarative_train.components.{module}"), adapter)
+    base: type[PluginComponent] = getattr(import_module(f"declarative_train.components.{module}"), adapter)
     arguments = [] if made_by is None else arguments_of(made_by)[kind.leads :]
     fields, wrong = read_fields(file, node.name, arguments, {*dir(base), *base.model_fields})
     problems += wrong
     for needed in kind.needs:
         if made_by is not None and needed not in fields.fields and not wrong:
             say(f"the {word} `{node.name}` takes no `{needed}`", f"give `__init__` an argument `{needed}: float`")
-    says = dict(_said(file, node, kind.says))
+    says = dict(_read_attributes(file, node, kind.says))
     problems += [
         PluginProblem("signature", f"`{key}` is true or false", *file.place(item))
         for key, (item, value) in says.items()
@@ -298,7 +310,7 @@ def _read(
     made.is_variadic = function is not None and function.args.vararg is not None
     for key, (_, value) in says.items():
         setattr(made, base.renamed.get(key, key), value)
-    for key, (item, value) in _said(file, node, kind.declares):
+    for key, (item, value) in _read_attributes(file, node, kind.declares):
         try:
             made.declare(key, value)
         except ValueError as error:
@@ -309,27 +321,29 @@ def _read(
 
 
 class Makeable(Protocol):
+    """A plugin component: something that can make an object of its class."""
+
     @property
     def type(self) -> str: ...
     def settings(self) -> dict[str, Any]: ...
-    def made(self, *first: object) -> Any: ...
+    def make(self, *first: object) -> Any: ...
 
 
-def seeded_object(component: Makeable) -> tuple[Any, bool]:
-    """An object of the class, made under random numbers that follow from its keys, so that it is alike in every
-    process; and whether it drew any. Raises whatever its code raises."""
+def make_seeded(component: Makeable) -> tuple[Any, bool]:
+    """Make an object of the class with random generators seeded from its settings, so that it is the same in every
+    process. Return it, and whether it drew random numbers. Raises whatever its code raises."""
     from declarative_train.components.counter_rng import key_of
-    from declarative_train.components.plugin_layer import random_states, seeded
+    from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
     settings = json.dumps(component.settings(), sort_keys=True, default=str)
-    with seeded(key_of(component.type, settings)):
-        before = random_states()
-        made = component.made()
-        return made, random_states() != before
+    with seed_generators(key_of(component.type, settings)):
+        before = read_random_states()
+        made = component.make()
+        return made, read_random_states() != before
 
 
 def line_in_plugin(error: BaseException, path: str) -> str:
-    """`; mine.py, line 12`: the last line of a plugin's file that an error came through."""
+    """Return `; mine.py, line 12`: the last line of a plugin's file that an error passed through."""
     from traceback import extract_tb
 
     from declarative_train.files.open_files import shown
@@ -338,15 +352,17 @@ def line_in_plugin(error: BaseException, path: str) -> str:
     return f"; {shown(path)}, line {lines[-1]}" if lines else ""
 
 
-def failed(type: str, problem: Exception) -> Misfit:
-    """Why the code of a plugin cannot be run on made numbers."""
+def describe_failure(type: str, problem: Exception) -> Misfit:
+    """Return the message for plugin code that fails on made-up samples."""
     lines = str(problem).splitlines() or [""]
     return Misfit(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
 
 
-def _said(file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
-    """Attributes of the class by these names, or of its bases in this file, and their values; None: only the code
-    knows."""
+def _read_attributes(
+    file: PluginFile, node: ast.ClassDef, names: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[ast.AST, object]]]:
+    """Yield the attributes of the class, or of its bases in this file, that have these names, with their values; the
+    value is None if it is not a literal."""
     for name in names:
         item = file.attribute(node, name)
         if item is not None:

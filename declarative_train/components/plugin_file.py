@@ -1,6 +1,6 @@
-"""A user's Python file as text: its public classes, their bases, their arguments; and its code, when it may run.
+"""Plugin file as text: its public classes, their bases, their arguments; and its module, when its code may run.
 
-Every kind of plugin is read through here, and none of it runs before `import_plugin`.
+Every kind of plugin is read through here. None of their code runs before `import_plugin`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ProblemKind = Literal["syntax", "signature", "reserved", "name"]
 
 @dataclass(frozen=True, slots=True)
 class PluginProblem:
-    """What is wrong with a plugin's text. Lines and columns count from 1; `name` is the word under the caret."""
+    """A problem in a plugin's text. Lines and columns count from 1; `name` is the word under the caret."""
 
     kind: ProblemKind
     message: str
@@ -41,7 +41,7 @@ class PluginProblem:
 
 
 class PluginFile:
-    """The names of a file and what they stand for."""
+    """Classes and imports of a file, with the dotted names that they refer to."""
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
         self.path, self.text = path, text
@@ -50,13 +50,14 @@ class PluginFile:
         self.imports = dict(_imports(tree))
 
     def public_classes(self, start: str | tuple[str, ...]) -> Iterator[ast.ClassDef]:
-        """Those that derive, through others of this file too, from a class whose dotted name starts like this."""
+        """Yield the public classes that derive, directly or through others of this file, from a class whose dotted name
+        starts with `start`."""
         for node in self.classes.values():
             if not node.name.startswith("_") and self.derives(node, start):
                 yield node
 
     def derives_just(self, node: ast.ClassDef, starts: tuple[str, ...], depth: int = 0) -> bool:
-        """From nothing else than classes whose names start like these."""
+        """Return whether a class derives only from classes whose dotted names start with one of `starts`."""
         bases = self.bases(node)
         return depth < _MOST_BASES and all(
             self.derives_just(self.classes[name], starts, depth + 1)
@@ -73,14 +74,14 @@ class PluginFile:
         )
 
     def bases(self, node: ast.ClassDef) -> list[str]:
-        """Their dotted names: of `Dataset[int]` that of `Dataset`."""
-        return [self.dotted(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+        """Return the dotted names of its bases; `Dataset[int]` counts as `Dataset`."""
+        return [self.full_name(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
 
     def is_named_tuple(self, node: ast.ClassDef) -> bool:
         return any(name in ("typing.NamedTuple", "NamedTuple") for name in self.bases(node))
 
-    def dotted(self, node: ast.expr | None) -> str:
-        """`nn.Module` as `torch.nn.Module`; "" for what is not a name."""
+    def full_name(self, node: ast.expr | None) -> str:
+        """Return the full dotted name: `torch.nn.Module` for `nn.Module`; "" for an expression that is not a name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -90,7 +91,7 @@ class PluginFile:
         return ".".join([self.imports.get(node.id, node.id), *reversed(parts)])
 
     def method(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.FunctionDef | None:
-        """Of the class, or of its bases in this file."""
+        """Return a method of the class, or of its bases in this file."""
         for item in node.body:
             if isinstance(item, ast.FunctionDef) and item.name == name:
                 return item
@@ -102,7 +103,7 @@ class PluginFile:
         return None
 
     def attribute(self, node: ast.ClassDef, name: str, depth: int = 0) -> ast.Assign | ast.AnnAssign | None:
-        """Where the class, or a base of it in this file, gives it a value."""
+        """Return the assignment of a class attribute in the class, or in its bases in this file."""
         for item in node.body:
             if isinstance(item, ast.Assign | ast.AnnAssign) and item.value is not None:
                 target = item.targets[0] if isinstance(item, ast.Assign) else item.target
@@ -112,14 +113,14 @@ class PluginFile:
         return next((found for base in own if (found := self.attribute(base, name, depth + 1)) is not None), None)
 
     def place(self, node: ast.AST) -> tuple[int, int, int]:
-        """Line, column, end column; `ast` counts bytes."""
+        """Return line, column and end column in characters; `ast` counts bytes."""
         line, start = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         return line, _characters(text, start) + 1, (len(text) if end is None else _characters(text, end)) + 1
 
     def name_place(self, node: ast.ClassDef) -> tuple[int, int, int]:
-        """Of the name behind `class`."""
+        """Return the position of the name after `class`."""
         line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
         column = max(0, line.find(node.name, _characters(line, node.col_offset))) + 1
         return node.lineno, column, column + len(node.name)
@@ -141,8 +142,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 class Fields(NamedTuple):
-    """The arguments of a class's `__init__` as fields for pydantic. `lists` are annotated as lists, of `computed` only
-    the code knows the default."""
+    """Arguments of a class's `__init__` as fields for pydantic. `lists` are annotated as lists; the defaults of
+    `computed` are known only to the code."""
 
     fields: Mapping[str, Any]
     lists: frozenset[str]
@@ -156,7 +157,8 @@ def read_fields(
     taken: Container[str],
     given: Mapping[str, Any] = {},
 ) -> tuple[Fields, list[PluginProblem]]:
-    """`taken`: names that mean something else; `given`: fields of these names are known beforehand."""
+    """Read the arguments of `__init__` as fields. `taken`: names that mean something else; `given`: fields of these
+    names are known already."""
     fields: dict[str, Any] = {}
     lists: set[str] = set()
     computed: set[str] = set()
@@ -186,7 +188,7 @@ def read_fields(
                     "a field is a number, a text, true or false, a list or a mapping",
                 )
                 continue
-            annotation, is_list = type_of(argument.annotation, file.dotted, kind, value)
+            annotation, is_list = type_of(argument.annotation, file.full_name, kind, value)
             lists |= {name} if is_list else set()
             computed |= {name} if kind is DefaultKind.COMPUTED else set()
             if kind is DefaultKind.COMPUTED:
@@ -197,7 +199,7 @@ def read_fields(
 
 
 def _is_plain(value: object) -> bool:
-    """What JSON can hold."""
+    """Return whether JSON can hold the value."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -206,7 +208,8 @@ def _is_plain(value: object) -> bool:
 
 
 def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tuple[str, list[PluginProblem]]:
-    """What a recipe calls a class: its attribute `type`, else `own` in lower case."""
+    """Return the name of a class in recipes, its attribute `type` or else `own` in lower case, and the problems
+    found."""
     for item in node.body:
         target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         if isinstance(target, ast.Name) and target.id == "type":
@@ -223,7 +226,7 @@ def type_name(file: PluginFile, node: ast.ClassDef, own: str, what: str) -> tupl
 
 
 def positional(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Arguments with their defaults, `self` left out."""
+    """Return the positional arguments, without `self`, each with its default or None."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     missing: list[ast.expr | None] = [None] * (len(arguments) - len(function.args.defaults))
     return list(zip(arguments, [*missing, *function.args.defaults], strict=True))[1:]
@@ -235,15 +238,15 @@ def arguments_of(function: ast.FunctionDef) -> list[tuple[ast.arg, ast.expr | No
 
 @lru_cache(maxsize=16)
 def import_plugin(path: str) -> ModuleType:
-    """Run a plugin's file as a module of its own. Raises whatever its code raises."""
+    """Run a plugin's file as a separate module. Raises whatever its code raises."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     name = f"dtrain_plugin_{Path(path).stem}_{sha256(path.encode()).hexdigest()[:8]}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = module_from_spec(spec)
-    sys.modules[name] = module  # its own classes look themselves up there
+    sys.modules[name] = module  # pickle and dataclasses look up its classes there
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,7 +1,7 @@
-"""What every plugin's layer is: fields found in the file's text, a module from its code.
+"""Base class of plugin layers: fields read from the file's text, a module from its code.
 
-A layer's code is constructed once for each node, under a seed of its own: what it draws, and how its tensors depend on
-each other (a teacher that starts as a copy of its student), is then the same in every mode, stage and shard.
+A layer's code is constructed once for each node, with a seed of its own. The numbers that it draws, and how its tensors
+depend on each other (a teacher that starts as a copy of its student), are then the same in every mode, stage and shard.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ if TYPE_CHECKING:
     from declarative_train.components.inits.draws import Draws
 
 FROM_EDGE: dict[str, int] = {"in_features": -1, "in_channels": 0, "input_size": -1, "input_dim": -1}
-"""Arguments that are sizes of the first edge, and which: an index into the shape of a sample."""
+"""Arguments that are sizes of the first edge, each with its index in the shape of a sample."""
 
 
 class PluginLayer(Layer):
-    """The subclasses are made by `components/plugins.py`. `may_import` False: the code may not run, so that shapes
-    behind the layer are unknown."""
+    """A plugin's layer; `components/plugins.py` makes the subclasses. `may_import` False: the code must not run, so the
+    shapes after the layer are unknown."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
     may_import: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
-    """It says `mixes_samples = True`; a layer of ours that mixes has a key `over`."""
+    """The class declares `mixes_samples = True`; a built-in layer that mixes has a key `over` instead."""
     list_fields: ClassVar[frozenset[str]] = frozenset()
     computed_defaults: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def is_random(self) -> bool:
-        """Nobody can tell; seeding a step for nothing costs microseconds, not seeding it costs reproducibility."""
+        """True, because it cannot be known: an unneeded seed costs microseconds a step, a missing one costs
+        reproducibility."""
         return True
 
     def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Imports the file. Raises whatever its code raises. Its batch normalisation is made ours: the running
-        statistics of torch's own would depend on the mode."""
+        """Import the file and make the module. Its batch normalisation is replaced by ours: the running statistics of
+        torch's would depend on the mode. Raises whatever its code raises."""
         from declarative_train.components.layers.modules.batch_norm import adopt_batch_norms
 
         made: nn.Module = getattr(import_plugin(self.plugin_path), self.plugin_class)(**self._arguments(inputs))
@@ -51,15 +52,15 @@ class PluginLayer(Layer):
         return made
 
     def start(self, inputs: Mapping[str, TensorSpec], seed: int) -> nn.Module:
-        """`build` with the start values that count, on the CPU whatever the device around it: on meta the code of a
+        """Build the module with the start values of the run, always on the CPU: on the meta device, the code of a
         pretrained model could not read its weights. Raises whatever the plugin's code raises."""
         import torch
 
-        with seeded(seed), torch.device("cpu"):
+        with seed_generators(seed), torch.device("cpu"):
             return self.build(inputs)
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> Init:
-        """As the code starts it."""
+        """Return the rule that keeps the value that the code gives the parameter."""
         return AsTheCodeDoes(parameter=parameter)
 
     def _arguments(self, inputs: Mapping[str, TensorSpec]) -> dict[str, object]:
@@ -80,19 +81,20 @@ class PluginLayer(Layer):
 
 
 class AsTheCodeDoes(Init):
-    """What the plugin's constructor gives: `graph/initialise.py` takes it from the constructed module."""
+    """Start value from the plugin's constructor: `graph/initialise.py` reads it from the constructed module."""
 
     type: Literal["as_the_code_does"] = "as_the_code_does"
     parameter: str
-    """Its name in the layer, or, where it is tied to one that stands elsewhere in the model, in the model."""
+    """Its name in the layer; in the model, if it is tied to a parameter outside the layer."""
 
     def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
         raise NotImplementedError("one parameter cannot be drawn without the others")
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """The generators that a constructor may draw from (torch's, Python's, numpy's), each as it was afterwards."""
+def seed_generators(seed: int) -> Iterator[None]:
+    """Seed the generators that a constructor may draw from (torch's, Python's, numpy's), and restore their states
+    afterwards."""
     import random
 
     import numpy as np
@@ -110,8 +112,8 @@ def seeded(seed: int) -> Iterator[None]:
             np.random.set_state(states[1])
 
 
-def random_states() -> tuple[object, ...]:
-    """Of the generators that `seeded` seeds, to be compared."""
+def read_random_states() -> tuple[object, ...]:
+    """Return the states of the generators that `seed_generators` seeds, in a form that can be compared."""
     import random
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""A user's Python file -> places that `logging.sinks` can name, read without running it.
+"""Plugin sinks: classes in a user's Python file that `logging.sinks` can name, read without running the file.
 
 A sink is a public class that derives from `declarative_train.run.sink.Sink`, called by its name in lower case without
 `Sink` (`SlackSink` is `slack`) or by a class attribute `type = "name"`. The first argument of its `__init__` is the
@@ -20,7 +20,8 @@ _BASES = ("declarative_train.run", "declarative_train.plugins.Sink")
 
 @dataclass(frozen=True, slots=True)
 class FoundSink:
-    """`fields`: by name the type and the default, `...` where there is none."""
+    """A sink of the file, and the position of its class name. `fields`: by name the type and the default, `...` where
+    there is none."""
 
     name: str
     class_name: str
@@ -33,7 +34,8 @@ class FoundSink:
 
 @lru_cache(maxsize=64)
 def read_sinks(path: str, text: str) -> tuple[Mapping[str, FoundSink], tuple[PluginProblem, ...]]:
-    """The sinks of a file by name, and what is wrong with them; what is no Python is said by who reads its layers."""
+    """Return the sinks of a file by name and the problems found. A file that is not valid Python gives neither:
+    `read_plugin` reports that."""
     try:
         file = PluginFile(path, text, ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -55,7 +57,7 @@ def _read(file: PluginFile, node: ast.ClassDef) -> tuple[FoundSink | None, list[
     place = file.name_place(node)
     name, problems = type_name(file, node, node.name.removesuffix("Sink") or node.name, "sink")
     missing = [each for each in ("write", "flush", "close") if file.method(node, each) is None]
-    is_background = any(file.dotted(base).endswith(".BackgroundSink") for base in node.bases)
+    is_background = any(file.full_name(base).endswith(".BackgroundSink") for base in node.bases)
     if missing and not is_background:
         problems.append(PluginProblem("signature", f"the sink `{node.name}` has no `{missing[0]}`", *place, node.name))
     function = file.method(node, "__init__")

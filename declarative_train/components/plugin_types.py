@@ -1,4 +1,5 @@
-"""Annotations and defaults of a plugin's arguments, read as syntax -> types that pydantic checks, and values."""
+"""Types of a plugin's arguments: reads annotations and defaults as syntax and returns types that pydantic checks, and
+values."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def default_of(node: ast.expr | None) -> tuple[DefaultKind, Any]:
 
 
 def type_of(annotation: ast.expr | None, dotted: Dotted, kind: DefaultKind, default: Any) -> tuple[Any, bool]:
-    """The type, and whether the argument wants a list (recipes give tuples). `Any` for what is not plain data."""
+    """Return the type of an argument, `Any` if it is not plain data, and whether the argument expects a list (recipes
+    give tuples)."""
     if annotation is None:
         return _type_of_default(kind, default)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

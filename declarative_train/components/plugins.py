@@ -1,14 +1,14 @@
-"""A user's Python file -> layers that recipes can name, read without running it.
+"""Plugin layers: classes in a user's Python file that recipes can name, read without running the file.
 
 Each public class that derives from `torch.nn.Module` is a layer, called by its name in lower case (`GatedUnit` is
-`gated_unit`) or by a class attribute `type = "name"`. It declares itself by its signatures:
+`gated_unit`) or by a class attribute `type = "name"`. Its signatures declare the rest:
 
 - arguments of `__init__` are the fields, by their annotation or the type of their default; `in_features`,
-  `in_channels`, `input_size` and `input_dim` are taken from the first edge where the recipe leaves them out;
+`in_channels`, `input_size` and `input_dim` are taken from the first edge where the recipe leaves them out;
 - arguments of `forward` are the ports, optional where the default is None, variadic for a last `*args`;
-- `mixes_samples = True` says that the result of a sample depends on the others of its batch;
-- its return annotation names the outputs: a tensor is `output`; `tuple[Annotated[Tensor, "mean"], ...]` and named
-  tuples give names, a plain tuple `output`, `output_1`, ...
+- `mixes_samples = True` declares that the result of a sample depends on the others of its batch;
+- the return annotation of `forward` names the outputs: a tensor is `output`; `tuple[Annotated[Tensor, "mean"], ...]`
+and named tuples give names, a plain tuple `output`, `output_1`, ...
 
 The code runs when a module is built, and only then.
 """
@@ -39,7 +39,7 @@ from declarative_train.components.plugin_types import default_of
 from declarative_train.core.names import RESERVED, is_name
 
 MIXES = "mixes_samples"
-"""The attribute by which a class says that the result of a sample depends on the others of its batch."""
+"""Attribute of a class which declares that the result of a sample depends on the others of its batch."""
 _TUPLES = ("tuple", "Tuple", "typing.Tuple")
 _TAKEN = frozenset(dir(PluginLayer))
 _OF_THE_EDGE = {
@@ -49,7 +49,7 @@ _OF_THE_EDGE = {
 
 @dataclass(frozen=True, slots=True)
 class FoundLayer:
-    """A layer of the file, and where its class is named."""
+    """A layer of the file, and the position of its class name."""
 
     layer: type[PluginLayer]
     line: int
@@ -61,14 +61,14 @@ class FoundLayer:
 def read_plugin(
     path: str, text: str, *, may_import: bool
 ) -> tuple[Mapping[str, FoundLayer], tuple[PluginProblem, ...]]:
-    """The layers of a file by type, and what is wrong with it. `may_import`: whether `build` is allowed to run it
-    (else shapes behind its layers are unknown)."""
+    """Return the layers of a file by type, and the problems found. `may_import`: whether `build` may run the file
+    (otherwise the shapes after its layers are unknown)."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as found:
         line, column = getattr(found, "lineno", None) or 1, getattr(found, "offset", None) or 1
-        said = getattr(found, "msg", None) or str(found) or "nested too deeply"
-        return {}, (PluginProblem("syntax", said, line, column, column + 1),)
+        message = getattr(found, "msg", None) or str(found) or "nested too deeply"
+        return {}, (PluginProblem("syntax", message, line, column, column + 1),)
     file = PluginFile(path, text, tree)
     layers: dict[str, FoundLayer] = {}
     problems: list[PluginProblem] = []
@@ -87,8 +87,8 @@ def read_plugin(
 
 @lru_cache(maxsize=16)
 def plugin_layers(path: str) -> Mapping[str, type[PluginLayer]]:
-    """The layers of a plugin that a plan names, for whoever builds them. Raises OSError, and ValueError when the file
-    is no longer what was checked."""
+    """Return the layers of a plugin that a plan names, ready to build. Raises OSError, and ValueError when the file no
+    longer passes the checks."""
     with open(path, encoding="utf-8") as file:
         found, problems = read_plugin(path, file.read(), may_import=True)
     if problems:
@@ -97,7 +97,7 @@ def plugin_layers(path: str) -> Mapping[str, type[PluginLayer]]:
 
 
 class _Class:
-    """Reads one class; problems are collected, so that all are reported at once."""
+    """Reader of one class. It collects the problems, so that all are reported at once."""
 
     def __init__(self, file: PluginFile, node: ast.ClassDef) -> None:
         self._file, self._node = file, node
@@ -130,7 +130,7 @@ class _Class:
         function = self._file.method(self._node, "__init__")
         if function is None:
             known = ("torch.nn.Module", *self._file.classes)
-            if any(self._file.dotted(base) not in known for base in self._node.bases):
+            if any(self._file.full_name(base) not in known for base in self._node.bases):
                 message = f"`{self._node.name}` has no `__init__` of its own, so its fields are not known"
                 self._say_of_class("signature", message, "write one that names its arguments")
             return Fields({}, frozenset(), frozenset())
@@ -180,25 +180,25 @@ class _Class:
                 returns = ast.parse(returns.value, mode="eval").body
             except SyntaxError:
                 returns = None
-        named = self._file.classes.get(self._file.dotted(returns))
+        named = self._file.classes.get(self._file.full_name(returns))
         if named is not None and self._file.is_named_tuple(named):
             items = [item.target for item in named.body if isinstance(item, ast.AnnAssign)]
             return tuple(item.id for item in items if isinstance(item, ast.Name)) or ("output",)
-        if not isinstance(returns, ast.Subscript) or self._file.dotted(returns.value) not in _TUPLES:
+        if not isinstance(returns, ast.Subscript) or self._file.full_name(returns.value) not in _TUPLES:
             return ("output",)
         parts = returns.slice.elts if isinstance(returns.slice, ast.Tuple) else [returns.slice]
         if any(isinstance(part, ast.Constant) and part.value is ... for part in parts):
             self._say("signature", "`forward` returns a tuple of unknown length", returns, help="write each output out")
         plain = ["output", *(f"output_{number}" for number in range(1, len(parts)))]
-        names = [_annotated(part, self._file.dotted) or name for part, name in zip(parts, plain, strict=True)]
+        names = [_annotation_name(part, self._file.full_name) or name for part, name in zip(parts, plain, strict=True)]
         for name, part in zip(names, parts, strict=True):
             if not is_name(name):
                 self._say("name", f"`{name}` cannot be an output", part, name, "use lower case")
         return tuple(names)
 
 
-def _annotated(node: ast.expr, dotted: Any) -> str | None:
-    """The name in `Annotated[Tensor, "name"]`."""
+def _annotation_name(node: ast.expr, dotted: Any) -> str | None:
+    """Return the name in `Annotated[Tensor, "name"]`, or None."""
     if isinstance(node, ast.Subscript) and dotted(node.value) in ("typing.Annotated", "Annotated"):
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else []
         if len(parts) > 1 and isinstance(parts[1], ast.Constant) and isinstance(parts[1].value, str):

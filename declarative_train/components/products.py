@@ -1,4 +1,4 @@
-"""The matrix products of a layer at work: operations as torch's own counter counts them, two for each multiply-add."""
+"""Matrix products of a layer: operations as torch's own counter counts them, two for each multiply-add."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class Product(NamedTuple):
-    """`num_graded`: how many of the two sides want a gradient; for each, the backward multiplies as much again."""
+    """A matrix product. `num_graded`: how many of its two operands need a gradient; each adds as many operations to the
+    backward."""
 
     flops: int
     num_graded: int
@@ -25,8 +26,8 @@ class Weight(NamedTuple):
 
 
 class Use(NamedTuple):
-    """One sample on its way through a layer: specs by port, the layer's first output, the ports along which a gradient
-    goes back, and the layer's parameters."""
+    """Use of a layer on one sample: specs by port, the layer's first output, whether a gradient flows back through each
+    port, and the layer's parameters."""
 
     inputs: Mapping[str, TensorSpec]
     output: TensorSpec
@@ -35,17 +36,17 @@ class Use(NamedTuple):
 
     @property
     def matrices(self) -> list[Weight]:
-        """The weights with two or more dimensions."""
+        """Weights with two or more dimensions."""
         return [each for each in self.weights if len(each.shape) > 1]
 
     @property
     def is_inner_graded(self) -> bool:
-        """Whether what the layer computes on its way wants a gradient."""
+        """True if the layer's intermediate results need a gradient."""
         return any(self.graded.values()) or any(each.is_trained for each in self.weights)
 
     def each_matrix_for(self, spec: TensorSpec) -> list[Product]:
-        """Every number of `spec` meets the weights behind the first dimension of each matrix: in the result of a linear
-        map or a convolution, in the input of a transposed one."""
+        """Return a product for each matrix: every element of `spec` is multiplied with all dimensions of the matrix but
+        the first. `spec` is the result of a linear map or a convolution, or the input of a transposed one."""
         sides = int(any(self.graded.values()))
         return [
             Product(2 * spec.num_elements * prod(each.shape[1:]), sides + each.is_trained) for each in self.matrices

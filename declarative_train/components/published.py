@@ -1,7 +1,8 @@
-"""Published models that the shipped blocks are: `config.json` <-> params of a block, and the names of tensors.
+"""Published models that the shipped blocks can load: converts `config.json` to params of a block and back, and maps the
+names of tensors.
 
-What belongs to a family is data, in `blocks/huggingface/BLOCK.yaml`; the first lines of llama.yaml say what its keys
-mean. What is more than a number is in `converters/`.
+The data of a family is in `blocks/huggingface/BLOCK.yaml`; the first lines of llama.yaml explain its keys. Conversions
+that need code are in `converters/`.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from declarative_train.core.machine import install
 
 _FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
 TRANSFORMERS, TIMM, TORCHVISION = "huggingface", "timm", "torchvision"
-LIBRARIES = (TRANSFORMERS, TIMM, TORCHVISION)  # whose names weights can have; the first two have configs
+LIBRARIES = (TRANSFORMERS, TIMM, TORCHVISION)  # their tensor names are known; the first two have configs
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-class Part(NamedTuple):
-    """A tensor of a file that is some rows of a parameter: `share` of the sum of the shares of all its parts. `ones`:
-    how many dimensions of size 1 stand before its rows in the file; below 0: how many do in the parameter alone."""
+class TensorPart(NamedTuple):
+    """A tensor of a file that holds some rows of a parameter: `share` of the sum of the shares of all its parts.
+    `ones`: the number of leading dimensions of size 1 that the file's tensor has in addition; below 0: that the
+    parameter has in addition."""
 
     name: str
     share: int = 1
@@ -38,8 +40,8 @@ class Part(NamedTuple):
     ones: int = 0
 
 
-class Head(NamedTuple):
-    """What a block has by its param `head`: the classes that mean it, the one that is written first, and its tensors.
+class ModelHead(NamedTuple):
+    """A value of a block's param `head`: the architectures that have it, the one to write first, and its tensors.
     `has_labels`: its `out_features` are the labels of the config."""
 
     architectures: tuple[str, ...]
@@ -47,9 +49,10 @@ class Head(NamedTuple):
     has_labels: bool
 
 
-class Kind(NamedTuple):
-    """A model of a family, as a library has it: a `model_type` of transformers, an `architecture` of timm. `base`: its
-    class without the head. One whose heads are several has its own `prefix`, and `architecture` is without any."""
+class ModelKind(NamedTuple):
+    """A model of a family in a library: a `model_type` of transformers, an `architecture` of timm. `base`: its class
+    without the head. A kind with several heads has its own `prefix`, and its `architecture` is the class without a
+    head."""
 
     library: str
     architecture: str
@@ -60,12 +63,12 @@ class Kind(NamedTuple):
     converters: tuple[str, ...]
     prefix: str
     tensors: Mapping[str, object]
-    heads: Mapping[str, Head]
+    heads: Mapping[str, ModelHead]
 
 
-class Names(NamedTuple):
-    """What a library calls the tensors of a family; `params` are those that all its models have; `respelt`: ends of
-    names in old files."""
+class TensorNames(NamedTuple):
+    """Names of a family's tensors in a library. `params`: params that all its models have; `respelt`: ends of names in
+    old files."""
 
     tensors: Mapping[str, object]
     prefix: str = ""
@@ -74,19 +77,19 @@ class Names(NamedTuple):
     respelt: Mapping[str, str] = {}
 
 
-class Map(NamedTuple):
-    """Names of one model: tensors by parameter, with `*` for the number of a copy and shares in numbers; `drawn`: the
-    parameters of a head, which start without one that a file lacks."""
+class NameMap(NamedTuple):
+    """Names of one model: tensors by parameter, with `*` for the number of a copy and shares as numbers. `drawn`: the
+    parameters of a head, which are drawn if a file lacks them."""
 
-    entries: dict[str, tuple[Part, ...]]
+    entries: dict[str, tuple[TensorPart, ...]]
     prefix: str
     ignored: list[str]
     drawn: list[str]
     respelt: Mapping[str, str]
 
 
-class Follows(NamedTuple):
-    """A size of a parameter, which a config says."""
+class SizeSource(NamedTuple):
+    """A size of a parameter that determines a param."""
 
     parameter: str
     dim: int
@@ -94,25 +97,28 @@ class Follows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`sizes` are params, by the first parameter that is there, and what `follows` the data is none. `names`: by
-    library."""
+    """Family of published models that a block can load.
+
+    `sizes`: params that are sizes, each with the parameters to read it from, of which a model has one. `follows`: sizes
+    that the block takes from its data, so that a config does not set them. `names`: by library.
+    """
 
     block: str
-    kinds: Mapping[str, Kind]
-    names: Mapping[str, Names]
+    kinds: Mapping[str, ModelKind]
+    names: Mapping[str, TensorNames]
     head: tuple[str, ...] = ()
-    sizes: Mapping[str, tuple[Follows, ...]] = field(default_factory=dict)
-    follows: Mapping[str, Follows] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[SizeSource, ...]] = field(default_factory=dict)
+    follows: Mapping[str, SizeSource] = field(default_factory=dict)
     hints: Mapping[str, str] = field(default_factory=dict)
 
-    def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> Map:
-        """Of a kind of the library, by default its first."""
+    def map(self, params: Mapping[str, object], library: str = TRANSFORMERS, kind: str | None = None) -> NameMap:
+        """Return the names of a kind's tensors; the default is the first kind of the library."""
         names = self.names[library]
         own = next((each for each in self.kinds.values() if each.library == library), None)
         own = self.kinds[kind] if kind is not None else own
         prefix, heads, more = (names.prefix, {}, {}) if own is None else (own.prefix, own.heads, own.tensors)
 
-        def parts(tensors: Mapping[str, object]) -> dict[str, tuple[Part, ...]]:
+        def parts(tensors: Mapping[str, object]) -> dict[str, tuple[TensorPart, ...]]:
             return {name: _parts(value, params, prefix) for name, value in tensors.items()}
 
         head = heads.get(str(params.get("head")))
@@ -121,22 +127,22 @@ class Family:
         others = {part.name for each in heads.values() for found in parts(each.tensors).values() for part in found}
         ignored = [name.replace("{prefix}", prefix) for name in names.ignored] + sorted(others - used)
         drawn = sorted({name for each in heads.values() for name in each.tensors})
-        return Map(entries, prefix, ignored, drawn, names.respelt)
+        return NameMap(entries, prefix, ignored, drawn, names.respelt)
 
 
-def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[Part, ...]:
+def _parts(value: object, params: Mapping[str, object], prefix: str) -> tuple[TensorPart, ...]:
     if isinstance(value, str):
-        return (Part(value.replace("{prefix}", prefix)),)
+        return (TensorPart(value.replace("{prefix}", prefix)),)
     if isinstance(value, dict):
         share = int(str(params[value["share"]])) if "share" in value else 1
         name = value["name"].replace("{prefix}", prefix)
-        return (Part(name, share, bool(value.get("transpose")), value.get("ones", 0)),)
+        return (TensorPart(name, share, bool(value.get("transpose")), value.get("ones", 0)),)
     assert isinstance(value, list)
     return tuple(part for each in value for part in _parts(each, params, prefix))
 
 
 def families() -> tuple[str, ...]:
-    """The blocks that have one."""
+    """Return the blocks that have a family."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
@@ -160,50 +166,50 @@ def family_of(block: str) -> Family | None:
     )
 
 
-def _kinds(library: str, told: Mapping[str, Any]) -> Iterator[tuple[str, Kind]]:
-    """What a library says of all its models goes before what one of them adds."""
-    for name, kind in told.get("models", {}).items():
-        config, params, absent = ({**told.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
+def _kinds(library: str, data: Mapping[str, Any]) -> Iterator[tuple[str, ModelKind]]:
+    """Yield the kinds of a library. Entries for all its models come first; those of one model override them."""
+    for name, kind in data.get("models", {}).items():
+        config, params, absent = ({**data.get(key, {}), **kind.get(key, {})} for key in ("config", "params", "absent"))
         yield (
             name,
-            Kind(
+            ModelKind(
                 library,
                 kind.get("architecture", name),
                 kind.get("base"),
                 config,
                 params,
                 absent,
-                (*told.get("converters", ()), *kind.get("converters", ())),
-                kind.get("prefix", told.get("prefix", "")),
+                (*data.get("converters", ()), *kind.get("converters", ())),
+                kind.get("prefix", data.get("prefix", "")),
                 kind.get("tensors", {}),
                 {name: _head(head) for name, head in kind.get("heads", {}).items()},
             ),
         )
 
 
-def _names(told: Mapping[str, Any]) -> Names:
-    given = (told.get("prefix", ""), tuple(told.get("ignored", ())), told.get("params", {}), told.get("respelt", {}))
-    return Names(told["tensors"], *given)
+def _names(data: Mapping[str, Any]) -> TensorNames:
+    given = (data.get("prefix", ""), tuple(data.get("ignored", ())), data.get("params", {}), data.get("respelt", {}))
+    return TensorNames(data["tensors"], *given)
 
 
-def _head(found: Mapping[str, Any]) -> Head:
-    return Head(tuple(found["architectures"]), found.get("tensors", {}), bool(found.get("labels")))
+def _head(found: Mapping[str, Any]) -> ModelHead:
+    return ModelHead(tuple(found["architectures"]), found.get("tensors", {}), bool(found.get("labels")))
 
 
-def _places(at: Any) -> tuple[Follows, ...]:
+def _places(at: Any) -> tuple[SizeSource, ...]:
     return tuple(_follows(each) for each in (at if isinstance(at, list) else [at]))
 
 
-def _follows(at: Any) -> Follows:
-    return Follows(at, 0) if isinstance(at, str) else Follows(at["parameter"], at["dim"])
+def _follows(at: Any) -> SizeSource:
+    return SizeSource(at, 0) if isinstance(at, str) else SizeSource(at["parameter"], at["dim"])
 
 
-# -- where a model lies
+# -- the folder of a model
 
 
-def published_folder(written: str, absolute: str) -> str:
-    """The folder of a published model: a path, or the snapshot of a hub id (`org/name`) in huggingface-hub's cache.
-    Nothing is fetched. Raises PublishedError."""
+def find_published_folder(written: str, absolute: str) -> str:
+    """Return the folder of a published model: a path, or the snapshot of a hub id (`org/name`) in huggingface-hub's
+    cache. Nothing is downloaded. Raises PublishedError."""
     if "://" in absolute:
         raise PublishedError(f"`{written}` is not on this machine", "copy the folder, and give its path")
     if os.path.isdir(absolute):
@@ -225,7 +231,7 @@ def published_folder(written: str, absolute: str) -> str:
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Raises PublishedError."""
+    """Return the model's config. Raises PublishedError."""
     path = os.path.join(folder, CONFIG)
     try:
         with open(path, encoding="utf-8") as file:
@@ -241,13 +247,13 @@ def read_config(folder: str) -> dict[str, Any]:
 
 
 def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
-    """The params of the block, those that the config says. Raises PublishedError."""
+    """Return the params of the block that the config determines. Raises PublishedError."""
     kind = _kind(family, config)
     if config.get("quantization_config") is not None:
         raise PublishedError("its weights are quantized", "give the model as it was before that")
-    told = {**config.get("model_args", {}), **config} if kind.library == TIMM else config
-    # a null is no value that is absent: the window of a Mistral without one is written so
-    seen = {**kind.absent, **{key: value for key, value in told.items() if value is not None or key in kind.absent}}
+    data = {**config.get("model_args", {}), **config} if kind.library == TIMM else config
+    # null may be a value: a Mistral without a window writes it so
+    seen = {**kind.absent, **{key: value for key, value in data.items() if value is not None or key in kind.absent}}
     params = {param: seen[key] for param, key in kind.config.items() if seen.get(key) is not None}
     lacking = next((key for param, key in kind.config.items() if key not in seen and param in _NEEDED), None)
     if lacking is not None:
@@ -262,7 +268,7 @@ def params_of(family: Family, config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def kind_of(family: Family, config: Mapping[str, Any]) -> str | None:
-    """The kind that a config is of: by `model_type`, or timm's `architecture`."""
+    """Return the kind of a config, by `model_type` or timm's `architecture`, or None."""
     name = config["architecture"] if is_of_timm(config) else config.get("model_type")
     return name if isinstance(name, str) and name in family.kinds else None
 
@@ -272,7 +278,7 @@ def is_of_timm(config: Mapping[str, Any]) -> bool:
 
 
 def library_hint(config: Mapping[str, Any]) -> str | None:
-    """Return the node that takes a model which a block does not: one that its library computes; None for a model with
+    """Return a hint for a model that a block cannot load: the node whose library computes it. None for a model with
     code of its own."""
     if is_of_timm(config):
         return "`{type: timm, path: FOLDER, pretrained: true}` takes it, as timm computes it"
@@ -286,8 +292,9 @@ def config_of(
     published: Mapping[str, Any] | None = None,
     library: str = TRANSFORMERS,
 ) -> dict[str, Any]:
-    """A config that `params_of` reads these params from: the published one where it still says them, else it with the
-    new sizes, else one of the library's first kind that can say them. Raises PublishedError."""
+    """Return a config from which `params_of` reads these params: the published one where it still matches, else the
+    published one with the new sizes, else one of the library's first kind that can express them. Raises
+    PublishedError."""
     known = None if published is None else kind_of(family, published)
     if published is not None and known is not None and family.kinds[known].library == library:
         if _says(family, published, params):
@@ -301,7 +308,7 @@ def config_of(
         begin = {"model_type": name, "architectures": [architecture_of(kind, params)]}
         config = {**(published or {}), **({"architecture": name} if library == TIMM else begin)}
         config |= {key: params[param] for param, key in kind.config.items() if param in params}
-        if library == TIMM:  # an architecture says most itself
+        if library == TIMM:  # an architecture implies most values
             config = {key: value for key, value in config.items() if key not in _same(kind, params)}
         config |= _labels_of(kind, params)
         for converter in kind.converters:
@@ -312,14 +319,14 @@ def config_of(
     raise PublishedError(f"no config of {listed} says what this `{family.block}` is", "export it as safetensors")
 
 
-def architecture_of(kind: Kind, params: Mapping[str, object]) -> str:
-    """The class that a block with these params is."""
+def architecture_of(kind: ModelKind, params: Mapping[str, object]) -> str:
+    """Return the class name of a block with these params."""
     head = kind.heads.get(str(params.get("head")))
     return kind.architecture if head is None else head.architectures[0]
 
 
-def _head_of(kind: Kind, config: Mapping[str, Any]) -> dict[str, object]:
-    """As its class says; one that is not known is taken without its head."""
+def _head_of(kind: ModelKind, config: Mapping[str, Any]) -> dict[str, object]:
+    """Return the params of the head that the config's class has; an unknown head is left out."""
     if not kind.heads:
         return {}
     named = set(config.get("architectures") or ())
@@ -329,7 +336,7 @@ def _head_of(kind: Kind, config: Mapping[str, Any]) -> dict[str, object]:
     return {"head": found, "out_features": len(config.get("id2label") or ()) or config.get("num_labels") or 2}
 
 
-def _labels_of(kind: Kind, params: Mapping[str, object]) -> dict[str, object]:
+def _labels_of(kind: ModelKind, params: Mapping[str, object]) -> dict[str, object]:
     head = kind.heads.get(str(params.get("head")))
     if head is None or not head.has_labels:
         return {}
@@ -339,13 +346,14 @@ def _labels_of(kind: Kind, params: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _same(kind: Kind, params: Mapping[str, object]) -> set[str]:
-    """The keys that need not be said."""
+def _same(kind: ModelKind, params: Mapping[str, object]) -> set[str]:
+    """Return the keys of the config that are not needed, because these params equal their defaults."""
     return {key for param, key in kind.config.items() if key in kind.absent and params.get(param) == kind.absent[key]}
 
 
 def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object]) -> bool:
-    """Whether a config gives all these params; those that it does not know stand at what the block has without them."""
+    """Return whether a config gives all these params. Params that it does not mention must equal the block's
+    defaults."""
     try:
         found = params_of(family, config)
     except PublishedError:
@@ -358,7 +366,7 @@ def _says(family: Family, config: Mapping[str, Any], params: Mapping[str, object
 
 
 def _default(param: str, found: Mapping[str, object]) -> object:
-    """What the blocks have where a config does not say it."""
+    """Return the value of a param that a config does not mention."""
     if "heads" not in found:
         return _ABSENT.get(param)
     width, heads = int(str(found["width"])), int(str(found["heads"]))
@@ -367,7 +375,7 @@ def _default(param: str, found: Mapping[str, object]) -> object:
     return derived.get(param, _ABSENT.get(param))
 
 
-def _kind(family: Family, config: Mapping[str, Any]) -> Kind:
+def _kind(family: Family, config: Mapping[str, Any]) -> ModelKind:
     name = kind_of(family, config)
     if name is None:
         library = TIMM if is_of_timm(config) else TRANSFORMERS

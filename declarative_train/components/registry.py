@@ -1,7 +1,7 @@
-"""A table of components that imports an entry's module when the entry is asked for.
+"""Table of components that imports the module of an entry when the entry is first used.
 
-The tables stay plain sorted literals (`{"linear": "linear.Linear", ...}`); importing all of them would cost every
-`dtrain lint` the time of a hundred pydantic models that the recipe does not name.
+The tables stay plain sorted literals (`{"linear": "linear.Linear", ...}`). Importing all of them would make every
+`dtrain lint` load a hundred pydantic models that the recipe does not name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ C = TypeVar("C", bound=Component)
 
 
 class ComponentError(ValueError):
-    """A plan holds a component that this version of dtrain does not have, or has otherwise."""
+    """A plan holds a component that this version of dtrain lacks, or has with other fields."""
 
 
 class Registry(Mapping[str, type[C]], Generic[C]):
-    """`kind` is the word used in messages ("layer"); `package` holds the modules that the literal names."""
+    """Components by type. `kind` is the word used in messages ("layer"); `package` holds the modules that the literal
+    names."""
 
     def __init__(self, kind: str, package: str, table: dict[str, str]) -> None:
         self.kind = kind
@@ -37,16 +38,18 @@ class Registry(Mapping[str, type[C]], Generic[C]):
         return self._found[name]
 
     def read(self, data: Mapping[str, object]) -> C:
-        """What `Component.as_data` wrote, as an object again. Raises ComponentError."""
+        """Return the component that `Component.as_data` wrote. Raises ComponentError."""
         name = str(data.get("type"))
         if name not in self and isinstance(path := data.get("plugin"), str):
-            from declarative_train.components.plugin_components import plugged  # which few plans need
+            from declarative_train.components.plugin_components import (
+                find_plugin_component,
+            )  # imported late: few plans need it
 
             try:
-                kind = plugged(self.kind, path, name)
+                kind = find_plugin_component(self.kind, path, name)
             except (OSError, ValueError) as error:
-                said = getattr(error, "strerror", None) or error
-                raise ComponentError(f"the {self.kind} `{name}` is of the plugin {path}: {said}") from error
+                reason = getattr(error, "strerror", None) or error
+                raise ComponentError(f"the {self.kind} `{name}` is of the plugin {path}: {reason}") from error
             if kind is None:
                 raise ComponentError(f"the plan names the {self.kind} `{name}`, which {path} does not have")
             return kind.from_data(data)  # type: ignore[return-value]
@@ -55,8 +58,8 @@ class Registry(Mapping[str, type[C]], Generic[C]):
         try:
             return self[name].from_data(data)
         except ValidationError as error:
-            said = error.errors()[0]["msg"]
-            raise ComponentError(f"the plan's `{name}` does not fit this version of dtrain: {said}") from error
+            reason = error.errors()[0]["msg"]
+            raise ComponentError(f"the plan's `{name}` does not fit this version of dtrain: {reason}") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._table)

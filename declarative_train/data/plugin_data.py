@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from declarative_train.components.component import Component
 from declarative_train.components.data import Dataset, Table
 from declarative_train.components.datasets.plugin import PluginDataset
-from declarative_train.components.plugin_components import Plugged
+from declarative_train.components.plugin_components import PluginComponent
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.plugins import plugin_data_not_run
 from declarative_train.data.problems import Place
@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 
 
 def may_run(component: object) -> bool:
-    return not isinstance(component, Plugged) or component.may_import
+    return not isinstance(component, PluginComponent) or component.may_import
 
 
 def unrun(section: DataSection, span: Place) -> list[Diagnostic]:

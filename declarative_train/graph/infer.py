@@ -203,7 +203,7 @@ class Inference:
         built_for: Specs | None = None,
         state: _Scope | None = None,
     ) -> Node | None:
-        layer = node.layer if built_for is None else node.layer.sized(built_for)
+        layer = node.layer if built_for is None else node.layer.with_sizes(built_for)
         if isinstance(layer, PluginLayer) and not layer.may_import:
             if layer.type not in self._unknown:
                 self._report(shapes_unknown(node.span, layer.type))

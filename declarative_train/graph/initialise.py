@@ -20,7 +20,7 @@ from declarative_train.components.inits.draws import Draws
 from declarative_train.components.layers.libraries.layer import AsTheLibraryDoes
 from declarative_train.components.layers.libraries.modules.node import LibraryNode
 from declarative_train.components.layers.libraries.modules.start import forget
-from declarative_train.components.layers.modules.packed import as_written, packed_in
+from declarative_train.components.layers.modules.packed import as_written, find_packed
 from declarative_train.components.plugin_layer import AsTheCodeDoes, PluginLayer
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph
@@ -93,7 +93,7 @@ def initialise(
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
     own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
-    packed = packed_in(module)
+    packed = find_packed(module)
     libraries = [part for part in module.modules() if isinstance(part, LibraryNode)]
     own_code |= {id(inner) for part in libraries for inner in part.modules() if inner is not part}
     with torch.no_grad():

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from declarative_train.components.plugin_layer import random_states, seeded
+from declarative_train.components.plugin_layer import read_random_states, seed_generators
 from declarative_train.core.tensor_spec import TensorSpec
 
 ROWS, FEWER = 6, 4
@@ -87,7 +87,7 @@ class _Trial:
             item.copy_(self._buffers[name])
         self._module.train(self._is_training)
         try:
-            with seeded(1), torch.no_grad():
+            with seed_generators(1), torch.no_grad():
                 found = self._module(*(None if item is None else item.clone() for item in samples))
         finally:
             self._module.eval()
@@ -95,15 +95,15 @@ class _Trial:
         return tuple(item.double() for item in outputs if not item.is_complex())
 
     def draws(self) -> bool:
-        with seeded(1):
-            before = random_states()
+        with seed_generators(1):
+            before = read_random_states()
             self._module.train(self._is_training)
             try:
                 with torch.no_grad():
                     self._module(*(None if item is None else item.clone() for item in self._base))
             finally:
                 self._module.eval()
-            after = random_states()
+            after = read_random_states()
         return before != after
 
     def mixes(self) -> bool:
@@ -160,7 +160,7 @@ def _changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[i
         before = [None if item is None else item._version for item in samples]
         module.train(is_training)
         try:
-            with seeded(1), torch.no_grad():
+            with seed_generators(1), torch.no_grad():
                 module(*samples)
         finally:
             module.eval()

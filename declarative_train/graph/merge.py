@@ -59,6 +59,6 @@ def merged_reading(
         path, _, last = name.rpartition(".")
         if last != "weight" or path not in adapters:
             return tensor
-        return adapters[path].merged(tensor.double(), own[path]).to(tensor.dtype)
+        return adapters[path].merge(tensor.double(), own[path]).to(tensor.dtype)
 
     return merged

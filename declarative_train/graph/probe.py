@@ -30,8 +30,8 @@ from declarative_train.components.expressions.ranges import of_operation
 from declarative_train.components.layers.libraries.layer import LibraryLayer
 from declarative_train.components.layers.libraries.modules.node import units_in, without_memory
 from declarative_train.components.layers.modules.packed import weights_in
-from declarative_train.components.layers.shape_checks import OfFunction
-from declarative_train.components.plugin_layer import PluginLayer, seeded
+from declarative_train.components.layers.shape_checks import FunctionLayer
+from declarative_train.components.plugin_layer import PluginLayer, seed_generators
 from declarative_train.core.tensor_spec import DType, TensorSpec
 from declarative_train.graph.inspect_plugin import Habits, examine
 from declarative_train.graph.read import ordered_ports
@@ -82,7 +82,7 @@ def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mappi
         return _probe_library(base, inputs, built_for)
     if not isinstance(layer, PluginLayer):
         return _probe(layer, inputs, built_for)
-    with seeded(0):
+    with seed_generators(0):
         try:
             return _probe(layer, inputs, built_for)
         except RefusedError:  # on meta, code cannot read numbers while it is made (a pretrained model) or while it runs
@@ -264,7 +264,7 @@ def _shown(shape: tuple[int, ...]) -> str:
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
     """Of a layer that an expression could stand for: of its inputs together, or of one after the other."""
-    options = layer.options() if isinstance(layer, OfFunction) else {}
+    options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [known_of(each) for each in inputs.values()]
     if layer.operation in OPERATORS:
         found = reduce(lambda a, b: of_operation(layer.operation, options, [a, b], spec.dtype), known)

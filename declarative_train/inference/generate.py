@@ -145,10 +145,10 @@ class _Kept(nn.Module):
         if not isinstance(module, SelfAttention):
             found: Tensor = module(x, start=start)
             return found
-        q, k, v = module.projected(x, start)
+        q, k, v = module.project(x, start)
         self._keys = k if self._keys is None else torch.cat([self._keys, k], 2)
         self._values = v if self._values is None else torch.cat([self._values, v], 2)
-        return module.attended(q, self._keys, self._values)
+        return module.attend_last(q, self._keys, self._values)
 
 
 def _with_caches(module: nn.Module) -> list[_Kept]:

@@ -192,7 +192,7 @@ class Trained:
     def _built(self, graph: Graph, device: torch.device | str, as_held: bool) -> fx.GraphModule:
         import torch
 
-        from declarative_train.components.layers.modules.packed import hold, packed_in
+        from declarative_train.components.layers.modules.packed import find_packed, hold
         from declarative_train.engine.step.load_weights import write_packed
         from declarative_train.engine.step.model import materialise, storages_of
         from declarative_train.graph.build import build, tie
@@ -225,7 +225,7 @@ class Trained:
             if source not in shapes:
                 raise CheckpointFailure(f"the checkpoint {shown(self.path)} lacks {source}")
             into[source] = held
-        packed = {ties.get(name, name): each for name, each in packed_in(module).items()}
+        packed = {ties.get(name, name): each for name, each in find_packed(module).items()}
         with torch.no_grad():
             write_packed(self._source, {name: held.detach() for name, held in into.items()}, packed)
             for held, source in again:

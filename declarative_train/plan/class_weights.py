@@ -33,7 +33,7 @@ def balanced_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tu
             counts = [
                 term.component.tally(values, spec) for values in _values(target, lowered.batch_graph, data, recipe)
             ]
-            terms.append(replace(term, component=term.component.balanced(np.sum(counts, axis=0))))
+            terms.append(replace(term, component=term.component.balance(np.sum(counts, axis=0))))
         except ValueError as problem:
             span = recipe.span(("objective", "losses", term.name))
             diagnostics.append(cannot_balance(span, term.name, str(problem)))

@@ -16,7 +16,7 @@ from declarative_train.components.expressions.functions import INDEX, VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.tokens import TokensField
-from declarative_train.components.layers.libraries import called
+from declarative_train.components.layers.libraries import model_name
 from declarative_train.components.layers.transformers import MAIN, Transformers
 from declarative_train.components.texts.tokenizer import tokenizer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
@@ -152,7 +152,7 @@ def _encoder(node: ModelNode) -> _Encoder | None:
     if isinstance(node, BlockNode):
         return _Encoder("bert", ("tokens",), "mask") if node.block == "bert" else None
     if isinstance(node, LayerNode) and isinstance(node.layer, Transformers) and not node.layer.is_causal:
-        return _Encoder(called(node.layer.as_data()), (MAIN, "input_ids"), "attention_mask")
+        return _Encoder(model_name(node.layer.as_data()), (MAIN, "input_ids"), "attention_mask")
     return None
 
 

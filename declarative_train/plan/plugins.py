@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from declarative_train.components.component import Component
 from declarative_train.components.losses.plugin import PluginLoss
-from declarative_train.components.plugin_components import Plugged
+from declarative_train.components.plugin_components import PluginComponent
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import BatchSpec
 from declarative_train.graph.infer import NodeFact
@@ -50,7 +50,7 @@ def unrun_plugins(recipe: Recipe) -> list[Diagnostic]:
     return [
         plugin_not_run(span, component.type)
         for span, component in places
-        if isinstance(component, Plugged) and not component.may_import
+        if isinstance(component, PluginComponent) and not component.may_import
     ]
 
 

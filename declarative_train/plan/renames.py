@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple, TypeVar
 
-from declarative_train.components.published import Part
+from declarative_train.components.published import TensorPart
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.files.open_files import shown
 from declarative_train.plan.checks.parameters import rename_matches_nothing
@@ -167,20 +167,20 @@ def joins(rename: Mapping[str, str | None]) -> str | None:
     )
 
 
-def made_of(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[Part, ...]]:
+def made_of(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[TensorPart, ...]]:
     """The tensors of the file that each tensor is made of, rows below each other in the order of the key's words."""
-    made: dict[str, list[tuple[_Way, Part]]] = {}
+    made: dict[str, list[tuple[_Way, TensorPart]]] = {}
     for name, way in _ways(found, rename).items():
         if way.new is not None:
             shape = found[name]
-            made.setdefault(way.new, []).append((way, Part(name, shape[0] if shape else 1)))
+            made.setdefault(way.new, []).append((way, TensorPart(name, shape[0] if shape else 1)))
     return {
         new: tuple(part for _, part in sorted(parts, key=lambda each: each[0].words)) for new, parts in made.items()
     }
 
 
 def joined_shapes(
-    made: Mapping[str, Sequence[Part]], found: Shapes
+    made: Mapping[str, Sequence[TensorPart]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
     """The shapes of what is made, and the first that cannot be: only rows stand below each other."""
     shapes = {}

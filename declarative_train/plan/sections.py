@@ -84,7 +84,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
         num_steps=timing.num_steps,
         num_epochs=training.epochs,
         optimizer=training.optimizer.as_data(),
-        lr_schedule=timing.resolved(schedule.component, schedule.warmup).as_data(),
+        lr_schedule=timing.resolve(schedule.component, schedule.warmup).as_data(),
         num_warmup_steps=timing.warmup("training.lr_schedule.warmup", schedule.warmup),
         clip_grad_norm=training.clip_grad_norm,
         precision=training.precision.compute,

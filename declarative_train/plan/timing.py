@@ -72,10 +72,10 @@ class Timing:
             self.diagnostics.append(average_longer_than_run(self.recipe.span(path), decay, self.num_steps))
         return decay
 
-    def resolved(self, schedule: LrSchedule, warmup: Duration | None) -> LrSchedule:
+    def resolve(self, schedule: LrSchedule, warmup: Duration | None) -> LrSchedule:
         """The lr schedule with the durations among its fields in steps, which must fit in the run."""
         try:
-            found = schedule.resolved(self.steps)
+            found = schedule.resolve(self.steps)
             rising = 0.0 if warmup is None else self.exact_steps(warmup)
             misfits = () if rising >= self.num_steps else schedule.misfits(self.exact_steps, self.num_steps, rising)
         except ValueError as problem:

@@ -14,7 +14,7 @@ from pydantic import create_model
 
 from declarative_train.components.component import Component, Layer
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.plugin_components import read_plugged
+from declarative_train.components.plugin_components import read_plugin_components
 from declarative_train.components.plugin_file import PluginProblem, import_plugin
 from declarative_train.components.plugin_sinks import FoundSink, read_sinks
 from declarative_train.components.plugins import read_plugin
@@ -70,7 +70,7 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
     plugins.files.append(SourceFile(shown, text, "plugin"))
     layers, of_layers = read_plugin(path, text, may_import=may_import)
     sinks, of_sinks = read_sinks(path, text)
-    components, of_components = read_plugged(path, text, may_import=may_import)
+    components, of_components = read_plugin_components(path, text, may_import=may_import)
     problems = (*of_layers, *of_sinks, *of_components)
     plugins.diagnostics += [_diagnostic(problem, shown, span) for problem in problems]
     plugins.is_whole &= not any(problem.kind == "syntax" for problem in problems)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from declarative_train.components.component import Component, written_keys
+from declarative_train.components.component import Component, recipe_keys
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix
 from declarative_train.core.diagnostics.suggest import nearest
 from declarative_train.core.span import Span
@@ -78,7 +78,7 @@ def read_component(
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping with a `type`", hint)]
     name = node.get("type")
     if name is None:
-        anyones = {key for each in known.values() for key in written_keys(each)} | set(others)
+        anyones = {key for each in known.values() for key in recipe_keys(each)} | set(others)
         missing = missing_key(at, "type", f"`{where}`", " | ".join([*sorted(known)[:4], "..."]))
         nobodys = (entry for entry in node if entry.name not in anyones)  # a fragment may leave its type to others
         return None, [missing, *(unknown_key(each.key.span, each.name, f"`{where}`", anyones) for each in nobodys)]
@@ -116,7 +116,7 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
     """A help line: the kinds that do have such a key, else the section that has."""
     if near is not None:
         return None
-    others = [word for word, other in known.items() if name in written_keys(other) and other is not model]
+    others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]
     if others:
         return f"it is a key of {', '.join(f'`{word}`' for word in others[:4])}"
     from declarative_train.recipe.hints.key_places import (

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from declarative_train.components.component import Component, written_keys
+from declarative_train.components.component import Component, recipe_keys
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.metrics import METRICS
@@ -88,7 +88,7 @@ class _Definitions:
         inner = {name: self._value(each) for name, each in written.pop("$defs", {}).items()}
         children = children_of(model)
         properties = {}
-        for name, key in written_keys(model).items():
+        for name, key in recipe_keys(model).items():
             if issubclass(model, Section) and key == model.inline:
                 continue
             value = self._child(name, children[key]) if key in children else written["properties"][name]

@@ -12,7 +12,7 @@ from typing import Any
 from declarative_train.components.component import Layer
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.published import TRANSFORMERS, PublishedError, published_folder
+from declarative_train.components.published import TRANSFORMERS, PublishedError, find_published_folder
 from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import published_model
@@ -330,7 +330,7 @@ class Sectioning:
 def _published_path(values: WeightsSection, path: str) -> str:
     """A folder for `huggingface`, else a file. Raises PublishedError."""
     if values.format == TRANSFORMERS:
-        return published_folder(values.path, path)
+        return find_published_folder(values.path, path)
     if "://" in path:
         raise PublishedError(f"`{values.path}` is not on this machine", "copy the file, and give its path")
     if os.path.isdir(path):

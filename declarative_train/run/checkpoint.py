@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
-from declarative_train.components.layers.modules.packed import as_written, packed_in, unpacked
+from declarative_train.components.layers.modules.packed import as_written, find_packed, unpack_tensor
 from declarative_train.components.texts.tokenizer import copies
 from declarative_train.data.batch_slices import samples_until
 from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, damage, read_entry
@@ -138,8 +138,8 @@ class Checkpoints:
         remembered, numbers = optimizer_entries(self._engine)
         self.look_at_base()
         held = {name: item for name, item in model_tensors(self._engine.model).items() if not self._is_in_base(name)}
-        packed = {f"model/{name}": each for name, each in packed_in(self._engine.model).items()}
-        held |= {name: unpacked(item, packed[name]) for name, item in held.items() if name in packed}
+        packed = {f"model/{name}": each for name, each in find_packed(self._engine.model).items()}
+        held |= {name: unpack_tensor(item, packed[name]) for name, item in held.items() if name in packed}
         tensors = held | average_tensors(self._engine) | remembered
         alone = self._alone or self._by_one_rank(_num_bytes(tensors))
         if alone and self._rank != 0:
@@ -229,7 +229,7 @@ class Checkpoints:
 
         records = entry.manifest.get("base", [])
         wanted = model_tensors(self._engine.model)
-        packed = packed_in(self._engine.model)
+        packed = find_packed(self._engine.model)
         beside = {f"model/{name}": name for name in frozen_base.names_in(records)}
         for record in records if with_base else ():
             source = frozen_base.source_of(record, entry.path)

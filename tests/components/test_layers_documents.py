@@ -179,13 +179,13 @@ def test_on_this_processor_and_in_full_precision_it_is_a_mask() -> None:
     with FakeTensorMode():
         there = torch.empty(1, 4, T, 8, dtype=torch.bfloat16)
         assert not documents.serves(there, 0.0, None)
-        with documents.as_on_a_gpu(True):
+        with documents.treat_as_gpu(True):
             assert documents.serves(there, 0.0, None) == (documents.varlen() is not None)
             assert not documents.serves(there.float(), 0.0, None)
             assert not documents.serves(there, 0.1, None)
             assert not documents.serves(there, 0.0, 30.0)
             assert not documents.serves(there[..., :6], 0.0, None)
-        with documents.as_on_a_gpu(False):
+        with documents.treat_as_gpu(False):
             assert not documents.serves(there, 0.0, None)
 
 

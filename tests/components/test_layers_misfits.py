@@ -167,7 +167,7 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
     ("stack", {}, {"x.0": SEQUENCE, "x.1": T((6, 7))}, "port x.1", "of one shape", "`concat`"),
     ("stack", {"dim": 0}, {"x.0": SEQUENCE}, "field dim", "is the batch", None),
     ("layer_norm", {}, {"x": T(())}, "port x", "takes (B, ..., D)", None),
-    ("layer_norm", {"num_dims": 3}, X, "port x", "at least 3 dimensions besides the batch", None),
+    ("layer_norm", {"num_dims": 3}, X, "port x", "at least 3 dimensions apart from the batch", None),
     ("rms_norm", {}, {"x": TOKENS}, "port x", "floating-point", None),
     ("group_norm", {"num_groups": 3}, {"x": IMAGE}, "field num_groups", "4 channels of `x`", "one of 1, 2, 4"),
     (
@@ -287,7 +287,7 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
         {"kernel_size": 2, "padding": 1, "dilation": 2},
         {"x": T((3, 1))},
         "field dilation",
-        "a window sees nothing but padding",
+        "a window sees only padding",
         None,
     ),
     ("avg_pool1d", {"kernel_size": 2, "stride": 0}, {"x": SIGNAL}, "field stride", "holds 0", None),
@@ -313,7 +313,7 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
     ("upsample", {"scale_factor": -1}, {"x": IMAGE}, "field scale_factor", "must be above 0", None),
     ("upsample", {"scale_factor": 0.1}, {"x": IMAGE}, "field scale_factor", "leaves nothing of a size of 8", None),
     ("upsample", {"scale_factor": 2}, {"x": VECTOR}, "port x", "one to three spatial dimensions", None),
-    ("pixel_shuffle", {"factor": 3}, {"x": IMAGE}, "field factor", "4 channels: no multiple of 3 x 3", None),
+    ("pixel_shuffle", {"factor": 3}, {"x": IMAGE}, "field factor", "4 channels cannot be divided by 3 x 3", None),
     ("pixel_unshuffle", {"factor": 3}, {"x": IMAGE}, "field factor", "not multiples of 3", None),
     ("patch_embedding", {"patch_size": 4, "embedding_dim": 2}, {"x": IMAGE}, "field patch_size", "the width 6", None),
     (

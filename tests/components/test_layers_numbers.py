@@ -212,7 +212,7 @@ def test_products_are_scaled_and_capped(window: int | None, masked: bool, segmen
     fields = {"heads": 4, "kv_heads": 2, "causal": True, "window": window, "scale": 0.3, "softcap": softcap}
     layer = made("self_attention", {"x": SEQUENCE}, **fields)
     x = random(2, 6, 8)
-    q, k, v = layer.projected(x)
+    q, k, v = layer.project(x)
     k, v = (part.repeat_interleave(2, dim=1) for part in (k, v))
     products = 0.3 * q @ k.mT
     products = products if softcap is None else softcap * (products / softcap).tanh()
@@ -226,8 +226,8 @@ def test_products_are_scaled_and_capped(window: int | None, masked: bool, segmen
     wanted = layer.out((weights @ v).transpose(1, 2).flatten(2))
     assert close(layer(x, keep, parts), wanted)
     if not masked and not segmented:
-        q, k, v = layer.projected(x)
-        assert close(layer.attended(q[:, :, 4:], k, v), wanted[:, 4:])
+        q, k, v = layer.project(x)
+        assert close(layer.attend_last(q[:, :, 4:], k, v), wanted[:, 4:])
 
 
 def test_attention_dropout_is_for_training() -> None:
@@ -505,5 +505,5 @@ def test_a_window_hides_what_lies_further_back() -> None:
     assert not close(layer(x)[:, 4], layer(far)[:, 4])
     assert close(layer(x), layer(x, keep))
     assert close(layer(x)[:, :3], whole(x)[:, :3])
-    q, k, v = layer.projected(x)
-    assert close(layer.attended(q[:, :, 4:], k, v), layer(x)[:, 4:])
+    q, k, v = layer.project(x)
+    assert close(layer.attend_last(q[:, :, 4:], k, v), layer(x)[:, 4:])

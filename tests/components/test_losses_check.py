@@ -151,13 +151,13 @@ class TestClasses:
             found.build(scores, TensorSpec((), I64), None)
         tally = found.tally(np.array([0, 0, 0, 9]), scores) + found.tally(np.array([[1, 2], [0, 2]], np.uint8), scores)
         assert tally.tolist() == [4, 1, 2, 0]
-        resolved = found.balanced(tally)
+        resolved = found.balance(tally)
         assert not resolved.needs_balance
         assert resolved.model_dump()["class_weights"] == pytest.approx((7 / 12, 7 / 3, 7 / 6, 1.0))
         with pytest.raises(ValueError, match="is 4, which is none of the 4 classes"):
             found.tally(np.array([4]), scores)
         with pytest.raises(ValueError, match="no training row has a class"):
-            found.balanced(found.tally(np.array([9]), scores))
+            found.balance(found.tally(np.array([9]), scores))
 
 
 def test_soft_targets() -> None:
@@ -180,13 +180,13 @@ def test_balanced_positives() -> None:
         found.build(x, x, None)
     tally = found.tally(np.array([0, 0, 1.0]), x) + found.tally(np.array([False, True, False]), x)
     assert tally.tolist() == [[4], [2]]
-    assert found.balanced(tally).model_dump()["pos_weight"] == 2.0
+    assert found.balance(tally).model_dump()["pos_weight"] == 2.0
     columns = found.tally(np.array([[0, 1], [1, 1], [0, 0], [0, 1]]), TensorSpec((2,)))
-    assert found.balanced(columns).model_dump()["pos_weight"] == pytest.approx((3.0, 1 / 3))
+    assert found.balance(columns).model_dump()["pos_weight"] == pytest.approx((3.0, 1 / 3))
     with pytest.raises(ValueError, match=r"no training row is positive$"):
-        found.balanced(found.tally(np.zeros(3), x))
+        found.balance(found.tally(np.zeros(3), x))
     with pytest.raises(ValueError, match="no training row is negative in column 1"):
-        found.balanced(found.tally(np.array([[0, 1], [1, 1]]), TensorSpec((2,))))
+        found.balance(found.tally(np.array([[0, 1], [1, 1]]), TensorSpec((2,))))
 
 
 def test_pos_weights_and_classes_of_bce() -> None:
@@ -252,4 +252,4 @@ def test_only_what_has_a_balance_is_balanced(name: str) -> None:
     with pytest.raises(TypeError, match="nothing to balance"):
         loss(name).tally(np.zeros(1), TensorSpec(()))
     with pytest.raises(TypeError, match="nothing to balance"):
-        loss(name).balanced(np.zeros(1))
+        loss(name).balance(np.zeros(1))

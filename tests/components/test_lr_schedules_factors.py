@@ -26,7 +26,7 @@ def to_steps(duration: Duration) -> int:
 
 
 def schedule(**fields: object) -> LrSchedule:
-    return LR_SCHEDULES[str(fields["type"])].model_validate(fields).resolved(to_steps)
+    return LR_SCHEDULES[str(fields["type"])].model_validate(fields).resolve(to_steps)
 
 
 def factors(found: LrSchedule, warmup: int = 0, steps: int = STEPS) -> list[float]:
@@ -164,12 +164,12 @@ def test_durations_become_steps_and_survive_json() -> None:
     }
     again = LR_SCHEDULES["step"].model_validate(found.model_dump())
     assert again == found
-    assert again.resolved(to_steps) == found
+    assert again.resolve(to_steps) == found
 
 
 def test_a_schedule_without_durations_resolves_to_itself() -> None:
     found = LR_SCHEDULES["cosine"]()
-    assert found.resolved(to_steps) is found
+    assert found.resolve(to_steps) is found
 
 
 def test_an_unresolved_schedule_says_so() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from declarative_train.components.layers.modules import packed as room
 from declarative_train.components.layers.modules.embedding import Embedding
-from declarative_train.components.layers.modules.packed import LEVELS, Packed, hold, pack, packed_in, unpack
+from declarative_train.components.layers.modules.packed import LEVELS, Packed, find_packed, hold, pack, unpack
 from declarative_train.components.storages import BLOCK, StorageName, held_bytes, row_bytes
 
 STORAGES: tuple[StorageName, ...] = ("bf16", "int8", "nf4")
@@ -18,7 +18,7 @@ STEPS = {"bf16": 2**-8, "int8": 1 / 254 + 2**-8, "nf4": (0.6961928 - 1) / -2 + 2
 
 
 def rounded(values: torch.Tensor, storage: StorageName) -> torch.Tensor:
-    return Packed(storage, values.shape[1], values.device).rounded(values)
+    return Packed(storage, values.shape[1], values.device).round_trip(values)
 
 
 def test_the_levels_are_the_quantiles_of_the_paper() -> None:
@@ -71,7 +71,7 @@ def test_numbers_that_are_none_stay_none() -> None:
 def made(storage: StorageName, module: torch.nn.Module, weight: torch.Tensor) -> torch.nn.Sequential:
     root = torch.nn.Sequential(module)
     hold([root], {"0.weight": storage})
-    for part in packed_in(root).values():
+    for part in find_packed(root).values():
         part.reset_buffers()
     root.get_parameter("0.weight").copy_(pack(weight, storage))
     return root

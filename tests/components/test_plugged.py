@@ -14,7 +14,7 @@ from declarative_train.components.lr_schedules.plugin import PluginLrSchedule
 from declarative_train.components.metrics.plugin import PluginMetric
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.components.optimizers.plugin import PluginOptimizer
-from declarative_train.components.plugin_components import Found, read_plugged
+from declarative_train.components.plugin_components import Found, read_plugin_components
 from declarative_train.core.tensor_spec import TensorSpec
 
 SCORES, CLASS = TensorSpec((3,)), TensorSpec((), "int64", 3)
@@ -24,7 +24,7 @@ MINE = HEAD + (Path(__file__).parents[1] / "runtime" / "plugged.py").read_text()
 
 
 def found_in(text: str, path: str = "/nowhere/p.py", *, may_import: bool = False) -> Found:
-    found, problems = read_plugged(path, text, may_import=may_import)
+    found, problems = read_plugin_components(path, text, may_import=may_import)
     assert not problems, problems
     return found
 
@@ -71,7 +71,7 @@ def test_bases_and_signatures_say_what_a_class_is() -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_at_its_place(text: str, line: int, column: int, words: str, help: str) -> None:
-    _, problems = read_plugged("/nowhere/p.py", HEAD + text, may_import=False)
+    _, problems = read_plugin_components("/nowhere/p.py", HEAD + text, may_import=False)
     assert [(each.line, each.column) for each in problems] == [(line, column)], problems
     assert words in problems[0].message
     assert help in (problems[0].help or "")

@@ -13,8 +13,8 @@ from PIL import Image
 
 from declarative_train.components.counter_rng import Drawn, key_of
 from declarative_train.components.data import BadValueError, Column, Field, Transform
-from declarative_train.components.plugin_components import plugged, read_plugged
-from declarative_train.components.plugin_layer import random_states
+from declarative_train.components.plugin_components import find_plugin_component, read_plugin_components
+from declarative_train.components.plugin_layer import read_random_states
 from declarative_train.core.tensor_spec import TensorSpec
 from tests.components.test_plugged import found_in
 
@@ -33,7 +33,11 @@ def component(folder: Path, text: str, word: str, *, may_import: bool = True, **
     path = folder / f"p{len(list(folder.iterdir()))}.py"
     path.write_text(HEAD + text)
     (name,) = found_in(HEAD + text, str(path))[word]
-    kind = plugged(word, str(path), name) if may_import else found_in(HEAD + text, str(path))[word][name].component
+    kind = (
+        find_plugin_component(word, str(path), name)
+        if may_import
+        else found_in(HEAD + text, str(path))[word][name].component
+    )
     assert kind is not None
     return kind.from_data({"type": name, **settings})
 
@@ -73,7 +77,7 @@ A = Column("a", "float64")
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_at_its_place(text: str, line: int, words: str, help: str) -> None:
-    _, problems = read_plugged("/nowhere/p.py", HEAD + text, may_import=False)
+    _, problems = read_plugin_components("/nowhere/p.py", HEAD + text, may_import=False)
     assert [each.line for each in problems] == [line + HEAD.count("\n")], problems
     assert words in problems[0].message
     assert help in (problems[0].help or "")
@@ -205,7 +209,7 @@ def test_a_transform_is_known_without_its_code(tmp_path: Path) -> None:
 def test_draws_follow_from_the_sample_and_leave_others_alone(text: str, value: Any, tmp_path: Path) -> None:
     made = transform(tmp_path, text)
     assert made.check((9, 7), 3) is None
-    before = random_states()
+    before = read_random_states()
     one, same_draw = (np.asarray(each) for each in made.apply([value, value], drawn(5)))
     np.testing.assert_array_equal(one, same_draw)
     torch.rand(1), random.random(), np.random.rand()  # what other samples or the model draw does not matter
@@ -214,9 +218,9 @@ def test_draws_follow_from_the_sample_and_leave_others_alone(text: str, value: A
     others = [np.asarray(made.apply([value], each)[0]) for each in (drawn(6), drawn(5, epoch=1))]
     assert not any(np.array_equal(one, other) for other in others)
     torch.manual_seed(0)
-    before = random_states()
+    before = read_random_states()
     made.apply([value], drawn(5))
-    assert random_states() == before
+    assert read_random_states() == before
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.plugin import PluginDataset
-from declarative_train.components.plugin_components import plugged, read_plugged
+from declarative_train.components.plugin_components import find_plugin_component, read_plugin_components
 from declarative_train.files.errors import SourceError
 from tests.components.test_plugged import found_in
 
@@ -34,7 +34,7 @@ def dataset(folder: Path, text: str, **settings: Any) -> PluginDataset:
     path = folder / f"p{len(list(folder.iterdir()))}.py"
     path.write_text(HEAD + text)
     (name,) = found_in(HEAD + text, str(path))["source"]
-    kind = plugged("source", str(path), name)
+    kind = find_plugin_component("source", str(path), name)
     assert kind is not None
     made = kind.from_data({"type": name, **settings})
     assert isinstance(made, PluginDataset)
@@ -84,7 +84,7 @@ def test_columns_are_known_without_running_the_code() -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_at_its_place(text: str, line: int, words: str, help: str) -> None:
-    _, problems = read_plugged("/nowhere/p.py", HEAD + text, may_import=False)
+    _, problems = read_plugin_components("/nowhere/p.py", HEAD + text, may_import=False)
     assert [each.line for each in problems] == [line + HEAD.count("\n")], problems
     assert words in problems[0].message
     assert help in (problems[0].help or "")

@@ -168,7 +168,7 @@ def test_a_library_that_is_not_here_names_its_extra(folder: Path, monkeypatch: p
     monkeypatch.setattr(importlib.util, "find_spec", real)
     monkeypatch.setattr("importlib.import_module", lambda name, *more: 1 / 0)
     message, _ = said(written(folder, made.node_of("test_vit")[0], "label"))
-    assert message == "the package timm is here and cannot be imported: division by zero"
+    assert message == "the package timm is installed but cannot be imported: division by zero"
 
 
 # -- every mode

@@ -84,14 +84,14 @@ def test_ranks_of_fsdp_read_a_model_that_is_converted(name: str) -> None:
 def test_a_rank_reads_the_experts_that_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = made.publish("qwen3_moe", Path("qwen3_moe")).state_dict()
     layer, seen = layer_of("qwen3_moe"), set[str]()
-    real = read_files.stored_tensor
+    real = read_files.tensor_origin
 
     def watched(name: str, header: read_files.Header) -> read_files.Origin:
         seen.add(name)
         return real(name, header)
 
     layer.files(bare(layer, {}))
-    monkeypatch.setattr("declarative_train.components.layers.libraries.modules.conversion.stored_tensor", watched)
+    monkeypatch.setattr("declarative_train.components.layers.libraries.modules.conversion.tensor_origin", watched)
     name = "model.layers.1.mlp.experts.gate_up_proj"
     rows = rows_of(layer, {}, 0, name, 1, 2)
     assert torch.equal(rows, theirs[name][1:3])
@@ -164,7 +164,7 @@ def test_a_config_has_infinity_as_transformers_writes_it() -> None:
     config = transformers.FalconH1Config(**made.LLAMA | sizes | {"model_type": "falcon_h1"})
     config.save_pretrained("falcon_h1")
     assert "__float__" in Path("falcon_h1", "config.json").read_text()
-    assert layer_of("falcon_h1").settled().time_step_limit == (0.0, float("inf"))
+    assert layer_of("falcon_h1").make_config().time_step_limit == (0.0, float("inf"))
 
 
 def test_a_tied_head_with_values_of_its_own_is_an_error() -> None:

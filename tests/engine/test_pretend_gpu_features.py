@@ -16,7 +16,7 @@ import torch
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.modules import attention
-from declarative_train.components.layers.modules.packed import Packed, as_written, pack, unpacked
+from declarative_train.components.layers.modules.packed import Packed, as_written, pack, unpack_tensor
 from declarative_train.plan.plan import Plan
 from tests.engine import library_models
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data
@@ -76,7 +76,7 @@ def test_whole_weights_are_saved_and_loaded_by_way_of_the_host(storage: Any) -> 
         held = Packed(storage, 128, torch.device("cuda"))
         held.reset_buffers()
         weight = pack(values, storage).to("cuda")
-        saved = unpacked(weight, held)
+        saved = unpack_tensor(weight, held)
         into = torch.zeros_like(weight)
         with as_written(into, held, on_host=True) as place:
             assert place.device.type == "cpu"
@@ -84,7 +84,7 @@ def test_whole_weights_are_saved_and_loaded_by_way_of_the_host(storage: Any) -> 
         assert (saved.device.type, into.device.type) == ("cpu", "cuda")
         assert "item" not in {what for what, _ in gpu.waits}
     assert torch.equal(into, weight)
-    assert torch.equal(saved, Packed(storage, 128, torch.device("cpu")).rounded(values))
+    assert torch.equal(saved, Packed(storage, 128, torch.device("cpu")).round_trip(values))
 
 
 LIBRARY = ("test_efficientnet", "test_vit", "vit", "bert", "llama", "t5")

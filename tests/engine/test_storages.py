@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import declarative_train as dt
 from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.modules import packed
-from declarative_train.components.layers.modules.packed import Packed, packed_in
+from declarative_train.components.layers.modules.packed import Packed, find_packed
 from declarative_train.components.storages import StorageName, held_bytes
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.export.folder import export
@@ -46,7 +46,7 @@ def write_base(folder: Path, storage: StorageName | None = None, dtype: torch.dt
     tensors = {name: item.to(dtype) for name, item in model.state_dict().items()}
     for name, item in tensors.items():
         if storage is not None and item.ndim == 2 and "logits" not in name:
-            tensors[name] = Packed(storage, item.shape[1], item.device).rounded(item)
+            tensors[name] = Packed(storage, item.shape[1], item.device).round_trip(item)
     save_file({name: item.clone() for name, item in tensors.items()}, folder / "base.safetensors")
 
 
@@ -145,8 +145,8 @@ def test_it_is_used_as_it_was_held(tmp_path: Path, precision: str, base: str, mo
     for weights in ("trained", "ema"):
         trained = open_trained(done.run_dir, weights=weights)
         dense, held = (built(trained, as_held) for as_held in (False, True))
-        assert len(packed_in(held[0])) == depth + 1
-        assert packed_in(dense[0]) == {}
+        assert len(find_packed(held[0])) == depth + 1
+        assert find_packed(dense[0]) == {}
         whole, least = (sum(item.nbytes for item in made[0].state_dict().values()) for made in (dense, held))
         one = width * width * 4
         assert least < 0.3 * whole
@@ -225,11 +225,11 @@ def test_weights_without_a_file_are_drawn_and_then_held(tmp_path: Path) -> None:
     recipe = merged(tuned("nf4"), {"model": {"weights": None}})
     model = dt.load(str(write_recipe(tmp_path, recipe))).plan().module()
     plain = dt.load(str(write_recipe(tmp_path, DEEP, "plain.yaml"))).plan().module()
-    packed = packed_in(model)
+    packed = find_packed(model)
     assert set(packed) == {"hidden.weight", *(f"layers.{at}.up.weight" for at in range(6))}
     for name, item in packed.items():
         weight = plain.get_parameter(name)
-        assert torch.equal(item.unpack(model.get_parameter(name), torch.float32), item.rounded(weight))
+        assert torch.equal(item.unpack(model.get_parameter(name), torch.float32), item.round_trip(weight))
 
 
 @pytest.mark.parametrize(

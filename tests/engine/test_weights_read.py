@@ -121,12 +121,12 @@ def packed_share(plan: Plan, file: Path) -> tuple[int, int, int, bool]:
     of the file, packed)."""
     from safetensors.torch import load_file
 
-    from declarative_train.components.layers.modules.packed import pack, packed_in
+    from declarative_train.components.layers.modules.packed import find_packed, pack
     from declarative_train.graph.initialise import held_rows
 
     read, held = seen(plan, file)
     with kept_engine(plan) as engine:
-        packed, in_file = packed_in(engine.model), 0
+        packed, in_file = find_packed(engine.model), 0
         for name, item in engine.model.named_parameters():
             local = getattr(item, "_local_tensor", item)
             in_file += 4 * len(local) * packed[name].columns if name in packed else local.nbytes

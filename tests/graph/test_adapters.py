@@ -131,7 +131,7 @@ def test_outputs_gradients_and_the_merged_weights_are_those_of_peft(
     for name, part in model.named_modules():
         if isinstance(part, LoraLinear):
             own = {own: held[f"{name}.{own}"] for own in part.adapter.shapes((part.out_features, part.in_features))}
-            assert (part.adapter.merged(part.weight, own) - merged.get_submodule(name).weight).abs().max() < CLOSE
+            assert (part.adapter.merge(part.weight, own) - merged.get_submodule(name).weight).abs().max() < CLOSE
 
 
 def test_the_start_is_that_of_the_base_and_drawn_by_name(folder: Path) -> None:

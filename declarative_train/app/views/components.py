@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from declarative_train.app.views.table import table
-from declarative_train.components.component import Component, Layer, written_keys
+from declarative_train.components.component import Component, Layer, recipe_keys
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.hardware.hardware import GIB, GIGA, TERA, Hardware
 
@@ -36,7 +36,7 @@ def component_page(kind: str, component: type[Component]) -> str:
         )
         lines += ["", f"inputs:  {', '.join(ports)}", f"outputs: {', '.join(component.outputs)}"]
     docs = field_docs(component)
-    keys = {key: name for key, name in written_keys(component).items() if key != "type"}
+    keys = {key: name for key, name in recipe_keys(component).items() if key != "type"}
     lines += ["", "fields:" if keys else "no fields"]
     for key, name in keys.items():
         field = component.model_fields[name]

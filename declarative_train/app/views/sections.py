@@ -19,7 +19,7 @@ from declarative_train.components.component import (
     LrSchedule,
     Metric,
     Optimizer,
-    written_keys,
+    recipe_keys,
 )
 from declarative_train.components.data import Dataset, Field, Split, Transform
 from declarative_train.components.field_docs import field_docs
@@ -82,7 +82,7 @@ def _doc(model: type[Section]) -> str:
 
 def _keys(model: type[Section]) -> Iterator[str]:
     docs = field_docs(model)
-    for key, name in written_keys(model).items():
+    for key, name in recipe_keys(model).items():
         field = model.model_fields[name]
         if key == model.inline:
             yield "  and the keys of its `type`: `dtrain list " + KINDS[field.annotation] + "`"  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""What can be trained beside a frozen weight: one file per family."""
+"""Adapters: parameters trained in addition to a frozen weight; one file per family."""
 
 from declarative_train.components.component import Adapter
 from declarative_train.components.registry import Registry

@@ -1,7 +1,7 @@
-"""A layer some of whose linear maps have adapters: to the graph, a layer like any other.
+"""Layer whose linear maps have adapters; the graph treats it like any other layer.
 
-A node holds it as its component's data with one key more: `adapters`, the adapter of each linear map by its path in the
-layer's module ("" for the module itself).
+A node holds it as its component's data with an additional key `adapters`: the adapter of each linear map by its path in
+the layer's module ("" for the module itself).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ADDED = ".lora_"
 
 
 class Adapted(Layer):
-    """`base` with the adapters; inputs, outputs and parameters' names are the base's."""
+    """Layer `base` with the adapters; inputs, outputs and parameters' names are the base's."""
 
     base: Layer
     adapters: dict[str, Adapter]
@@ -78,10 +78,11 @@ class Adapted(Layer):
         return self.base.init_of(parameter, inputs) if own is None else self.adapters[path].init_of(own)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """The base's, and for each adapter those of its two matrices, for as many vectors as the weight meets."""
+        """Yield the products of the base, and for each adapter those of its two matrices, for as many vectors as the
+        weight is multiplied with."""
         own = [each for each in use.weights if is_added(each.name)]
         others = tuple(each for each in use.weights if not is_added(each.name))
-        trains = Weight("adapters", (1,), bool(own))  # what is computed on the way wants a gradient
+        trains = Weight("adapters", (1,), bool(own))  # intermediate results need a gradient
         yield from self.base.products(use._replace(weights=(*others, trains)))
         for path in self.adapters:
             name = f"{path}.weight" if path else "weight"
@@ -95,12 +96,13 @@ class Adapted(Layer):
 
 
 def is_added(name: str) -> bool:
-    """Whether a parameter, by its name in a layer or in the model, is an adapter's."""
+    """Return whether a parameter, by its name in a layer or in the model, belongs to an adapter."""
     return ADDED in f".{name}"
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """Of an adapter's parameter: the linear map that it adapts, and its name beside it; of others (name, None)."""
+    """Split the name of an adapter's parameter into the path of the linear map and its name in the adapter; for other
+    parameters return (name, None)."""
     at = f".{name}".find(ADDED)
     return (name, None) if at < 0 else (name[: max(at - 1, 0)], name[at:])
 
@@ -108,7 +110,8 @@ def split_name(name: str) -> tuple[str, str | None]:
 def with_added(
     parameters: Mapping[str, tuple[int, ...]], adapters: Mapping[str, Adapter], maps: Mapping[str, tuple[int, int]]
 ) -> dict[str, tuple[int, ...]]:
-    """The parameters of a layer in the order of its module: those of an adapter come after their map's own."""
+    """Return the shapes of a layer's parameters in the order of its module: those of an adapter come after those of its
+    map."""
     found: dict[str, tuple[int, ...]] = {}
     names = list(parameters)
     for at, name in enumerate(names):

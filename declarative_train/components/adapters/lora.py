@@ -1,4 +1,5 @@
-"""Low-rank adaptation: two thin matrices beside a frozen one; and with a length of each row, trained apart."""
+"""Low-rank adaptation (LoRA): two thin matrices added to a frozen weight; and DoRA, which also trains the length of
+each row."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 
 
 class LowRank(Adapter):
-    """Two thin matrices: `lora_A.weight` (rank, in), `lora_B.weight` (out, rank). Of a joined map that `from` splits:
-    the parts' A below each other (parts * rank, in), and the parts' rows of B."""
+    """Base class of low-rank adapters: two thin matrices, `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank).
+    For a joined map that `from` splits: the A of the parts stacked (parts * rank, in), and the rows of B of the
+    parts."""
 
     internal: ClassVar[frozenset[str]] = frozenset({"split"})
 
@@ -31,27 +33,27 @@ class LowRank(Adapter):
     alpha: float = Field(default=8.0, gt=0, allow_inf_nan=False)
     """The scaling is alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of an element of the input to be left out on its way to A, in training."""
+    """Probability that an element of the input of A is dropped in training."""
     rslora: bool = False
-    """Scale by alpha / sqrt(rank), which keeps large ranks learning. Kalajdzievski, 2023."""
+    """Scale by alpha / sqrt(rank), so that large ranks learn as well. Kalajdzievski, 2023."""
     folder: Annotated[str, Field(min_length=1)] | None = Field(default=None, alias=FROM)
-    """A folder of PEFT's: it gives `rank`, `alpha`, `rslora` and the start values, and of the linear maps that the
-    selector meets those that it names are adapted."""
+    """A folder of PEFT: it gives `rank`, `alpha`, `rslora` and the start values. Of the linear maps that the selector
+    matches, those that it names are adapted."""
     split: tuple[tuple[int, int], ...] | None = None
-    """Of a joined map (`qkv`): rows, from the first to before the last, each with an A of its own. `from` sets it."""
+    """Row ranges (first, end) of a joined map (`qkv`), each with an A of its own. Set by `from`."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         both = {"rank", "alpha", "rslora", "split"} & self.model_fields_set
         if self.folder is not None and both:
-            raise ValueError(f"`from` gives `{sorted(both)[0]}`, which stands beside it")
+            raise ValueError(f"`from` gives `{sorted(both)[0]}`, which is also given")
         ends = [0, *(row for rows in self.split or () for row in rows)]
         if ends != sorted(ends) or any(first == last for first, last in self.split or ()):
             raise ValueError("`split` is ranges of rows in order: [[0, 64], [96, 128]]")
         return self
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        """Without what its `from` gives; a `split` that is not there is left out."""
+        """Leave out the keys that `from` gives, and a `split` that is not set."""
         data = super().as_data(defaults=defaults)
         given = ("rank", "alpha", "rslora", "split") if self.folder is not None else ()
         absent = [key for key in (FROM, "split") if data.get(key) is None]
@@ -77,7 +79,7 @@ class LowRank(Adapter):
         return {A: (self.rank * len(self.split or "1"), weight[1]), B: (self.num_rows(weight[0]), self.rank)}
 
     def num_rows(self, rows: int) -> int:
-        """Those that are adapted."""
+        """Return the number of adapted rows."""
         return rows if self.split is None else sum(last - first for first, last in self.split)
 
     def init_of(self, parameter: str) -> Init:
@@ -88,11 +90,11 @@ class LowRank(Adapter):
 
         return LoraLinear(base, self)
 
-    def merged(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return self.summed(weight, own[A], own[B])
+    def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return self.add_product(weight, own[A], own[B])
 
-    def summed(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The weight and the product of the two."""
+    def add_product(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Return the weight plus the scaled product of the two matrices."""
         if self.split is None:
             return weight + b @ a * self.scaling
         changed, first_b = weight.clone(), 0
@@ -104,10 +106,10 @@ class LowRank(Adapter):
 
 
 class Lora(LowRank):
-    """Trains `scaling * B A` beside a linear map's frozen weight: `lora_A.weight` (rank, in), `lora_B.weight` (out,
+    """Trains `scaling * B A`, added to a linear map's frozen weight: `lora_A.weight` (rank, in), `lora_B.weight` (out,
     rank).
 
-    A starts as PEFT starts it, B at zero, so that the first step sees the base alone. Hu et al., LoRA, 2021.
+    A starts as in PEFT, B at zero, so that the first step uses the base alone. Hu et al., LoRA, 2021.
     """
 
     type: Literal["lora"] = "lora"
@@ -116,8 +118,8 @@ class Lora(LowRank):
 class Dora(LowRank):
     """Trains a weight's rows as length times direction: `m (W + scaling * B A)`, each row divided by its length.
 
-    Beside `lora_A.weight` and `lora_B.weight` stands `lora_magnitude_vector` (out,), m, which starts as the lengths of
-    the rows. No gradient flows through what is divided by, as the paper advises. Liu et al., DoRA, 2024.
+    In addition to `lora_A.weight` and `lora_B.weight` it has `lora_magnitude_vector` (out,), m, which starts as the
+    lengths of the rows. No gradient flows through the divisor, as the paper advises. Liu et al., DoRA, 2024.
     """
 
     type: Literal["dora"] = "dora"
@@ -132,8 +134,8 @@ class Dora(LowRank):
     def init_of(self, parameter: str) -> Init:
         return start("ones") if parameter == MAGNITUDE else super().init_of(parameter)
 
-    def merged(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def merge(self, weight: torch.Tensor, own: Mapping[str, torch.Tensor]) -> torch.Tensor:
         from declarative_train.components.adapters.modules.lora import row_factors
 
-        summed = self.summed(weight, own[A], own[B])
+        summed = self.add_product(weight, own[A], own[B])
         return summed * row_factors(summed, own[MAGNITUDE], self.split).unsqueeze(1)

@@ -1,8 +1,8 @@
-"""A folder of PEFT's adapters (`adapter_config.json`, `adapter_model.safetensors`) -> the adapter of each linear map.
+"""Folder of PEFT adapters (`adapter_config.json`, `adapter_model.safetensors`): gives the adapter of each linear map.
 
-Its names are those of the model that PEFT adapted. A map of ours may be several of theirs, joined by rows (`qkv`:
-`q_proj`, `k_proj`, `v_proj`): each of them keeps its own A and the rows of B that are its own, so that outputs and
-gradients stay what they were. https://huggingface.co/docs/peft/developer_guides/checkpoint
+Its names are those of the model that PEFT adapted. A linear map here may be several of theirs, joined by rows (`qkv`:
+`q_proj`, `k_proj`, `v_proj`): each of them keeps its own A and its own rows of B, so that outputs and gradients stay
+the same. https://huggingface.co/docs/peft/developer_guides/checkpoint
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from declarative_train.files.safetensors_header import read_header
 
 FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
-_NOT_BUILT = {  # key of the config: whether its value asks for what is not built
+_NOT_BUILT = {  # key of the config: whether its value is unsupported
     "lora_bias": bool,
     "megatron_config": bool,
     "alora_invocation_tokens": bool,
@@ -31,7 +31,7 @@ _NOT_BUILT = {  # key of the config: whether its value asks for what is not buil
 
 
 class Slice(NamedTuple):
-    """A module of the model that PEFT adapted, as rows of a linear map: from `first` to `last`."""
+    """Module of the model that PEFT adapted, as rows of a linear map: from `first` to before `last`."""
 
     module: str
     first: int
@@ -40,7 +40,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class PeftFolder:
-    """`shapes`: of the tensors of the file by their names there, without PREFIX."""
+    """An opened folder of PEFT. `shapes`: shapes of the file's tensors by their names there, without PREFIX."""
 
     path: str
     config: Mapping[str, Any]
@@ -51,12 +51,12 @@ class PeftFolder:
         return os.path.join(self.path, FILE)
 
     def names_of(self, slices: Sequence[Slice]) -> list[Slice]:
-        """Those of the slices that have an adapter."""
+        """Return the slices that have an adapter."""
         return [each for each in slices if f"{each.module}.{A}" in self.shapes]
 
     def adapter_of(self, slices: Sequence[Slice], dropout: float, kind: str = "lora") -> LowRank | None:
-        """Of the linear map that is made of these modules; None where none of them has one. Raises PublishedError, also
-        where the recipe says another `kind`."""
+        """Return the adapter of the linear map made of these modules; None if none of them has one. Raises
+        PublishedError, also if the recipe asks for another `kind`."""
         present = self.names_of(slices)
         if not present:
             return None
@@ -81,14 +81,14 @@ class PeftFolder:
         )
 
     def _alpha(self, module: str) -> float:
-        """As PEFT finds it: a pattern is the end of a name, as a regular expression."""
+        """Return the alpha of a module as PEFT finds it: a pattern is a regular expression for the end of a name."""
         patterns = self.config.get("alpha_pattern") or {}
         found = next((each for each in patterns if re.match(rf"(.*\.)?({each})$", module)), None)
         return float(patterns[found] if found is not None else self.config.get("lora_alpha", 8))
 
 
 def peft_folder(path: str) -> PeftFolder:
-    """Raises PublishedError."""
+    """Read a folder of PEFT. Raises PublishedError."""
     names = [os.path.join(path, name) for name in (CONFIG, FILE)]
     for name in names:
         if not os.path.exists(name):
@@ -107,11 +107,11 @@ def _read(path: str, *changed: int) -> PeftFolder:
         raise PublishedError(f"the adapters in {path} cannot be read: {problem}") from None
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         found = config.get("peft_type") if isinstance(config, dict) else None
-        raise PublishedError(f"{path} holds adapters of the type `{found}`, and LORA alone can be loaded")
+        raise PublishedError(f"{path} holds adapters of the type `{found}`; only LORA can be loaded")
     odd = next((key for key, asks in _NOT_BUILT.items() if asks(config.get(key))), None)
     if odd is not None:
-        raise PublishedError(f"{path}: `{odd}` of its {CONFIG} asks for what is not built")
+        raise PublishedError(f"{path}: `{odd}` of its {CONFIG} is not supported")
     short = sorted({dtype for _, dtype in header.values()} - {"F64", "F32", "F16", "BF16"})
     if short:
-        raise PublishedError(f"{path}: it has tensors of {', '.join(short)}, which are no weights")
+        raise PublishedError(f"{path}: it has tensors of {', '.join(short)}, which are not weights")
     return PeftFolder(path, config, {name.removeprefix(PREFIX): shape for name, (shape, _) in header.items()})

@@ -1,4 +1,4 @@
-"""What is more than a number in the config of a published model: a converter turns keys into params, and back."""
+"""Converters of published configs, for values that need code: each turns keys of a config into params, and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class PublishedError(ValueError):
-    """One line: what cannot be used. `hint`: what can be done."""
+    """A published model cannot be used: one line. `hint`: a fix."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -15,7 +15,8 @@ class PublishedError(ValueError):
 
 
 class Converter(NamedTuple):
-    """`read(config)` gives params, and raises PublishedError; `write(config, params)` a config that says them."""
+    """A converter. `read(config)` returns params, and raises PublishedError; `write(config, params)` returns a config
+    that holds them."""
 
     params: tuple[str, ...]
     read: Callable[[Mapping[str, Any]], dict[str, object]]

@@ -1,4 +1,4 @@
-"""Of CLIP: a config of three parts, `text_config`, `vision_config`, and what both share."""
+"""Converter for CLIP: a config of three parts, `text_config`, `vision_config`, and what both share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from declarative_train.components.converters.language import read_activation, wr
 from declarative_train.components.converters.vision import read_image, write_image
 
 _COMMON = {"num_hidden_layers": 12, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
-_USUAL: dict[str, dict[str, Any]] = {  # what transformers takes where a part does not say it
+_USUAL: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that a part lacks
     "text": _COMMON
     | {"vocab_size": 49408, "hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8}
     | {"max_position_embeddings": 77, "eos_token_id": 49407},
@@ -18,17 +18,18 @@ _USUAL: dict[str, dict[str, Any]] = {  # what transformers takes where a part do
     | {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
     | {"num_channels": 3, "image_size": 224, "patch_size": 32},
 }
-_SIZES = {  # of each tower: our name behind `text_` or `image_`
+_SIZES = {  # of each tower: our name after `text_` or `image_`
     "layers": "num_hidden_layers",
     "width": "hidden_size",
     "heads": "num_attention_heads",
     "hidden": "intermediate_size",
 }
-_GREATEST = 2  # the end token of the first configs: the state at the greatest token counts
+_GREATEST = 2  # the end token of old configs: the state at the greatest token id is used
 
 
 def _part(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """`text_config_dict` is what it was made of, and goes first: it says all of the part."""
+    """Return a part of the config with defaults. `text_config_dict`, from which the part was made, takes precedence: it
+    is complete."""
     made_of = config.get(f"{name}_config_dict")
     return _USUAL[name] | (made_of if made_of is not None else config.get(f"{name}_config") or {})
 

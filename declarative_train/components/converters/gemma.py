@@ -1,4 +1,5 @@
-"""Of Gemma: soft caps, windows of all layers but some, and rotary positions that these have of their own."""
+"""Converter for Gemma: soft caps, windows in most layers, and separate rotary positions for layers with and without
+one."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from declarative_train.components.converters.language import (
     write_rotary,
 )
 
-_USUAL_PATTERN = {"gemma2": 2, "gemma3_text": 6}  # every so manieth layer sees all before it
-_IDLE_WINDOW = 4096  # transformers makes its mask, though no layer asks for it
+_USUAL_PATTERN = {"gemma2": 2, "gemma3_text": 6}  # every n-th layer has no window
+_IDLE_WINDOW = 4096  # transformers makes its mask, though no layer uses it
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -22,12 +23,12 @@ def _read(config: Mapping[str, Any]) -> dict[str, object]:
     kind = config["model_type"]
     if config.get("use_bidirectional_attention"):
         raise PublishedError("its `use_bidirectional_attention` is true, which is not built")
-    if kind == "gemma":  # the first configs say gelu, and transformers takes the formula all the same
-        told = {**config, "hidden_act": "gelu_pytorch_tanh"} if config.get("hidden_act") == "gelu" else config
+    if kind == "gemma":  # old configs have gelu, but transformers uses the tanh formula for it, too
+        updated = {**config, "hidden_act": "gelu_pytorch_tanh"} if config.get("hidden_act") == "gelu" else config
         of_all = {"window": None, "global_every": 1, "attn_cap": None, "logit_cap": None}
         rotary = read_rotary(config)
         own = {"local_rotary_base": rotary["rotary_base"], "attn_scalar": float(config["head_dim"])}
-        return {**read_activation(told), **rotary, **of_all, **own}
+        return {**read_activation(updated), **rotary, **of_all, **own}
     return {
         **read_activation(config, "hidden_activation"),
         **(_read_rotaries(config) if kind == "gemma3_text" else _read_rotary(config)),
@@ -43,7 +44,7 @@ def _write(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str,
         return write_rotary(write_activation(config, params), params)
     scalar = float(str(params["attn_scalar"]))
     types = _types(int(str(params["global_every"])), int(str(params["layers"])))
-    said = write_rotary(write_activation(config, params, "hidden_activation"), params) | {
+    written = write_rotary(write_activation(config, params, "hidden_activation"), params) | {
         "sliding_window": _IDLE_WINDOW if params["global_every"] == 1 else params["window"],
         "layer_types": types,
         "query_pre_attn_scalar": int(scalar) if scalar.is_integer() else scalar,
@@ -52,16 +53,16 @@ def _write(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str,
     }
     if config["model_type"] == "gemma3_text":
         local = params["local_rotary_base"]
-        said["rope_local_base_freq"] = local
-        said["rope_parameters"] = {
-            _FULL: said["rope_parameters"],
+        written["rope_local_base_freq"] = local
+        written["rope_parameters"] = {
+            _FULL: written["rope_parameters"],
             _SLIDING: {"rope_type": "default", "rope_theta": local},
         }
-    return said
+    return written
 
 
 def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
-    """The same in layers with a window, where nothing is scaled here."""
+    """Read rotary positions that are the same in layers with a window; scaling is not supported there."""
     found = read_rotary(config)
     if found["rotary_scaling"] is not None:
         raise PublishedError("its rotary positions are scaled in layers with a window too, which is not built")
@@ -69,14 +70,15 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
-    """By the type of a layer in today's configs; `rope_theta`, `rope_scaling` and `rope_local_base_freq` of before."""
-    told = config.get("rope_parameters")
-    if told is None:
-        told = {
+    """Read rotary positions by the type of a layer: `rope_parameters` in new configs; `rope_theta`, `rope_scaling` and
+    `rope_local_base_freq` in old ones."""
+    by_type = config.get("rope_parameters")
+    if by_type is None:
+        by_type = {
             _FULL: {"rope_theta": config.get("rope_theta", 1e6), **(config.get("rope_scaling") or {})},
             _SLIDING: {"rope_theta": config.get("rope_local_base_freq", 1e4)},
         }
-    every, local = ({"rope_theta": base, **(told.get(kind) or {})} for kind, base in ((_FULL, 1e6), (_SLIDING, 1e4)))
+    every, local = ({"rope_theta": base, **(by_type.get(kind) or {})} for kind, base in ((_FULL, 1e6), (_SLIDING, 1e4)))
     found = read_rotary({**config, "rope_parameters": every})
     own = read_rotary({**config, "rope_parameters": local})
     if own["rotary_scaling"] is not None:
@@ -85,14 +87,14 @@ def _read_rotaries(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _read_windows(config: Mapping[str, Any]) -> dict[str, object]:
-    """Of all layers but every so manieth."""
+    """Read the windows, which all layers but every n-th have."""
     layers, usual = int(config["num_hidden_layers"]), _USUAL_PATTERN[config["model_type"]]
     usual = config.get("sliding_window_pattern") or usual
     types = config.get("layer_types") or _types(usual, layers)
     first = next((place + 1 for place, each in enumerate(types) if each == _FULL), layers + 1)
     every = next((each for each in (usual, first) if _types(each, layers) == types), None)
     if every is None:
-        raise PublishedError("its `layer_types` are not windows with every so manieth layer in full")
+        raise PublishedError("its `layer_types` are not windows with full attention in every n-th layer")
     return {"window": None if every == 1 else config.get("sliding_window"), "global_every": every}
 
 

@@ -1,4 +1,4 @@
-"""Of language models: activations, rotary positions, windows."""
+"""Converters for language models: activations, rotary positions, windows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _write_encoder(config: Mapping[str, Any], params: Mapping[str, object], key:
     return {**write_activation(config, params, key), "pad_token_id": params["padding"]}
 
 
-_SCALED = {  # of our scaling: the key of a config
+_SCALED = {  # key of our scaling -> key of a config
     "factor": "factor",
     "original_length": "original_max_position_embeddings",
     "low_freq_factor": "low_freq_factor",
@@ -78,20 +78,20 @@ _SCALINGS = {
 
 
 def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
-    """`rope_parameters` of today, `rope_theta` and `rope_scaling` of before."""
-    told = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = told.get("rope_type") or told.get("type") or "default"
-    base = told.get("rope_theta", config.get("rope_theta", 10000.0))
-    if told.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise PublishedError("its rotary positions turn a part of each head alone, which is not built")
+    """Read rotary positions: `rope_parameters` in new configs, `rope_theta` and `rope_scaling` in old ones."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    base = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
+    if scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
+        raise PublishedError("its rotary positions turn only a part of each head, which is not built")
     if kind == "default":
         return {"rotary_base": float(base), "rotary_scaling": None}
     if kind not in _SCALINGS:
         raise PublishedError(f"its rotary positions are of the type `{kind}`; known are {', '.join(_SCALINGS)}")
-    if kind == "yarn" and (told.get("truncate") is False or told.get("mscale") or told.get("mscale_all_dim")):
+    if kind == "yarn" and (scaling.get("truncate") is False or scaling.get("mscale") or scaling.get("mscale_all_dim")):
         raise PublishedError("its yarn has `mscale` or `truncate: false`, which is not built")
     found: dict[str, object] = {"type": kind}
-    found |= {key: told[_SCALED[key]] for key in _SCALINGS[kind] if told.get(_SCALED[key]) is not None}
+    found |= {key: scaling[_SCALED[key]] for key in _SCALINGS[kind] if scaling.get(_SCALED[key]) is not None}
     if "original_length" in _SCALINGS[kind] and "original_length" not in found:
         found["original_length"] = config.get("max_position_embeddings")
     if "factor" not in found:
@@ -100,20 +100,21 @@ def read_rotary(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def write_rotary(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Under today's key and those of before; a config of other rotary positions gets the length that these reach."""
+    """Write rotary positions under the new key and the old ones. If the scaling changes, also write the length that it
+    reaches."""
     scaling, before = params["rotary_scaling"], read_rotary(config)["rotary_scaling"]
-    told: dict[str, object] | None = None
+    scaled: dict[str, object] | None = None
     if isinstance(scaling, Mapping):
-        told = {"rope_type": scaling["type"]} | {_SCALED[key]: scaling[key] for key in scaling if key != "type"}
+        scaled = {"rope_type": scaling["type"]} | {_SCALED[key]: scaling[key] for key in scaling if key != "type"}
     base = params["rotary_base"]
-    today = {"rope_theta": base, **(told or {"rope_type": "default"})}
-    config = {**config, "rope_theta": base, "rope_scaling": told, "rope_parameters": today}
-    return config if told is None or scaling == before else {**config, **_length(config, told, before)}
+    current = {"rope_theta": base, **(scaled or {"rope_type": "default"})}
+    config = {**config, "rope_theta": base, "rope_scaling": scaled, "rope_parameters": current}
+    return config if scaled is None or scaling == before else {**config, **_length(config, scaled, before)}
 
 
 def _length(config: Mapping[str, Any], scaling: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """Return the length that rotary positions reach which take the place of those of `before`: the factor times the
-    length of a model without them."""
+    """Return the length that the new rotary positions reach: the factor times the length of the model without
+    scaling."""
     plain = config.get("max_position_embeddings")
     if isinstance(before, Mapping) and plain is not None:
         plain = before.get("original_length", plain / before["factor"])
@@ -130,7 +131,7 @@ def _write_window(config: Mapping[str, Any], params: Mapping[str, object]) -> di
 
 
 def _read_late_window(config: Mapping[str, Any]) -> dict[str, object]:
-    """Of all layers from one on."""
+    """Read a window that all layers from one on have."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     layers, types = int(config["num_hidden_layers"]), config.get("layer_types")
     first = int(config.get("max_window_layers", 28))

@@ -1,4 +1,4 @@
-"""Of models of images: classes, sizes of images, and what stands in a config of timm."""
+"""Converters for image models: classes, sizes of images, and the keys of timm's configs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from declarative_train.components.converters import Converter, PublishedError
 
 
 def _read_labels(config: Mapping[str, Any]) -> dict[str, object]:
-    """A model without its head has none, whatever else the config says."""
+    """Read the number of classes; a model without its head has none, whatever else the config holds."""
     if not any(str(each).endswith("ForImageClassification") for each in config.get("architectures") or ("Any",)):
         return {"out_features": None}
     return {"out_features": len(config["id2label"]) if config.get("id2label") else config.get("num_labels", 2)}
 
 
 def _write_labels(config: Mapping[str, Any], params: Mapping[str, object]) -> dict[str, Any]:
-    """Names of classes stay where there are as many."""
+    """Write the number of classes. Names of classes stay if their number is the same."""
     count = params["out_features"]
     if not isinstance(count, int) or len(config.get("id2label") or ()) == count:
         return dict(config)
@@ -36,7 +36,7 @@ def _read_resnet(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_resnet(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Lists that name stages are left out where there are others."""
+    """Write the sizes of the stages. Lists that name stages are left out if the number of stages changes."""
     sizes = _resnet_sizes(params["width"], params["unit"], len(params["units"]))
     same = len(config.get("hidden_sizes", ())) == len(sizes)
     kept = {key: value for key, value in config.items() if same or key not in _OF_STAGES}
@@ -53,12 +53,13 @@ def _resnet_sizes(width: int, unit: str, stages: int) -> list[int]:
 def _require(config: Mapping[str, Any], usual: Mapping[str, object]) -> None:
     odd = next((key for key, value in usual.items() if config.get(key, value) != value), None)
     if odd is not None:
-        said = config[odd]
-        raise PublishedError(f"its `{odd}` is {str(said).lower() if isinstance(said, bool) else said}, not built here")
+        found = config[odd]
+        value = str(found).lower() if isinstance(found, bool) else found
+        raise PublishedError(f"its `{odd}` is {value}, not built here")
 
 
 def _positions(config: Mapping[str, Any], key: str) -> int:
-    """Of the patches, and of the class token. Raises PublishedError."""
+    """Return the number of positions: the patches and the class token. Raises PublishedError."""
     height, width = _pair(config[key])
     rows, columns = _pair(config["patch_size"])
     if rows != columns:
@@ -78,7 +79,7 @@ def read_image(config: Mapping[str, Any], key: str = "image_size") -> dict[str, 
 def write_image(
     config: Mapping[str, Any], params: Mapping[str, Any], key: str = "image_size", usual: int = 224
 ) -> dict[str, Any]:
-    """The size that it has stays where there are as many patches; else that of a square image."""
+    """Write the size of the image: the config's own if it has as many patches, else that of a square image."""
     config = {**config, "patch_size": params["patch_size"]}
     if params.get("positions") is None or _positions({key: usual, **config}, key) == params["positions"]:
         return config
@@ -108,7 +109,8 @@ _ARGUMENTS = {
 
 
 def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
-    """https://huggingface.co/docs/timm/hf_hub; an argument that changes what is computed is refused."""
+    """Read timm's config, https://huggingface.co/docs/timm/hf_hub; an argument that changes the computation is
+    refused."""
     odd = next((key for key in config.get("model_args") or {} if key not in _OF_TIMM | _ARGUMENTS), None)
     if odd is not None:
         raise PublishedError(f"its `model_args` have `{odd}`, which is not built here")
@@ -119,7 +121,8 @@ def _read_timm(config: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _write_timm(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the architecture says itself is no argument; `num_features` is what the head reads."""
+    """Write timm's config. Values that the architecture implies are not arguments; `num_features` is the input size of
+    the head."""
     count = params["out_features"] or 0
     old = dict(config.get("model_args") or {}) | ({"num_classes": count} if config.get("model_args") else {})
     args = {key: value for key, value in config.items() if key in _ARGUMENTS}

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from declarative_train.components.data import Dataset, Table
 from declarative_train.components.datasets.plugin_columns import ColumnKeys, Declared
-from declarative_train.components.plugin_components import Plugged
+from declarative_train.components.plugin_components import PluginComponent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _DECLARED: TypeAdapter[dict[str, Any]] = TypeAdapter(Declared)
 
 
-class PluginDataset(Plugged, Dataset):
+class PluginDataset(PluginComponent, Dataset):
     """`__getitem__` gives one row by its number, or `read` several; what comes out is held against the columns."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "columns"})

@@ -73,5 +73,5 @@ class Described(Protocol):
 
     def as_data(self) -> dict[str, object]: ...
     def settings(self) -> dict[str, Any]: ...
-    def made(self, *first: object) -> Any:
+    def make(self, *first: object) -> Any:
         """An object of the class. Raises whatever its code raises."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from declarative_train.components.data import Table
 from declarative_train.components.datasets.plugin_values import as_array, keys_of, same
-from declarative_train.components.plugin_components import line_in_plugin, seeded_object
-from declarative_train.components.plugin_layer import random_states, seeded
+from declarative_train.components.plugin_components import line_in_plugin, make_seeded
+from declarative_train.components.plugin_layer import read_random_states, seed_generators
 from declarative_train.files.errors import SourceError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class PluginTable(Table):
         self._dataset = dataset
         self._process, self._lock = os.getpid(), threading.Lock()
         with self._told("making it"):
-            self._made, draws = seeded_object(dataset)
+            self._made, draws = make_seeded(dataset)
         self._is_shared = not _holds_files(self._made)
         if draws and not self._is_shared:
             message = f"`{dataset.type}` draws random numbers and opens files when it is made"
@@ -95,7 +95,7 @@ class PluginTable(Table):
             self._process, self._lock = os.getpid(), threading.Lock()
             if not self._is_shared:
                 with self._told("making it"):
-                    self._made = self._dataset.made()
+                    self._made = self._dataset.make()
         with self._lock:
             yield
 
@@ -193,10 +193,10 @@ class PluginTable(Table):
         """The first and the last row are read twice."""
         rows = np.unique([0, self.num_rows - 1]) if self.num_rows else np.empty(0, np.int64)
         names = list(self.columns)
-        with seeded(0):
-            before = random_states()
+        with seed_generators(0):
+            before = read_random_states()
             first = self.read(names, rows)
-            draws = random_states() != before
+            draws = read_random_states() != before
             again = self.read(names, rows)
         if draws:
             message = f"`{self._dataset.type}` draws random numbers when a row is asked for"

@@ -13,7 +13,7 @@ from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Tally
 from declarative_train.components.datasets.plugin_columns import ColumnKeys
 from declarative_train.components.fields.columns import Columns, FieldOfColumns
-from declarative_train.components.plugin_components import Plugged, line_in_plugin, seeded_object
+from declarative_train.components.plugin_components import PluginComponent, line_in_plugin, make_seeded
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import FLOATING, DType, TensorSpec
 
@@ -24,7 +24,7 @@ Size = int | str
 """A number, or the name of the argument that has it."""
 
 
-class PluginField(Plugged, FieldOfColumns):
+class PluginField(PluginComponent, FieldOfColumns):
     """`decode` gives the tensor of one row, of the values of its columns; `decode_rows` those of several rows at once,
     of arrays (N, ...)."""
 
@@ -150,7 +150,7 @@ class PluginField(Plugged, FieldOfColumns):
 
     def _made(self) -> Any:
         if self._object is None:
-            self._object, _ = seeded_object(self)
+            self._object, _ = make_seeded(self)
         return self._object
 
 

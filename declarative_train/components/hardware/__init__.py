@@ -1,4 +1,4 @@
-"""The devices that a recipe can name by `layout.hardware`, and that a run can find under it."""
+"""Devices that a recipe can name by `layout.hardware`, and the device that a run finds."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ HARDWARE: dict[str, Hardware] = {each.name: each for each in sorted((*GPUS, CPU)
 
 
 def hardware_of_device(name: str) -> Hardware | None:
-    """By what torch calls a device; None when it is not in the table (a part of a GPU is not, either)."""
+    """Return the hardware with this torch device name; None if it is not in the table, as for a part of a GPU (MIG)."""
     return next((each for each in HARDWARE.values() if name in each.device_names), None)

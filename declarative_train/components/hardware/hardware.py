@@ -1,4 +1,4 @@
-"""A device in figures: what its vendor's data sheet promises, for estimates before a run and for its utilisation."""
+"""Figures of a device from its vendor's data sheet, for estimates before a run and for its utilisation."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ GIGA = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One device. None: there is no figure that would hold (`cpu`), or the device lacks it (bf16 on a V100).
+    """Figures of one device. None: no figure applies (`cpu`), or the device lacks the feature (bf16 on a V100).
 
-    memory_bytes   what the vendors call GB is 2**30 bytes
-    peak_flops     dense, without sparsity, per second and by the precision of a run: matrix products in fp32 without
-                   TF32, which torch leaves off (a convolution in fp32 may use it, and pass this peak), and with it
-                   (`matmul: tf32`); tf32, fp64, bf16 and fp16 on the tensor (matrix) cores where there are any,
-                   accumulated in fp32
+    memory_bytes   GB in data sheets are read as 2**30 bytes
+    peak_flops     dense, without sparsity, per second, by the precision of a run. fp32: matrix products without TF32,
+                   torch's default (a convolution in fp32 may use TF32, and exceed this peak); tf32: with it
+                   (`matmul: tf32`). tf32, fp64, bf16 and fp16 are those of the tensor (matrix) cores where there are
+                   any, accumulated in fp32
     memory_per_s   bytes between the device and its memory
     link_per_s     bytes from one device to the others of its node, one way: NVLink or Infinity Fabric where every
                    device has it, else PCIe
     network_per_s  bytes from one device to those of other nodes, one way: the node's network over its devices, as in
                    the vendor's own servers
-    device_names   what torch calls it
+    device_names   torch's names of the device
     """
 
     name: str
@@ -40,7 +40,7 @@ class Hardware:
     source: str
 
     def peak_of(self, precision: str) -> float | None:
-        """A device without TF32 computes as if it were not asked for."""
+        """Return the peak for a precision; that of fp32 for tf32 on a device without TF32, or None."""
         found = {str(name): peak for name, peak in self.peak_flops.items()}
         return found.get(precision, found.get("fp32") if precision == "tf32" else None)
 
@@ -59,8 +59,8 @@ def gpu(
     has_bf16: bool = True,
     has_tf32: bool | None = None,
 ) -> Hardware:
-    """A GPU in the units of its data sheet. `tflops_16`: in fp16, and in bf16 where it has that; half of it in TF32,
-    which NVIDIA's GPUs have with bf16."""
+    """Return a GPU from figures in the units of its data sheet. `tflops_16`: in fp16, and in bf16 if it has that; TF32,
+    which NVIDIA's GPUs have together with bf16, gets half of it."""
     tflops: dict[Precision, float] = {"fp64": tflops_64, "fp32": tflops_32, "bf16": tflops_16, "fp16": tflops_16}
     if has_bf16 if has_tf32 is None else has_tf32:
         tflops["tf32"] = tflops_16 / 2

@@ -1,4 +1,4 @@
-"""Ways a parameter can start: one file per family."""
+"""Start values of parameters: one file per family of rules."""
 
 from declarative_train.components.component import Init
 from declarative_train.components.registry import Registry

@@ -1,11 +1,11 @@
-"""Random start values by their place: element i of a parameter is a pure function of (seed, name, i).
+"""Random start values by index: element i of a parameter is a pure function of (seed, name, i).
 
-So who holds rows of a parameter draws these rows and no others, in any order and on any number of threads, and finds
-the values that the whole would have. The numbers come from `components/counter_rng.py` and are normal by Box and Muller
-(1958). They are float32 wherever they go, with 24 random bits each, as torch's are.
+A rank that holds some rows draws only these rows, in any order and on any number of threads, and gets the values of the
+whole parameter. The numbers come from `components/counter_rng.py` and are made normal by Box and Muller (1958). They
+are float32 for every dtype, with 24 random bits each, as torch's are.
 
-What is computed from them is computed in blocks that begin at the same element for everybody, with whole vectors: a
-logarithm of the last few of an array is another routine's in torch, and differs in the last bit.
+Every rank computes in blocks that begin at the same element, with whole vectors: torch computes a logarithm of the last
+few elements of an array by another routine, which differs in the last bit.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from declarative_train.components.counter_rng import key_of, mixed
+from declarative_train.components.counter_rng import key_of, mix
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-BLOCK = 1 << 14  # numbers; a pair of normal ones is half a block apart, so that another size means other start values
+BLOCK = 1 << 14  # elements; a pair of normal ones is half a block apart, so another size gives other start values
 _LANES = 64  # at least a vector of torch's or numpy's
 _BLOCKS_AT_ONCE = 64  # of one thread
 
 
 class Draws:
-    """Those of the rows from `first_row` on of a parameter of `shape`."""
+    """Random numbers for the rows from `first_row` on of a parameter of `shape`."""
 
     def __init__(self, seed: int, name: str, shape: Sequence[int], first_row: int = 0) -> None:
         self.seed, self.name = seed, name
@@ -35,7 +35,7 @@ class Draws:
         self._key = key_of(seed, name)
 
     def whole(self) -> torch.Tensor:
-        """Standard normal numbers for the whole parameter, whatever rows these are for: float32, on the CPU."""
+        """Return standard normal numbers for the whole parameter, whatever rows these are for: float32, on the CPU."""
         import torch
 
         values = torch.empty(self.shape, dtype=torch.float32, device="cpu")
@@ -43,14 +43,14 @@ class Draws:
         return values
 
     def uniform(self, tensor: torch.Tensor, low: float, high: float) -> None:
-        """In [low, high), into the rows."""
+        """Write numbers in [low, high) into the rows."""
         self._write(tensor, self._uniform, high - low, low)
 
     def normal(self, tensor: torch.Tensor, mean: float, std: float) -> None:
         self._write(tensor, self._normal, std, mean)
 
     def by_inverse(self, tensor: torch.Tensor, of_uniform: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """`of_uniform` of numbers in [0, 1), element by element."""
+        """Write `of_uniform` of numbers in [0, 1), element by element."""
         import torch
 
         def of_block(number: int, count: int) -> np.ndarray:
@@ -80,7 +80,8 @@ class Draws:
         factor: float = 1.0,
         shift: float = 0.0,
     ) -> None:
-        """`block(number, count)` makes at least the first `count` numbers of a block."""
+        """Fill `values` from element `first` on. `block(number, count)` makes at least the first `count` numbers of a
+        block."""
         import numpy as np
         import torch
 
@@ -113,7 +114,8 @@ class Draws:
         return _to_unit(words.view("<u4"))
 
     def _normal(self, number: int, count: int) -> np.ndarray:
-        """A pair for each word: the cosines fill the first half of a block, the sines the other one."""
+        """Return normal numbers, a pair for each word: the cosines fill the first half of a block, the sines the
+        second."""
         import numpy as np
 
         half = BLOCK // 2
@@ -132,16 +134,16 @@ class Draws:
         return found
 
     def _words(self, number: int, count: int, per_block: int) -> np.ndarray:
-        """64 random bits each, at least `count` of them, whole vectors."""
+        """Return at least `count` words of 64 random bits, in whole vectors."""
         import numpy as np
 
         count = min(per_block, -(-count // _LANES) * _LANES)
         start = number * per_block
-        return mixed(np.arange(start, start + count, dtype=np.uint64), self._key)
+        return mix(np.arange(start, start + count, dtype=np.uint64), self._key)
 
 
 def _to_unit(words: np.ndarray) -> np.ndarray:
-    """float32 in [0, 1), of the upper 24 bits of each."""
+    """Return float32 in [0, 1), from the upper 24 bits of each word."""
     import numpy as np
 
     found = (words >> np.uint32(8)).view(np.int32).astype(np.float32)  # signed: each processor has that conversion

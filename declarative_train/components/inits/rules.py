@@ -1,4 +1,4 @@
-"""Start values: one number everywhere, drawn at random, or at random by the size of what the parameter meets."""
+"""Rules of start values: constants, random numbers, and random numbers scaled by the shape of the parameter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Constant(Init):
-    """Every element starts at `value`."""
+    """Sets every element to `value`."""
 
     type: Literal["constant"] = "constant"
     value: float = Field(allow_inf_nan=False)
@@ -31,7 +31,7 @@ class Constant(Init):
 
 
 class Zeros(Init):
-    """Every element starts at 0."""
+    """Sets every element to 0."""
 
     type: Literal["zeros"] = "zeros"
 
@@ -43,7 +43,7 @@ class Zeros(Init):
 
 
 class Ones(Init):
-    """Every element starts at 1."""
+    """Sets every element to 1."""
 
     type: Literal["ones"] = "ones"
 
@@ -109,7 +109,7 @@ class Uniform(Init):
     """Largest value."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.low > self.high:
             raise ValueError(f"`low: {self.low:g}` is above `high: {self.high:g}`")
         return self
@@ -121,9 +121,12 @@ class Uniform(Init):
 Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"]
 
 
-class OfMatrices(Init, ABC):
+class MatrixInit(Init, ABC):
+    """Base class of rules that need a matrix."""
+
     def check(self, shape: tuple[int, ...]) -> Misfit | None:
-        """Rules that count inputs and outputs cannot start a bias or a scale."""
+        """Return why the rule cannot fill this shape: it counts inputs and outputs, which a bias or a scale does not
+        have."""
         if len(shape) >= 2:
             return None
         return Misfit(
@@ -133,7 +136,7 @@ class OfMatrices(Init, ABC):
         )
 
 
-class _Xavier(OfMatrices, ABC):
+class _Xavier(MatrixInit, ABC):
     gain: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     """Factor on the standard deviation."""
 
@@ -141,11 +144,11 @@ class _Xavier(OfMatrices, ABC):
         return self.gain * sqrt(2 / sum(_fans(shape)))
 
 
-class _Kaiming(OfMatrices, ABC):
+class _Kaiming(MatrixInit, ABC):
     mode: Literal["fan_in", "fan_out"] = "fan_in"
     """Keep the variance of the forward (`fan_in`) or of the backward pass (`fan_out`)."""
     nonlinearity: Nonlinearity = "leaky_relu"
-    """What follows the layer; decides the gain."""
+    """The function after the layer, which determines the gain."""
     a: float = Field(default=0.0, allow_inf_nan=False)
     """Negative slope, for `leaky_relu`."""
 
@@ -194,7 +197,7 @@ class KaimingNormal(_Kaiming):
         draws.normal(tensor, 0.0, self._std(draws.shape))
 
 
-class Orthogonal(OfMatrices):
+class Orthogonal(MatrixInit):
     """A random (semi-)orthogonal matrix; a weight of more dimensions is one matrix (first dimension, all others).
 
     Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural networks, 2013.
@@ -222,6 +225,6 @@ class Orthogonal(OfMatrices):
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Values that flow into and out of one unit of a weight (out, in, *kernel)."""
+    """Return the numbers of values that flow into and out of one unit of a weight (out, in, *kernel)."""
     kernel = prod(shape[2:])
     return shape[1] * kernel, shape[0] * kernel

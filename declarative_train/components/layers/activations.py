@@ -11,9 +11,9 @@ from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
+    FunctionLayer,
     Inputs,
-    OfFields,
-    OfFunction,
     dtype_of,
     needs_along,
     needs_dimensions,
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Activation(OfFields, ABC):
-    """Without parameters."""
+class Activation(FieldsLayer, ABC):
+    """Base class of activations without parameters."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_float(self, inputs)
 
 
-class Relu(OfFunction, Activation):
+class Relu(FunctionLayer, Activation):
     """max(x, 0)."""
 
     type: Literal["relu"] = "relu"
@@ -43,7 +43,7 @@ class Relu(OfFunction, Activation):
         return None
 
 
-class LeakyRelu(OfFunction, Activation):
+class LeakyRelu(FunctionLayer, Activation):
     """x where positive, negative_slope * x elsewhere."""
 
     type: Literal["leaky_relu"] = "leaky_relu"
@@ -51,7 +51,7 @@ class LeakyRelu(OfFunction, Activation):
     """Slope below 0."""
 
 
-class Gelu(OfFunction, Activation):
+class Gelu(FunctionLayer, Activation):
     """x times the normal distribution function of x."""
 
     type: Literal["gelu"] = "gelu"
@@ -59,22 +59,22 @@ class Gelu(OfFunction, Activation):
     """`none` is exact; `tanh` is the faster formula that GPT-2 used."""
 
 
-class Silu(OfFunction, Activation):
+class Silu(FunctionLayer, Activation):
     """x * sigmoid(x), also called swish."""
 
     type: Literal["silu"] = "silu"
 
 
-class Sigmoid(OfFunction, Activation):
+class Sigmoid(FunctionLayer, Activation):
     """1 / (1 + exp(-x))."""
 
     type: Literal["sigmoid"] = "sigmoid"
 
     def check(self, inputs: Inputs) -> Misfit | None:
-        return None  # whole numbers and bools become floating-point numbers, as torch has it
+        return None  # whole numbers and bools become floating-point numbers, as in torch
 
 
-class Tanh(OfFunction, Activation):
+class Tanh(FunctionLayer, Activation):
     """Hyperbolic tangent."""
 
     type: Literal["tanh"] = "tanh"
@@ -90,7 +90,7 @@ class Relu6(Activation):
     type: Literal["relu6"] = "relu6"
 
 
-class Elu(OfFunction, Activation):
+class Elu(FunctionLayer, Activation):
     """x where positive, alpha * (exp(x) - 1) elsewhere."""
 
     type: Literal["elu"] = "elu"
@@ -108,19 +108,19 @@ class Celu(Activation):
 
 
 class Selu(Activation):
-    """A scaled `elu` that keeps mean 0 and variance 1 (use `alpha_dropout` beside it)."""
+    """A scaled `elu` that keeps mean 0 and variance 1 (use `alpha_dropout` with it)."""
 
     module: ClassVar[str] = "nn.SELU"
     type: Literal["selu"] = "selu"
 
 
-class Mish(OfFunction, Activation):
+class Mish(FunctionLayer, Activation):
     """x * tanh(softplus(x))."""
 
     type: Literal["mish"] = "mish"
 
 
-class Softplus(OfFunction, Activation):
+class Softplus(FunctionLayer, Activation):
     """log(1 + exp(beta * x)) / beta, a smooth relu."""
 
     type: Literal["softplus"] = "softplus"
@@ -128,7 +128,7 @@ class Softplus(OfFunction, Activation):
     """How sharp the bend is."""
 
 
-class LogSigmoid(OfFunction, Activation):
+class LogSigmoid(FunctionLayer, Activation):
     """log(sigmoid(x)), computed safely."""
 
     type: Literal["log_sigmoid"] = "log_sigmoid"
@@ -178,8 +178,8 @@ class Softsign(Activation):
     type: Literal["softsign"] = "softsign"
 
 
-class Along(Activation, ABC):
-    """Probabilities along a dimension."""
+class AlongDimension(Activation, ABC):
+    """Base class of probabilities along a dimension."""
 
     dim: int = default("softmax", "dim")
     """The dimension that sums to 1, in torch's numbers (the batch is 0)."""
@@ -188,13 +188,13 @@ class Along(Activation, ABC):
         return super().check(inputs) or needs_along(self, self.dim, inputs)
 
 
-class Softmax(OfFunction, Along):
+class Softmax(FunctionLayer, AlongDimension):
     """exp(x), scaled to sum to 1 along a dimension. Losses on logits do not want it."""
 
     type: Literal["softmax"] = "softmax"
 
 
-class LogSoftmax(OfFunction, Along):
+class LogSoftmax(FunctionLayer, AlongDimension):
     """log(softmax(x)), computed safely; what `nll` takes."""
 
     type: Literal["log_softmax"] = "log_softmax"

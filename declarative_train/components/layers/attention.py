@@ -1,4 +1,4 @@
-"""Attention within a sequence (self_attention) and from one to another (cross_attention)."""
+"""Attention within a sequence (self_attention) and from one sequence to another (cross_attention)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from declarative_train.components.layers.modules.attention import Angles, Heads
 
-_STARTS = {  # torch's nn.MultiheadAttention starts so
+_STARTS = {  # as in torch's nn.MultiheadAttention
     "query_norm.weight": "ones",
     "key_norm.weight": "ones",
     **{f"{name}.weight": "xavier_uniform" for name in ("qkv", "query", "key", "value", "key_value")},
@@ -36,29 +36,30 @@ _STARTS = {  # torch's nn.MultiheadAttention starts so
 
 
 class RotaryScaling(BaseModel):
-    """How the angles of a model are stretched to sequences longer than those it was trained on."""
+    """Scaling of the angles for sequences longer than those that the model was trained on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     type: Literal["linear", "llama3", "yarn"]
-    """`linear` slows all pairs alike; `llama3` and `yarn` the slow ones, with a ramp to the fast ones."""
+    """`linear` slows all pairs down alike; `llama3` and `yarn` only the slow ones, with a ramp to the fast ones."""
     factor: float = Field(ge=1, allow_inf_nan=False)
-    """How much longer the sequences are."""
+    """Ratio of the new length to the original one."""
     original_length: int | None = Field(default=None, ge=1)
     """The length that the model was trained on: for `llama3` and `yarn`."""
     low_freq_factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """`llama3`: pairs that turn less than so many times within the original length are slowed by the whole factor."""
+    """`llama3`: pairs that turn fewer times than this within the original length are slowed down by the whole
+    factor."""
     high_freq_factor: float = Field(default=4.0, gt=0, allow_inf_nan=False)
-    """`llama3`: pairs that turn more than so many times are left as they are."""
+    """`llama3`: pairs that turn more times than this are not changed."""
     beta_fast: float = Field(default=32.0, gt=0, allow_inf_nan=False)
-    """`yarn`: pairs that turn more than so many times within the original length are left as they are."""
+    """`yarn`: pairs that turn more times than this within the original length are not changed."""
     beta_slow: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """`yarn`: pairs that turn less than so many times are slowed by the whole factor."""
+    """`yarn`: pairs that turn fewer times than this are slowed down by the whole factor."""
     attention_factor: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """`yarn`: queries and keys are multiplied by it; by default 0.1 ln(factor) + 1."""
 
     def problem(self) -> str | None:
-        """A key that this type does not read, or one that it needs."""
+        """Return what is wrong: a key that this type does not read, or one that it needs; or None."""
         read = _READ_BY[self.type]
         defaults = {key: field.default for key, field in type(self).model_fields.items()}
         others = (key for key in defaults if key not in (*read, "type", "factor"))
@@ -87,19 +88,19 @@ class Rotary(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
-    """The larger, the slower the slowest pair turns; longer contexts want a larger one."""
+    """The larger it is, the slower the slowest pair turns; longer contexts need a larger one."""
     scaling: RotaryScaling | None = None
-    """Angles of a model that was trained on shorter sequences, `{type: llama3, factor: 8, original_length: 8192}`."""
+    """Scaling for a model that was trained on shorter sequences, `{type: llama3, factor: 8, original_length: 8192}`."""
 
 
 class SelfAttention(Layer):
-    """Multi-head attention of a sequence to itself: (B, ..., T, D) to (B, ..., T, D), each sequence by itself.
+    """Multi-head attention of a sequence to itself: (B, ..., T, D) to (B, ..., T, D), each sequence separately.
 
-    `mask` is true where a position may be seen: (B, ..., T), or (B, ..., T, T) for each pair (query, key), with 1 for a
-    dimension before these that shares it. Where `segments` (B, ..., T), whole numbers, is given, those of one number
-    see each other only: several texts in one sequence. `positions` (B, ..., T) are the places that `rotary` turns by;
-    left out: from 0 on. Parameters `qkv.*` (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et al., Attention is
-    all you need, 2017.
+    `mask` is true where a position may be seen: (B, ..., T), or (B, ..., T, T) for each pair (query, key); a dimension
+    of size 1 before these is repeated. `segments` (B, ..., T), whole numbers, puts several texts into one sequence:
+    positions see only those with the same number. `positions` (B, ..., T) are the positions for `rotary`; left out:
+    from 0 on. Parameters `qkv.*` (or `query.*`, `key.*`, `value.*`) and `out.*`. Vaswani et al., Attention is all you
+    need, 2017.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (
@@ -117,7 +118,7 @@ class SelfAttention(Layer):
     head_width: int | None = Field(default=None, ge=1)
     """Width of a head; by default the width of the input divided by `heads`."""
     causal: bool = False
-    """A position sees itself and those before it only."""
+    """A position sees only itself and those before it."""
     rotary: Rotary | None = None
     """Rotary positions in queries and keys, `{base: 10000}`; by default none."""
     qk_norm: bool = False
@@ -125,23 +126,24 @@ class SelfAttention(Layer):
     qk_norm_eps: float = Field(default=1e-6, gt=0, allow_inf_nan=False)
     """Added to that mean square."""
     qk_norm_zero_centered: bool = False
-    """That scale is 1 + the parameter, which starts at 0."""
+    """The learned scale is 1 + the parameter, which starts at 0."""
     scale: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """What the products of queries and keys are multiplied by; by default 1 / sqrt(head width)."""
+    """Factor on the products of queries and keys; by default 1 / sqrt(head width)."""
     softcap: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Products of queries and keys are kept below this size, softcap * tanh(product / softcap), as in Gemma 2. No fused
-    kernel does that: the weights of all pairs are held, T * T for each head."""
+    """Limit of the products of queries and keys: softcap * tanh(product / softcap), as in Gemma 2. No fused kernel
+    supports it, so the weights of all pairs are held in memory, T * T for each head."""
     window: int | None = Field(default=None, ge=1)
-    """With `causal`: how many positions one sees at most, itself and those just before it; by default all."""
+    """With `causal`: the number of positions that a position sees at most, itself and those just before it; by default
+    all."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of an attention weight to be left out in training."""
     bias: bool = True
     """Biases in all projections."""
     out_bias: bool | None = None
-    """A bias in the projection `out`; by default as `bias` says."""
+    """A bias in the projection `out`; by default that of `bias`."""
     fused: bool = True
-    """One matrix `qkv` for the three projections, which is faster; false: `query`, `key` and `value` apart, as most
-    published weights have them."""
+    """One matrix `qkv` for the three projections, which is faster; false: `query`, `key` and `value` separately, as in
+    most published weights."""
 
     @property
     def is_random(self) -> bool:
@@ -176,11 +178,12 @@ class SelfAttention(Layer):
 
 
 class CrossAttention(Layer):
-    """Multi-head attention of a sequence to another: `query` (B, ..., T, D) and `context` (B, ..., S, E) to
-    (B, ..., T, D), each query to the context at its place.
+    """Multi-head attention of a sequence to another: `query` (B, ..., T, D) and `context` (B, ..., S, E) to (B, ..., T,
+    D), each query sequence to the context sequence at the same index.
 
-    `mask` is true where a position of the context may be seen: (B, ..., S), or (B, ..., T, S) for each pair, with 1 for
-    a dimension before these that shares it. Parameters `query.*`, `key_value.*` (or `key.*`, `value.*`) and `out.*`.
+    `mask` is true where a position of the context may be seen: (B, ..., S), or (B, ..., T, S) for each pair; a
+    dimension of size 1 before these is repeated. Parameters `query.*`, `key_value.*` (or `key.*`, `value.*`) and
+    `out.*`.
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("query"), Port("context"), Port("mask", optional=True))
@@ -199,7 +202,8 @@ class CrossAttention(Layer):
     bias: bool = True
     """Biases in all projections."""
     fused: bool = True
-    """One matrix `key_value` for both projections of the context, which is faster; false: `key` and `value` apart."""
+    """One matrix `key_value` for both projections of the context, which is faster; false: `key` and `value`
+    separately."""
 
     @property
     def is_random(self) -> bool:
@@ -318,8 +322,8 @@ def _start_of(parameter: str) -> Init | None:
 
 
 def _products(use: Use, query: str, context: str) -> Iterable[Product]:
-    """Projections of T queries and S keys; then queries with keys, and weights with values. In full also where it is
-    causal, as torch counts."""
+    """Yield the products of the projections of T queries and S keys, then of queries with keys, and of weights with
+    values. A causal mask does not reduce them, as in torch's counter."""
     (*leading, T, _), S = use.inputs[query].shape, use.inputs[context].shape[-2]
     sequences = prod(leading)
     for each in use.matrices:

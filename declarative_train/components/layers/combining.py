@@ -1,4 +1,4 @@
-"""Several edges become one: add, multiply, concat, stack."""
+"""Layers that combine several edges: add, multiply, concat, stack."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import ClassVar, Literal
 from declarative_train.components.component import Layer, Misfit, Port
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
+    FunctionLayer,
     Inputs,
-    OfFields,
-    OfFunction,
-    called,
+    name_port,
     needs_dimensions,
     resolve_dim,
 )
 
 
-class Combining(OfFields, ABC):
-    """Any number of inputs."""
+class Combining(FieldsLayer, ABC):
+    """Base class of layers with any number of inputs."""
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x", variadic=True),)
 
 
 class Add(Combining):
-    """The sum of all inputs, element by element. A dimension of size 1 is repeated."""
+    """Adds all inputs, element by element. A dimension of size 1 is repeated."""
 
     module: ClassVar[str] = "shapes.Add"
     operation: ClassVar[str] = "+"
@@ -35,7 +35,7 @@ class Add(Combining):
 
 
 class Multiply(Combining):
-    """The product of all inputs, element by element. A dimension of size 1 is repeated."""
+    """Multiplies all inputs, element by element. A dimension of size 1 is repeated."""
 
     module: ClassVar[str] = "shapes.Multiply"
     operation: ClassVar[str] = "*"
@@ -45,8 +45,9 @@ class Multiply(Combining):
         return _elementwise_misfit(self, inputs)
 
 
-class Concat(OfFunction, Combining):
-    """The inputs one after the other along a dimension they may differ in; of several dtypes they become the widest."""
+class Concat(FunctionLayer, Combining):
+    """Joins the inputs along a dimension, in which their sizes may differ; inputs of several dtypes become the
+    widest."""
 
     type: Literal["concat"] = "concat"
     dim: int = default("concat", "dim")
@@ -64,44 +65,50 @@ class Concat(OfFunction, Combining):
             if len(one) != len(two) or one[: dim - 1] + one[dim:] != two[: dim - 1] + two[dim:]:
                 return Misfit(
                     f"`concat` joins inputs that agree but for dimension {self.dim}, "
-                    f"{called(port)} is {first} and {called(other)} is {spec}",
+                    f"{name_port(port)} is {first} and {name_port(other)} is {spec}",
                     port=other,
                 )
         return None
 
 
-class Stack(OfFunction, Combining):
-    """The inputs, all of one shape, side by side along a new dimension."""
+class Stack(FunctionLayer, Combining):
+    """Puts the inputs, all of one shape, next to each other along a new dimension."""
 
     type: Literal["stack"] = "stack"
     dim: int = default("stack", "dim")
-    """Where the new dimension stands in the result, in torch's numbers (the batch is 0)."""
+    """Position of the new dimension in the result, in torch's numbers (the batch is 0)."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         port, first = next(iter(inputs.items()))
         for other, spec in inputs.items():
             if spec.shape != first.shape:
-                message = f"`stack` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}"
+                message = (
+                    f"`stack` takes inputs of one shape, {name_port(port)} is {first} and {name_port(other)} is {spec}"
+                )
                 return Misfit(message, port=other, help="`concat` joins inputs that differ in one dimension")
         dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 2)
         return dim if isinstance(dim, Misfit) else None
 
 
 def _elementwise_misfit(layer: Layer, inputs: Inputs) -> Misfit | None:
-    """Same number of dimensions, each equal or 1: torch would align (B, 4) with the end of (B, 3, 4), batch and all."""
+    """Check that the inputs have the same number of dimensions, each equal or 1: torch would align (B, 4) with the end
+    of (B, 3, 4), batch and all."""
     port, first = next(iter(inputs.items()))
     common = list(first.shape)
     for other, spec in inputs.items():
         if spec.dtype == "bool":
             return Misfit(
-                f"`{layer.type}` takes numbers, {called(other)} is bool", port=other, help="write it as an expression"
+                f"`{layer.type}` takes numbers, {name_port(other)} is bool",
+                port=other,
+                help="write it as an expression",
             )
         fits = len(spec.shape) == len(common) and all(
             1 in pair or pair[0] == pair[1] for pair in zip(common, spec.shape, strict=True)
         )
         if not fits:
             return Misfit(
-                f"`{layer.type}` takes inputs of one shape, {called(port)} is {first} and {called(other)} is {spec}",
+                f"`{layer.type}` takes inputs of one shape, {name_port(port)} is {first} "
+                f"and {name_port(other)} is {spec}",
                 port=other,
                 help="only a dimension of size 1 is repeated" if len(spec.shape) == len(common) else None,
             )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Convolution(Spatial, ABC):
-    """What the three have in common. Parameters `weight` (out, in / groups, *kernel) and `bias` (out,)."""
+    """Base class of convolutions. Parameters `weight` (out, in / groups, *kernel) and `bias` (out,)."""
 
     out_channels: int = Field(ge=1)
     """Channels of the output; those of the input come from the edge."""
@@ -34,12 +34,12 @@ class Convolution(Spatial, ABC):
     dilation: Sizes = 1
     """Distance of the kernel's elements."""
     groups: int = Field(default=1, ge=1)
-    """Channels are split into this many groups that do not see each other; the number of input channels makes the
-    convolution depthwise."""
+    """Number of groups of channels that are convolved separately; the number of input channels makes the convolution
+    depthwise."""
     bias: bool = True
     """Add a learned number per output channel."""
     padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros"
-    """What the padding holds."""
+    """The values of the padding."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         x, n = inputs["x"], self.num_dims
@@ -49,11 +49,11 @@ class Convolution(Spatial, ABC):
             or sizes_misfit(self, n, {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
             or groups_misfit(self.groups, x.shape[0], self.out_channels)
             or self._padding_misfit(inputs)
-            or kernel_misfit(x, per_dim(self.kernel_size, n), per_dim(self.dilation, n), self._padded())
+            or kernel_misfit(x, per_dim(self.kernel_size, n), per_dim(self.dilation, n), self._growth())
         )
 
-    def _padded(self) -> tuple[int, ...]:
-        """What each spatial dimension grows by, both sides together."""
+    def _growth(self) -> tuple[int, ...]:
+        """Return how much each spatial dimension grows, both sides together."""
         n = self.num_dims
         if self.padding == "same":
             return tuple(
@@ -65,7 +65,7 @@ class Convolution(Spatial, ABC):
         x = inputs["x"]
         if self.padding == "same" and max(per_dim(self.stride, self.num_dims)) > 1:
             return Misfit("`padding: same` keeps the size, a stride above 1 does not", field="padding")
-        for size, padded in zip(x.shape[1:], self._padded(), strict=True):
+        for size, padded in zip(x.shape[1:], self._growth(), strict=True):
             side = (padded + 1) // 2
             most = {"reflect": size - 1, "circular": size}.get(self.padding_mode, side)
             if side > most:
@@ -123,7 +123,7 @@ class Conv3d(Convolution):
 
 
 def groups_misfit(groups: int, in_channels: int, out_channels: int) -> Misfit | None:
-    """Both numbers of channels must divide into the groups."""
+    """Check that the groups divide both numbers of channels."""
     for channels, which in ((in_channels, "input"), (out_channels, "output")):
         if channels % groups:
             return Misfit(
@@ -133,22 +133,23 @@ def groups_misfit(groups: int, in_channels: int, out_channels: int) -> Misfit | 
 
 
 class TransposedConvolution(Spatial, ABC):
-    """What the three have in common. Parameters `weight` (in, out / groups, *kernel) and `bias` (out,)."""
+    """Base class of transposed convolutions. Parameters `weight` (in, out / groups, *kernel) and `bias` (out,)."""
 
     out_channels: int = Field(ge=1)
     """Channels of the output; those of the input come from the edge."""
     kernel_size: Sizes
     """Size of the kernel: one number, or one per spatial dimension."""
     stride: Sizes = 1
-    """How far apart the kernel is laid down: the factor of enlargement."""
+    """Distance between the positions of the kernel in the result: the factor of enlargement."""
     padding: Sizes = 0
-    """Taken off both sides of the result."""
+    """Removed from both sides of the result."""
     output_padding: Sizes = 0
-    """Added to one side of the result, to choose among the sizes that a stride makes equal; smaller than the stride."""
+    """Added to one side of the result: inputs of several sizes give the same size for a stride, and this selects one.
+    It is smaller than the stride or the dilation."""
     dilation: Sizes = 1
     """Distance of the kernel's elements."""
     groups: int = Field(default=1, ge=1)
-    """Channels are split into this many groups that do not see each other."""
+    """Number of groups of channels that are convolved separately."""
     bias: bool = True
     """Add a learned number per output channel."""
 
@@ -196,7 +197,7 @@ class TransposedConvolution(Spatial, ABC):
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":
             return linear_weight()
-        if parameter == "bias":  # torch takes the weight's second dimension for the fan, as in a convolution
+        if parameter == "bias":  # torch computes the fan from the weight's second dimension, as in a convolution
             return linear_bias(self.out_channels // self.groups * prod(per_dim(self.kernel_size, self.num_dims)))
         return super().init_of(parameter, inputs)
 

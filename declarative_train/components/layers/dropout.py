@@ -1,4 +1,4 @@
-"""Layers that leave something out at random in training, and are the identity in evaluation."""
+"""Layers that drop values at random in training, and are the identity in evaluation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import Misfit
-from declarative_train.components.layers.shape_checks import Inputs, OfFields, needs_float, needs_shape
+from declarative_train.components.layers.shape_checks import FieldsLayer, Inputs, needs_float, needs_shape
 from declarative_train.components.layers.sizes import SHAPES
 
 
-class Dropping(OfFields, ABC):
-    """What they have in common. `num_dims`: spatial dimensions that the input must have."""
+class Dropping(FieldsLayer, ABC):
+    """Base class of dropout layers. `num_dims`: spatial dimensions that the input must have."""
 
     num_dims: ClassVar[int] = 0
 
@@ -34,7 +34,7 @@ class Dropout(Dropping):
     module: ClassVar[str] = "nn.Dropout"
     type: Literal["dropout"] = "dropout"
     p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of an element to be left out."""
+    """Probability that an element is dropped."""
 
 
 class AlphaDropout(Dropping):
@@ -43,7 +43,7 @@ class AlphaDropout(Dropping):
     module: ClassVar[str] = "nn.AlphaDropout"
     type: Literal["alpha_dropout"] = "alpha_dropout"
     p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of an element to be left out."""
+    """Probability that an element is dropped."""
 
 
 class Dropout1d(Dropping):
@@ -53,7 +53,7 @@ class Dropout1d(Dropping):
     num_dims: ClassVar[int] = 1
     type: Literal["dropout1d"] = "dropout1d"
     p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of a channel to be left out."""
+    """Probability that a channel is dropped."""
 
 
 class Dropout2d(Dropping):
@@ -63,7 +63,7 @@ class Dropout2d(Dropping):
     num_dims: ClassVar[int] = 2
     type: Literal["dropout2d"] = "dropout2d"
     p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of a channel to be left out."""
+    """Probability that a channel is dropped."""
 
 
 class Dropout3d(Dropping):
@@ -73,11 +73,11 @@ class Dropout3d(Dropping):
     num_dims: ClassVar[int] = 3
     type: Literal["dropout3d"] = "dropout3d"
     p: float = Field(default=0.5, ge=0, lt=1)
-    """Probability of a channel to be left out."""
+    """Probability that a channel is dropped."""
 
 
 class DropPath(Dropping):
-    """Stochastic depth: sets a sample's whole branch to zero with probability `p`. Stands before a residual sum.
+    """Stochastic depth: sets a sample's whole branch to zero with probability `p`. Put it before a residual sum.
 
     Huang et al., Deep networks with stochastic depth, 2016.
     """
@@ -85,4 +85,4 @@ class DropPath(Dropping):
     module: ClassVar[str] = "shapes.DropPath"
     type: Literal["drop_path"] = "drop_path"
     p: float = Field(default=0.1, ge=0, lt=1)
-    """Probability of a sample to skip the branch."""
+    """Probability that a sample skips the branch."""

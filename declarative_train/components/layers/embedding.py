@@ -1,4 +1,4 @@
-"""Learned vectors for whole numbers: embedding, embeddings, embedding_bag; and one_hot, its fixed sister."""
+"""Learned vectors for whole numbers (embedding, embeddings, embedding_bag) and their fixed counterpart one_hot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import (
+    FunctionLayer,
     Inputs,
-    OfFunction,
     needs_dimensions,
     needs_integer,
     needs_shape,
@@ -49,7 +49,7 @@ class Embedding(Layer):
 
         return Module(self.num_embeddings or _rows_of(inputs["x"]), self.embedding_dim, self.padding_idx)
 
-    def sized(self, inputs: Inputs) -> Self:
+    def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_of(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
@@ -59,15 +59,15 @@ class Embedding(Layer):
 
 
 class Embeddings(Layer):
-    """A table of learned vectors for each column, side by side: (B, ..., K) integers to (B, ..., D1 + ... + DK).
+    """Tables of learned vectors, one for each column, joined: (B, ..., K) integers to (B, ..., D1 + ... + DK).
 
     Parameters `tables.0` .. `tables.K-1`.
     """
 
     type: Literal["embeddings"] = "embeddings"
     num_embeddings: tuple[int, ...] | None = None
-    """Rows of each table, one number per column; by default the range of its column, where that is known by itself,
-    else of the whole input."""
+    """Rows of each table, one number per column; by default the range of its column, if that is known separately, else
+    of the whole input."""
     embedding_dim: int | tuple[int, ...]
     """Width of a vector: one number for all columns, or one per column."""
 
@@ -104,7 +104,7 @@ class Embeddings(Layer):
         widths = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,) * columns
         return Module(rows, widths)
 
-    def sized(self, inputs: Inputs) -> Self:
+    def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_by_column(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
@@ -143,7 +143,7 @@ class EmbeddingBag(Layer):
         rows = self.num_embeddings or _rows_of(inputs["x"])
         return Module(rows, self.embedding_dim, self.mode, self.padding_idx)
 
-    def sized(self, inputs: Inputs) -> Self:
+    def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_of(inputs["x"])})
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
@@ -152,25 +152,26 @@ class EmbeddingBag(Layer):
         return super().init_of(parameter, inputs)
 
 
-class OneHot(OfFunction):
-    """1 at the place of the number, 0 elsewhere: (B, ...) integers to (B, ..., N) floating-point numbers."""
+class OneHot(FunctionLayer):
+    """One-hot code: 1 at the index given by the number, 0 elsewhere: (B, ...) integers to (B, ..., N) floating-point
+    numbers."""
 
     type: Literal["one_hot"] = "one_hot"
     num_classes: int | None = Field(default=default("one_hot", "num_classes"), ge=1)
-    """Number of places; by default the range of the input. A number outside it gives zeros only."""
+    """Size of the last dimension; by default the range of the input. A number outside it gives zeros only."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_integer(self, inputs) or _rows_misfit(self, self.num_classes, inputs["x"], "num_classes")
 
     def build(self, inputs: Inputs) -> nn.Module:
-        return super(OneHot, self.sized(inputs)).build(inputs)
+        return super(OneHot, self.with_sizes(inputs)).build(inputs)
 
-    def sized(self, inputs: Inputs) -> Self:
+    def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_classes": self.num_classes or _rows_of(inputs["x"])})
 
 
 def _rows_misfit(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> Misfit | None:
-    """The table must hold every number that the input is known to have."""
+    """Check that the table has a row for every number in the known range of the input."""
     if rows is None and x.interval is None:
         hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
         return Misfit(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)
@@ -185,12 +186,13 @@ def _rows_misfit(layer: Layer, rows: int | None, x: TensorSpec, field: str = "nu
 
 
 def _rows_of(x: TensorSpec) -> int:
-    """What all values of the input need. A value below 0 was said, or does not occur."""
+    """Return the rows that all values of the input need. Values below 0 do not count: they were reported, or do not
+    occur."""
     return max(_rows_by_column(x))
 
 
 def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
-    """What each column of the last dimension needs."""
+    """Return the rows that each column of the last dimension needs."""
     columns = x.intervals or ((0, 0),)
     wide = columns if not x.shape or len(columns) == x.shape[-1] else columns * x.shape[-1]
     return tuple(max(int(high), 0) + 1 for _, high in wide)

@@ -1,4 +1,4 @@
-"""Images made larger, or cut into patches: upsample, pixel_shuffle, pixel_unshuffle, patch_embedding."""
+"""Layers that enlarge images or cut them into patches: upsample, pixel_shuffle, pixel_unshuffle, patch_embedding."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit
 from declarative_train.components.layers.default_inits import linear_bias, linear_weight
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
     Inputs,
-    OfFields,
     dtype_of,
     needs_float,
     needs_parameter_dtype,
@@ -25,7 +25,7 @@ from declarative_train.core.amounts import counted
 if TYPE_CHECKING:
     from torch import nn
 
-_DIMS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # interpolations that know one number of dimensions
+_DIMS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # interpolations for one number of dimensions only
 
 
 class Upsample(Layer):
@@ -37,8 +37,8 @@ class Upsample(Layer):
     size: Sizes | None = None
     """Size of the result, instead of a factor."""
     mode: Literal["nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"] = "nearest"
-    """How values are found: `linear` for one spatial dimension, `bilinear` and `bicubic` for two, `trilinear` for
-    three, the others for any."""
+    """The interpolation: `linear` for one spatial dimension, `bilinear` and `bicubic` for two, `trilinear` for three,
+    the others for any."""
     align_corners: bool = False
     """For the four linear and cubic modes: corner elements keep their values."""
 
@@ -91,7 +91,7 @@ class Upsample(Layer):
         )
 
 
-class PixelShuffle(OfFields):
+class PixelShuffle(FieldsLayer):
     """Channels become space: (B, C * r * r, H, W) to (B, C, H * r, W * r).
 
     Shi et al., Real-time single image and video super-resolution, 2016.
@@ -106,12 +106,14 @@ class PixelShuffle(OfFields):
         if misfit := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
             return misfit
         if inputs["x"].shape[0] % self.factor**2:
-            message = f"{counted(inputs['x'].shape[0], 'channel')}: no multiple of {self.factor} x {self.factor}"
+            message = (
+                f"{counted(inputs['x'].shape[0], 'channel')}, which is not a multiple of {self.factor} x {self.factor}"
+            )
             return Misfit(message, field="factor")
         return None
 
 
-class PixelUnshuffle(OfFields):
+class PixelUnshuffle(FieldsLayer):
     """Space becomes channels: (B, C, H * r, W * r) to (B, C * r * r, H, W)."""
 
     module: ClassVar[str] = "nn.PixelUnshuffle"

@@ -1,4 +1,4 @@
-"""Affine maps: of one input, and of the products of two."""
+"""Affine maps of one input (linear) and bilinear forms of two (bilinear)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ class Bilinear(Layer):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """The first input with the weight (out, in1, in2), then the second with what that gives."""
+        """Yield the product of the first input with the weight (out, in1, in2), then of the second input with the
+        result."""
         rows = use.output.num_elements // self.out_features
         first, second = use.graded["x"], use.graded["y"]
         for each in use.matrices:

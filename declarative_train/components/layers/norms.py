@@ -1,4 +1,5 @@
-"""Normalisation: of a sample over its last dimensions or over channels, of a batch over as many samples as is said."""
+"""Normalisation of each sample over its last dimensions or over channels, and of a batch over a given number of
+samples."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class RmsNorm(Layer):
     affine: bool = True
     """Learn a scale."""
     zero_centered: bool = False
-    """The scale is 1 + `weight`, which starts at 0: weight decay draws it to 1. As Gemma has it."""
+    """The scale is 1 + `weight`, which starts at 0: weight decay pulls the scale to 1. As in Gemma."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_trailing(self, inputs, self.num_dims)
@@ -165,8 +166,8 @@ class BatchNorm(Layer):
 
     type: Literal["batch_norm"] = "batch_norm"
     over: Over = "microbatch"
-    """`N samples`: the statistics of N consecutive samples of the global batch, the same on any number of GPUs.
-    `microbatch`: of whatever one GPU has at a time, so that gradients depend on the layout."""
+    """`N samples`: statistics over N consecutive samples of the global batch, the same on any number of GPUs.
+    `microbatch`: over the samples that one GPU has at a time, so that gradients depend on the layout."""
     eps: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
     """Added to the variance."""
     momentum: float = Field(default=0.1, ge=0, le=1)

@@ -1,4 +1,4 @@
-"""A tensor of one's own."""
+"""A learned tensor as a node."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def _read(value: Any) -> Any:
-    """What a plan holds of an init, as the object."""
+    """Return the init that a plan holds as data."""
     return INITS.read(value) if isinstance(value, dict) else value
 
 
 class Parameter(Layer):
     """A learned tensor, the same for every sample: (B, *shape), for queries, temperatures, mask tokens, codebooks.
 
-    It has no input: of the wire that it is given it takes the number of samples alone. Parameter `weight` (*shape).
+    It uses only the number of samples of its input. Parameter `weight` (*shape).
     """
 
     counts_only: ClassVar[bool] = True
@@ -32,16 +32,16 @@ class Parameter(Layer):
     shape: tuple[Annotated[int, Field(ge=1)], ...]
     """Its sizes without the batch, [12, 32]; [1] for a number."""
     init: Annotated[SerializeAsAny[Init], BeforeValidator(_read)] | None = None
-    """How it starts: {type: normal, std: 0.02} unless told otherwise."""
+    """How it starts; by default {type: normal, std: 0.02}."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         misfit = None if self.init is None else self.init.check(self.shape)
         return None if misfit is None else misfit._replace(field="init")
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import OwnTensor
+        from declarative_train.components.layers.modules.sequences import LearnedTensor
 
-        return OwnTensor(self.shape)
+        return LearnedTensor(self.shape)
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":

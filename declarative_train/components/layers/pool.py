@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
     Inputs,
-    OfFields,
     needs_dimensions,
     needs_float,
     needs_shape,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MaxPool(Spatial, ABC):
-    """What the three have in common."""
+    """Base class of max pooling."""
 
     kernel_size: Sizes
     """Size of the window: one number, or one per spatial dimension."""
@@ -44,12 +44,13 @@ class MaxPool(Spatial, ABC):
         )
 
     def _padding_only_misfit(self, inputs: Inputs) -> Misfit | None:
-        """A dilated window can straddle a small input and see padding alone: its maximum would be -inf."""
+        """Check that no window sees only padding: a dilated window can straddle a small input, and its maximum would be
+        -inf."""
         x, n = inputs["x"], self.num_dims
         fields = (self.kernel_size, self.stride or self.kernel_size, self.padding, self.dilation)
         for size, k, s, p, d in zip(x.shape[1:], *(per_dim(field, n) for field in fields), strict=True):
             if d > size and any(not any(0 <= at + i * d < size for i in range(k)) for at in range(-p, 0, s)):
-                return Misfit(f"with `dilation` {d} a window sees nothing but padding: `x` is {x}", field="dilation")
+                return Misfit(f"with `dilation` {d} a window sees only padding: `x` is {x}", field="dilation")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
@@ -84,7 +85,7 @@ class MaxPool3d(MaxPool):
 
 
 class AveragePool(Spatial, ABC):
-    """What the three have in common."""
+    """Base class of average pooling."""
 
     kernel_size: Sizes
     """Size of the window: one number, or one per spatial dimension."""
@@ -108,7 +109,8 @@ class AveragePool(Spatial, ABC):
         )
 
     def _volume_misfit(self, inputs: Inputs) -> Misfit | None:
-        """What torch asks of avg_pool3d alone: a window that fits without the padding, and on CPU no half precision."""
+        """Check what torch requires of avg_pool3d only: a window that fits without the padding, and no half precision
+        (on CPU)."""
         x, n = inputs["x"], self.num_dims
         if n < 3:
             return None
@@ -148,7 +150,7 @@ class AvgPool3d(AveragePool):
 
 
 class AdaptivePool(Spatial, ABC):
-    """What the six have in common."""
+    """Base class of adaptive pooling."""
 
     output_size: Sizes
     """Size of the result: one number, or one per spatial dimension."""
@@ -205,7 +207,7 @@ class AdaptiveMaxPool3d(AdaptivePool):
     type: Literal["adaptive_max_pool3d"] = "adaptive_max_pool3d"
 
 
-class GlobalAvgPool(OfFields):
+class GlobalAvgPool(FieldsLayer):
     """The mean of each channel: (B, C, ...) to (B, C)."""
 
     module: ClassVar[str] = "shapes.GlobalAveragePool"
@@ -215,7 +217,7 @@ class GlobalAvgPool(OfFields):
         return needs_dimensions(self, inputs, "(B, C, ...) with a size to pool over", 2) or needs_float(self, inputs)
 
 
-class GlobalMaxPool(OfFields):
+class GlobalMaxPool(FieldsLayer):
     """The largest value of each channel: (B, C, ...) to (B, C)."""
 
     module: ClassVar[str] = "shapes.GlobalMaxPool"
@@ -226,7 +228,7 @@ class GlobalMaxPool(OfFields):
 
 
 def window_misfit(inputs: Inputs, n: int, kernel_size: Sizes, padding: Sizes, dilation: Sizes) -> Misfit | None:
-    """Padding of at most half a window, and a window that fits."""
+    """Check that the padding is at most half a window, and that the window fits."""
     kernel, sides = per_dim(kernel_size, n), per_dim(padding, n)
     for k, p in zip(kernel, sides, strict=True):
         if p > k // 2:

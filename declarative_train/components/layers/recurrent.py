@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Recurrent(Layer, ABC):
-    """What the three have in common. Parameters have torch's names, `weight_ih_l0` and so on."""
+    """Base class of recurrent layers. Parameters have torch's names, `weight_ih_l0` and so on."""
 
     outputs: ClassVar[tuple[str, ...]] = ("output", "hidden")
 
@@ -28,7 +28,7 @@ class Recurrent(Layer, ABC):
     num_layers: int = Field(default=1, ge=1)
     """Layers on top of each other."""
     bidirectional: bool = False
-    """A second network reads the sequence backwards; the outputs of both stand side by side."""
+    """A second network reads the sequence backwards; the outputs of both are joined."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability of an element to be left out between two layers, in training."""
     bias: bool = True
@@ -65,7 +65,8 @@ class Recurrent(Layer, ABC):
         return super().init_of(parameter, inputs)
 
     def products(self, use: Use) -> Iterable[Product]:
-        """At every step, each gate's matrices. The state before the first step wants no gradient."""
+        """Yield the products of each gate's matrices at every step. The state before the first step needs no
+        gradient."""
         *leading, steps, _ = use.inputs["x"].shape
         for each in use.matrices:
             flops = 2 * prod(each.shape) * prod(leading)
@@ -116,7 +117,7 @@ class Rnn(Recurrent):
 
     type: Literal["rnn"] = "rnn"
     nonlinearity: Literal["tanh", "relu"] = "tanh"
-    """What is applied to the new state."""
+    """The function applied to the new state."""
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.sequences import Rnn as Module

@@ -1,21 +1,21 @@
-"""`over: N samples`: which rows a node that mixes samples looks at together, whatever the layout.
+"""Groups of samples for `over: N samples`: the rows that a node which mixes samples processes together, on any layout.
 
 A group is N consecutive samples of the global batch. `data/spec.py` lays a global batch out so that the rows that go
 through all data-parallel ranks together are consecutive: N either divides the rows of one rank's microbatch (several
 groups in one forward), or is a multiple of it, and then N / microbatch_size neighbouring ranks hold one group.
 
-What an engine does, once and then in every step:
+An engine does this, once and then in every step:
 
-    groups = SampleGroups(microbatch_size, make_process_groups(rank_spans(model, microbatch_size), ranks, make))
-    attach(model, groups)
-    for batch in batches:
-        groups.begin(batch.num_rows)        # then forward and backward
-    end_step(model, ranks)                  # running statistics: the mean over the groups of the step
+  groups = SampleGroups(microbatch_size, make_process_groups(rank_spans(model, microbatch_size), ranks, make))
+  attach(model, groups)
+  for batch in batches:
+      groups.begin(batch.num_rows)        # then forward and backward
+  end_step(model, ranks)                  # running statistics: the mean over the groups of the step
 
-A forward that is not announced (evaluation, shape inference) leaves no trace. Nodes then use running statistics; a
-loss looks at N consecutive samples of the set, whatever the ranks and their batches: what a batch begins, a later one
-ends, so the evaluation calls `take_rest` after the last.
-Running statistics are equal on all ranks after `end_step`: nobody has to broadcast or average them.
+A forward without `begin` (evaluation, shape inference) changes no state. Nodes then use running statistics. A loss uses
+N consecutive samples of the set, whatever the ranks and their batches: a group may begin in one batch and end in a
+later one, so the evaluation calls `take_rest` after the last. Running statistics are equal on all ranks after
+`end_step`: they need no broadcast or average.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FORM = re.compile(r"([1-9]\d*) samples?")
 
 
 def group_size(over: str) -> int | None:
-    """N of `N samples`, None for `microbatch`. Raises ValueError with what was wanted."""
+    """Return N of `N samples`, None for `microbatch`. Raises ValueError with the expected form."""
     if over == "microbatch":
         return None
     if match := _FORM.fullmatch(over):
@@ -52,7 +52,7 @@ def _with_unit(over: object) -> object:
     return over
 
 
-def _checked(over: str) -> str:
+def _check_over(over: str) -> str:
     group_size(over)
     return over
 
@@ -60,18 +60,18 @@ def _checked(over: str) -> str:
 Over = Annotated[
     str,
     BeforeValidator(_with_unit),
-    AfterValidator(_checked),
+    AfterValidator(_check_over),
     Field(json_schema_extra={"pattern": r"^(microbatch|[1-9][0-9]* samples?)$"}),
 ]
 
 
 class SampleGroups:
-    """What nodes that mix samples must know of the forward at hand. One object for each copy of a model: the engine
-    writes it, the modules read it.
+    """State of the current forward that nodes which mix samples need. There is one object for each copy of a model; the
+    engine writes it, the modules read it.
 
-    `microbatch_size` is the number of rows that a full microbatch has on one rank, None where there is one process
-    and no plan; `process_groups` maps a number of neighbouring ranks to the group of those that this rank is in;
-    `ranks` are those whose rows follow each other in a batch of an evaluation, None where there is no plan.
+    `microbatch_size` is the number of rows of a full microbatch on one rank, None with one process and no plan.
+    `process_groups` maps a number of neighbouring ranks to the process group of this size that contains this rank.
+    `ranks` are those whose rows follow each other in a batch of an evaluation, None without a plan.
     """
 
     def __init__(
@@ -85,34 +85,34 @@ class SampleGroups:
         self.ranks = ranks
         self.num_rows: int | None = None
         self.recording = False  # the forward is one of a step
-        self.recomputing = False  # it ran before, and was counted then
+        self.recomputing = False  # the forward already ran once and was counted
 
     def begin(self, num_rows: int | None = None) -> None:
-        """Announce a training forward with this many real rows, which stand first; None: all rows are real."""
+        """Start a training forward with this many real rows, which come first; None: all rows are real."""
         self.num_rows = num_rows
         self.recording = True
 
     def end(self) -> None:
-        """Forwards that follow are not announced."""
+        """End training forwards: later forwards are not counted."""
         self.num_rows = None
         self.recording = False
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """`context_fn` of `torch.utils.checkpoint.checkpoint`: the recomputation sees the rows of its own forward,
-        though another one may have begun since (pipelines), and does not count its statistics twice."""
-        return nullcontext(), _Again(self)
+        """Return the `context_fn` of `torch.utils.checkpoint.checkpoint`: the recomputation uses the rows of its own
+        forward, though another one may have begun since (pipelines), and does not count its statistics twice."""
+        return nullcontext(), _Recomputation(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SampleGroups:
-        """A copy of a model is another replica: its own rows, the same ranks."""
+        """Copy for another replica of the model: it has its own rows and the same ranks."""
         return SampleGroups(self.microbatch_size, self.process_groups, self.ranks)
 
     def __reduce__(self) -> tuple[type[SampleGroups], tuple[int | None]]:
-        """A process group is of this run only."""
+        """Pickle without process groups, which are valid in this run only."""
         return SampleGroups, (self.microbatch_size,)
 
 
-class _Again(AbstractContextManager[None]):
-    """The rows of a forward that is computed again."""
+class _Recomputation(AbstractContextManager[None]):
+    """Context of a recomputed forward, with the rows of the first one."""
 
     def __init__(self, groups: SampleGroups) -> None:
         self._groups = groups
@@ -133,9 +133,9 @@ class _Again(AbstractContextManager[None]):
 class MixesSamples(Protocol):
     """A module that reads across the batch. `over` is N, or None for the microbatch.
 
-    A module with running statistics has more: `take_pending()` gives what its groups since the last call summed up to,
-    a vector in which another rank's can be added, and `fold(modules, pending, finite)`, of the class, moves the running
-    statistics of several.
+    A module with running statistics has two more methods: `take_pending()` returns the sums over its groups since the
+    last call, a vector to which that of another rank can be added; the class's `fold(modules, pending, finite)` updates
+    the running statistics of several modules.
     """
 
     over: int | None
@@ -144,21 +144,21 @@ class MixesSamples(Protocol):
 
 @runtime_checkable
 class HoldsSamples(Protocol):
-    """A loss over groups of samples that may end in a later batch of an evaluation. `sum` gives what has become whole;
-    `take_rest()`, after the last batch, what the last and perhaps smaller group gives."""
+    """A loss over groups of samples that may end in a later batch of an evaluation. `sum` returns the value of the
+    groups that are complete; `take_rest()`, after the last batch, that of the last and perhaps smaller group."""
 
     def take_rest(self) -> torch.Tensor: ...
 
 
 def attach(model: nn.Module, groups: SampleGroups) -> None:
-    """Give every module of the model that mixes samples the object to read."""
+    """Give every module of the model that mixes samples this object."""
     for module in model.modules():
         if isinstance(module, MixesSamples):
             module.groups = groups
 
 
 def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
-    """The numbers of neighbouring ranks, above 1, that hold one group of some module; ascending."""
+    """Return the numbers of neighbouring ranks, above 1, that hold one group of some module; ascending."""
     sizes = {module.over for module in model.modules() if isinstance(module, MixesSamples)}
     return tuple(sorted(size // microbatch_size for size in sizes if size is not None and size > microbatch_size))
 
@@ -166,8 +166,8 @@ def rank_spans(model: nn.Module, microbatch_size: int) -> tuple[int, ...]:
 def make_process_groups(
     spans: Sequence[int], ranks: Sequence[int], make: Callable[[Sequence[int]], ProcessGroup]
 ) -> dict[int, ProcessGroup]:
-    """Return this rank's group for each span. `ranks` are the global numbers of its data-parallel ranks, in order; they
-    all must call this with the same spans. `make` makes the group of some ranks."""
+    """Return this rank's process group for each span. `ranks` are the global numbers of its data-parallel ranks, in
+    order; all of them must call this with the same spans. `make` makes the group of some ranks."""
     from torch import distributed
 
     made: dict[int, ProcessGroup] = {}

@@ -1,4 +1,5 @@
-"""Sequences (B, ..., T, D): positions, a class token, pooling over time; and layer_scale, for any last dimension."""
+"""Layers of sequences (B, ..., T, D): positions, a class token, pooling over time; and layer_scale, for any last
+dimension."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from pydantic import Field
 from declarative_train.components.component import Init, Layer, Misfit, Port
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import (
+    FieldsLayer,
     Inputs,
-    OfFields,
     dtype_of,
     needs_dimensions,
     needs_float,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class LearnedPositions(Layer):
     """Adds a learned vector for each position: (B, ..., T, D) to (B, ..., T, D).
 
-    The places are 0 to T - 1, or `positions` (B, ..., T), whole numbers. Parameter `weight` (max_length, D), which
+    Positions are 0 to T - 1, or `positions` (B, ..., T), whole numbers. Parameter `weight` (max_length, D), which
     starts normal with standard deviation 0.02.
     """
 
@@ -35,7 +36,7 @@ class LearnedPositions(Layer):
 
     type: Literal["learned_positions"] = "learned_positions"
     max_length: int | None = Field(default=None, ge=1)
-    """Number of positions to learn; by default the length of the input. More leave room for longer sequences later."""
+    """Number of positions to learn; by default the length of the input. More allow longer sequences later."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         misfit = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs, "x")
@@ -97,10 +98,10 @@ class TokenTypes(Layer):
         return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
 
 
-class SinusoidalPositions(OfFields):
+class SinusoidalPositions(FieldsLayer):
     """Adds sines and cosines of the position at falling frequencies: (B, ..., T, D) to (B, ..., T, D).
 
-    The places are 0 to T - 1, or `positions` (B, ..., T), whole numbers. The first half of D holds sines, the second
+    Positions are 0 to T - 1, or `positions` (B, ..., T), whole numbers. The first half of D holds sines, the second
     cosines. Vaswani et al., Attention is all you need, 2017.
     """
 
@@ -141,14 +142,14 @@ class ClassToken(Layer):
 
 
 class LayerScale(Layer):
-    """A learned factor per element of the last dimension: (B, ..., D) to (B, ..., D). Stands before a residual sum.
+    """A learned factor per element of the last dimension: (B, ..., D) to (B, ..., D). Put it before a residual sum.
 
     Parameter `weight` (D,). Touvron et al., Going deeper with image transformers, 2021.
     """
 
     type: Literal["layer_scale"] = "layer_scale"
     start: float = Field(default=1e-4, allow_inf_nan=False)
-    """Value of every factor at the start."""
+    """Start value of every factor."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         return needs_dimensions(self, inputs, "(B, ..., D)", 1) or needs_parameter_dtype(self, inputs)
@@ -162,8 +163,8 @@ class LayerScale(Layer):
         return start("constant", value=self.start) if parameter == "weight" else super().init_of(parameter, inputs)
 
 
-class SequencePool(OfFields):
-    """One vector for a sequence: (B, ..., T, D) to (B, ..., D).
+class SequencePool(FieldsLayer):
+    """Pools a sequence to one vector: (B, ..., T, D) to (B, ..., D).
 
     `mask` (B, ..., T) is true at the positions that count; a sequence with none gives 0.
     """
@@ -172,7 +173,7 @@ class SequencePool(OfFields):
     module: ClassVar[str] = "sequences.SequencePool"
     type: Literal["sequence_pool"] = "sequence_pool"
     mode: Literal["mean", "max", "first", "last"] = "mean"
-    """How the positions become one: their mean, the largest value of each element, or one of them."""
+    """How the positions are reduced: their mean, the largest value of each element, the first or the last one."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs, "x"):

@@ -1,8 +1,7 @@
-"""What layers share: a module made of the fields, and sentences on what an input is, against what a layer takes (each
-gives a Misfit or None).
+"""Base classes of layers, and checks of their inputs: each returns a Misfit with a sentence, or None.
 
-Layers with parameters take float32 or float64 and make their parameters of the same dtype; what the model computes in
-is `training.precision`'s business. Layers without parameters take any floating-point dtype.
+Layers with parameters take float32 or float64 and make their parameters of the same dtype; `training.precision` decides
+which dtype the model computes in. Layers without parameters take any floating-point dtype.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ if TYPE_CHECKING:
 Inputs = Mapping[str, TensorSpec]
 
 
-class OfFields(Layer, ABC):
-    """`module`: its class in `torch.nn` (`nn.GELU`) or in `layers/modules` (`shapes.Add`), which takes the fields in
-    their order."""
+class FieldsLayer(Layer, ABC):
+    """Layer whose module takes the fields in their order. `module`: the class, in `torch.nn` (`nn.GELU`) or in
+    `layers/modules` (`shapes.Add`)."""
 
     module: ClassVar[str]
 
     def build(self, inputs: Inputs) -> nn.Module:
-        room, _, name = self.module.partition(".")
-        where = "torch.nn" if room == "nn" else f"declarative_train.components.layers.modules.{room}"
+        file, _, name = self.module.partition(".")
+        where = "torch.nn" if file == "nn" else f"declarative_train.components.layers.modules.{file}"
         fields = [getattr(self, field) for field in type(self).model_fields if field != "type"]
         made: nn.Module = getattr(import_module(where), name)(*fields)
         return made
 
 
-class OfFunction(Layer, ABC):
-    """The function of its name in expressions: what it computes, and the defaults, stand there."""
+class FunctionLayer(Layer, ABC):
+    """Layer that applies the expression function of the same name, which defines the computation and the defaults."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
@@ -51,13 +50,13 @@ class OfFunction(Layer, ABC):
         return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.function_module import Called
+        from declarative_train.components.layers.modules.function_module import FunctionModule
 
-        return Called(self.type, self.options())
+        return FunctionModule(self.type, self.options())
 
 
 def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
-    """Floating-point numbers on these ports (default: all), and something in them."""
+    """Check that these ports (default: all) have floating-point numbers and are not empty."""
     for port in ports or tuple(inputs):
         spec = inputs[port]
         if not spec.is_floating:
@@ -74,7 +73,7 @@ def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
 
 
 def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
-    """float32 or float64 on these ports (default: all), the same on each."""
+    """Check that these ports (default: all) have the same dtype, float32 or float64."""
     names = ports or tuple(inputs)
     if misfit := needs_float(layer, inputs, *names):
         return misfit
@@ -87,26 +86,26 @@ def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit |
 
 
 def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
-    """One dtype on these ports (default: all)."""
+    """Check that these ports (default: all) have the same dtype."""
     names = ports or tuple(inputs)
     for port in names[1:]:
         if inputs[port].dtype != inputs[names[0]].dtype:
             return Misfit(
-                f"`{layer.type}` takes inputs of one dtype, {called(names[0])} is {inputs[names[0]].dtype} "
-                f"and {called(port)} is {inputs[port].dtype}",
+                f"`{layer.type}` takes inputs of one dtype, {name_port(names[0])} is {inputs[names[0]].dtype} "
+                f"and {name_port(port)} is {inputs[port].dtype}",
                 port=port,
             )
     return None
 
 
-def called(port: str) -> str:
-    """A port in a sentence; the edges of a variadic port have no names of their own."""
+def name_port(port: str) -> str:
+    """Return how messages name a port; the edges of a variadic port have no names of their own."""
     name, _, number = port.partition(".")
     return f"input {int(number) + 1}" if number else f"`{name}`"
 
 
 def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> Misfit | None:
-    """Whole numbers, such as token ids or categories, and something in them."""
+    """Check that a port has whole numbers, such as token ids or categories, and is not empty."""
     spec = inputs[port]
     if spec.is_floating or spec.dtype == "bool":
         message = f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}"
@@ -117,7 +116,7 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> Misfit | Non
 
 
 def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Misfit | None:
-    """A whole number from 0 on for each place of the sequences `x`, where the port is bound."""
+    """Check that the port, if it is bound, has a whole number from 0 on for each position of the sequences `x`."""
     if port not in inputs:
         return None
     spec, wanted = inputs[port], TensorSpec(inputs["x"].shape[:-1], "int64")
@@ -132,31 +131,34 @@ def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Mi
 
 
 def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> Misfit | None:
-    """One of these numbers of dimensions per sample; `wanted` is the shape in words, `(B, C, H, W)`."""
+    """Check that a port has one of these numbers of dimensions per sample; `wanted` is the shape in words, `(B, C, H,
+    W)`."""
     spec = inputs[port]
     if len(spec.shape) in ranks:
         return None
-    return Misfit(f"`{layer.type}` takes {wanted}, {called(port)} is {spec}", port=port, help=_reshaping(spec, ranks))
+    return Misfit(
+        f"`{layer.type}` takes {wanted}, {name_port(port)} is {spec}", port=port, help=_reshaping(spec, ranks)
+    )
 
 
 def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> Misfit | None:
-    """At least this many dimensions per sample."""
+    """Check that a port has at least this many dimensions per sample."""
     spec = inputs[port]
     if len(spec.shape) >= least:
         return None
     return Misfit(
-        f"`{layer.type}` takes {wanted}, {called(port)} is {spec}", port=port, help=_reshaping(spec, (least,))
+        f"`{layer.type}` takes {wanted}, {name_port(port)} is {spec}", port=port, help=_reshaping(spec, (least,))
     )
 
 
 def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> Misfit | None:
-    """This many dimensions at the end to normalise over, in a dtype that parameters have."""
-    wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions besides the batch"
+    """Check that there are this many last dimensions to normalise over, in a dtype that parameters have."""
+    wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions apart from the batch"
     return needs_dimensions(layer, inputs, wanted, num_dims) or needs_parameter_dtype(layer, inputs)
 
 
 def needs_along(layer: Layer, dim: int, inputs: Inputs) -> Misfit | None:
-    """A dimension `dim` that is not the batch."""
+    """Check that dimension `dim` exists and is not the batch."""
     if misfit := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
         return misfit
     found = resolve_dim(layer, "dim", dim, len(inputs["x"].shape) + 1)
@@ -172,7 +174,7 @@ def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
 
 
 def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | Misfit:
-    """torch's number of a dimension (the batch is 0) as a positive one; `rank` counts the batch."""
+    """Return torch's number of a dimension (the batch is 0) as a positive one, or a Misfit; `rank` counts the batch."""
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
     found = dim + rank if dim < 0 else dim
     if found == 0 and dim in (0, -rank):
@@ -186,7 +188,7 @@ def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | Misfit:
 
 
 def dtype_of(spec: TensorSpec) -> torch.dtype:
-    """The dtype in torch."""
+    """Return the torch dtype."""
     import torch
 
     found: torch.dtype = getattr(torch, spec.dtype)
@@ -194,5 +196,5 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 
 
 def divisors(number: int) -> str:
-    """As words: 1, 2, 4, 8."""
+    """Return the divisors in words: 1, 2, 4, 8."""
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

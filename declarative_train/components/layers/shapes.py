@@ -1,6 +1,6 @@
-"""Changes of shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity.
+"""Layers that change the shape: flatten, unflatten, reshape, permute, squeeze, unsqueeze, identity.
 
-Dimensions have torch's numbers, so the batch is 0, and `B` where a shape is written; it always stays where it is.
+Dimensions have torch's numbers, so the batch is 0, and `B` where a shape is written; it always stays first.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from typing import ClassVar, Literal
 
 from declarative_train.components.component import Layer, Misfit
 from declarative_train.components.expressions.functions import default
-from declarative_train.components.layers.shape_checks import Inputs, OfFields, OfFunction, resolve_dim
+from declarative_train.components.layers.shape_checks import FieldsLayer, FunctionLayer, Inputs, resolve_dim
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec
 
 
-class Identity(OfFields):
-    """Gives back what it gets."""
+class Identity(FieldsLayer):
+    """Returns its input."""
 
     operation: ClassVar[str] = "pos"
     module: ClassVar[str] = "nn.Identity"
     type: Literal["identity"] = "identity"
 
 
-class Flatten(OfFunction):
-    """Several neighbouring dimensions become one; by default all but the batch. Of (B) it makes (B, 1)."""
+class Flatten(FunctionLayer):
+    """Merges neighbouring dimensions into one; by default all but the batch. (B) becomes (B, 1)."""
 
     type: Literal["flatten"] = "flatten"
     start_dim: int = default("flatten", "start_dim")
-    """The first dimension of those."""
+    """The first of these dimensions."""
     end_dim: int = default("flatten", "end_dim")
-    """The last dimension of those."""
+    """The last of these dimensions."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         x = inputs["x"]
@@ -47,8 +47,8 @@ class Flatten(OfFunction):
         return None
 
 
-class Unflatten(OfFields):
-    """One dimension becomes several."""
+class Unflatten(FieldsLayer):
+    """Splits one dimension into several."""
 
     operation: ClassVar[str] = "reshape"
     module: ClassVar[str] = "nn.Unflatten"
@@ -56,7 +56,7 @@ class Unflatten(OfFields):
     dim: int = -1
     """The dimension to split."""
     sizes: tuple[int, ...]
-    """The sizes it becomes; one of them may be -1 and follows from the others."""
+    """The new sizes; one of them may be -1 and is computed from the others."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         x = inputs["x"]
@@ -66,16 +66,16 @@ class Unflatten(OfFields):
         return _sizes_misfit("sizes", self.sizes, x.shape[dim - 1], f"dimension {self.dim} of `x` {x}")
 
 
-class Reshape(OfFunction):
-    """The same elements in another shape."""
+class Reshape(FunctionLayer):
+    """Gives the same elements another shape."""
 
     type: Literal["reshape"] = "reshape"
     shape: tuple[Literal["B"] | int, ...]
-    """The shape, which begins with the batch: [B, 8, 8]. One size may be -1 and follows from the others."""
+    """The shape, which begins with the batch: [B, 8, 8]. One size may be -1 and is computed from the others."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Of a sample."""
+        """Sizes of a sample."""
         return tuple(size for size in self.shape if size != "B")
 
     def check(self, inputs: Inputs) -> Misfit | None:
@@ -86,12 +86,12 @@ class Reshape(OfFunction):
         return _sizes_misfit("shape", self.sizes, x.num_elements, f"a sample of `x` {x}")
 
 
-class Permute(OfFunction):
-    """The dimensions in another order."""
+class Permute(FunctionLayer):
+    """Puts the dimensions in another order."""
 
     type: Literal["permute"] = "permute"
     dims: tuple[int, ...]
-    """The new order, which begins with the batch, 0: [0, 2, 1] makes (B, T, C) of (B, C, T)."""
+    """The new order, which begins with the batch, 0: [0, 2, 1] turns (B, C, T) into (B, T, C)."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         rank = len(inputs["x"].shape) + 1
@@ -108,7 +108,7 @@ class Permute(OfFunction):
         return None
 
 
-class Squeeze(OfFunction):
+class Squeeze(FunctionLayer):
     """Drops a dimension of size 1."""
 
     type: Literal["squeeze"] = "squeeze"
@@ -125,12 +125,12 @@ class Squeeze(OfFunction):
         return None
 
 
-class Unsqueeze(OfFunction):
+class Unsqueeze(FunctionLayer):
     """Inserts a dimension of size 1."""
 
     type: Literal["unsqueeze"] = "unsqueeze"
     dim: int = default("unsqueeze", "dim")
-    """Where the new dimension stands in the result."""
+    """Position of the new dimension in the result."""
 
     def check(self, inputs: Inputs) -> Misfit | None:
         found = resolve_dim(self, "dim", self.dim, len(inputs["x"].shape) + 2)
@@ -142,7 +142,7 @@ def _no_dimensions(layer: Layer, x: TensorSpec) -> Misfit:
 
 
 def _sizes_misfit(field: str, sizes: tuple[int, ...], elements: int, what: str) -> Misfit | None:
-    """`elements` must fill the sizes exactly; `what` is what holds them."""
+    """Check that the sizes have exactly `elements` elements; `what` names the tensor or dimension in the message."""
     if bad := [size for size in sizes if size < 1 and size != -1]:
         return Misfit(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)
     if sizes.count(-1) > 1:

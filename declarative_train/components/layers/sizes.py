@@ -1,4 +1,4 @@
-"""Sizes per spatial dimension: one number for all, or one for each; and what a sliding kernel makes of them."""
+"""Sizes per spatial dimension, one number for all or one for each, and checks of kernels against them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ class Spatial(Layer, ABC):
 
 
 def per_dim(value: Sizes, num_dims: int) -> tuple[int, ...]:
-    """One number for each spatial dimension."""
+    """Return one number for each spatial dimension."""
     return value if isinstance(value, tuple) else (value,) * num_dims
 
 
 def sizes_misfit(layer: Layer, num_dims: int, least: Mapping[str, int]) -> Misfit | None:
-    """`least` maps fields that hold sizes to the smallest that each may have; None in a field is left alone."""
+    """Check the fields that hold sizes. `least` maps each to the smallest value that it may have; None in a field is
+    skipped."""
     for field, smallest in least.items():
         value = getattr(layer, field)
         if value is None or isinstance(value, str):
@@ -48,7 +49,7 @@ def sizes_misfit(layer: Layer, num_dims: int, least: Mapping[str, int]) -> Misfi
 def kernel_misfit(
     x: TensorSpec, kernel: tuple[int, ...], dilation: tuple[int, ...], padded: tuple[int, ...]
 ) -> Misfit | None:
-    """The kernel, spread by its dilation, must fit into the input with `padded` more in each spatial dimension."""
+    """Check that the dilated kernel fits into the input, enlarged by `padded` in each spatial dimension."""
     for size, k, d, more in zip(x.shape[1:], kernel, dilation, padded, strict=True):
         reach = d * (k - 1) + 1
         if reach > size + more:

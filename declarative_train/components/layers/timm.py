@@ -1,4 +1,4 @@
-"""Any model of timm."""
+"""Models of the library timm as a layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from declarative_train.components.layers.libraries.files import (
     match,
     reject_leftovers,
     several,
-    stored_tensor,
+    tensor_origin,
     tensors_in,
 )
 from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
@@ -29,26 +29,27 @@ if TYPE_CHECKING:
 
 class Timm(LibraryLayer):
     """A model of the library timm (`pip install 'declarative_train[timm]'`): pictures (B, C, H, W) to scores of classes
-    or features. In a pipeline it stands in one stage.
+    or features. A pipeline keeps it in one stage.
 
-    The channels are those of `x`. Parameters have timm's names. One that starts at random starts as timm starts it,
-    under random numbers that follow from `seed` and the node's name.
+    The channels are those of `x`. Parameters have timm's names. Those that start at random are initialised by timm,
+    with random numbers that depend on `seed` and the node's name.
     """
 
     library: ClassVar[str] = "timm"
 
     type: Literal["timm"] = "timm"
     name: Annotated[str, Field(min_length=1)] | None = None
-    """The model, as `timm.create_model` takes it; of a `path` the one that its config.json names."""
+    """The model, as `timm.create_model` takes it; by default the one in the config.json of `path`."""
     path: Annotated[str, Field(min_length=1)] | None = None
     """A folder as timm publishes it (config.json, model.safetensors), relative to the recipe, or a hub id (`timm/name`)
-    that lies in the cache of huggingface-hub. Nothing is fetched."""
+    in the cache of huggingface-hub. Nothing is downloaded."""
     pretrained: bool | Annotated[str, Field(min_length=1)] = False
-    """`true`: from the weights of `path`; or a `.safetensors` file. Each rank reads the rows that it holds."""
+    """`true`: start from the weights of `path`; or a `.safetensors` file. Each rank reads the rows that it holds."""
     classes: Annotated[int, Field(ge=0)] | None = None
-    """Scores of the head; 0 leaves it out and gives the pooled features. Else as many as timm gives the model."""
+    """Number of scores of the head; 0 leaves the head out and gives the pooled features. By default timm's number for
+    the model."""
     output: Literal["logits", "features"] = "logits"
-    """`logits`: what the model gives; `features`: what comes before the pooling (B, C, H, W), or (B, T, D)."""
+    """`logits`: the output of the model; `features`: the input of its pooling (B, C, H, W), or (B, T, D)."""
     options: dict[str, Any] = {}
     """Further arguments of `timm.create_model`, such as `img_size`, `drop_path_rate`, `global_pool`."""
 
@@ -71,7 +72,7 @@ class Timm(LibraryLayer):
             return Misfit(message, field="name", is_warning=True)
         return None
 
-    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module:
+    def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
         import timm
 
         name = self.name
@@ -80,7 +81,7 @@ class Timm(LibraryLayer):
         if not timm.is_model(name):
             close = get_close_matches(name.partition(".")[0], timm.list_models(), 1)
             raise LibraryError(
-                f"the timm that is here has no model `{name}`",
+                f"the installed timm has no model `{name}`",
                 f"did you mean {close[0]}?" if close else None,
                 field="name",
             )
@@ -95,10 +96,10 @@ class Timm(LibraryLayer):
             given["in_chans"] = inputs["x"].shape[0]
         try:
             made: nn.Module = timm.create_model(name, pretrained=False, **given)
-        except Exception as problem:  # whatever timm finds wrong with an argument
-            said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        except Exception as problem:  # timm may raise anything for a wrong argument
+            reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             raise LibraryError(
-                f"`{name}` cannot be made: {said}", field="options" if self.options else "name"
+                f"`{name}` cannot be made: {reason}", field="options" if self.options else "name"
             ) from None
         return made
 
@@ -118,12 +119,12 @@ class Timm(LibraryLayer):
         save_for_hf(of, folder, model_config=config, model_args=args, safe_serialization=True)
         place = os.path.join(folder, "config.json")
         with open(place, encoding="utf-8") as stream:
-            told = json.load(stream)
-        told["pretrained_cfg"]["input_size"] = list(inputs["x"].shape)  # of the pictures that it has learnt from
+            written = json.load(stream)
+        written["pretrained_cfg"]["input_size"] = list(inputs["x"].shape)  # of the training pictures
         with open(place, "w", encoding="utf-8") as stream:
-            json.dump(told, stream, indent=2)
+            json.dump(written, stream, indent=2)
 
-    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
+    def load(self, folder: str, model: nn.Module) -> nn.Module:
         import timm
 
         found: nn.Module = timm.create_model(f"local-dir:{folder}", pretrained=True)
@@ -141,12 +142,12 @@ class Timm(LibraryLayer):
         place = self.path if self.pretrained is True else str(self.pretrained)
         assert place is not None
         if not os.path.isdir(place) and not place.endswith(".safetensors"):
-            raise LibraryError(f"{place} is no `.safetensors` file", "save it as one", field="pretrained")
+            raise LibraryError(f"{place} is not a `.safetensors` file", "save it as one", field="pretrained")
         of: Any = module
         head: Any = of.get_classifier() if hasattr(of, "get_classifier") else None
         own = {id(each) for each in head.parameters()} if hasattr(head, "parameters") else set()
         heads = [name for name, each in module.named_parameters() if id(each) in own]
-        origins = {name: stored_tensor(name, header) for name, header in tensors_in(place).tensors.items()}
+        origins = {name: tensor_origin(name, header) for name, header in tensors_in(place).tensors.items()}
         found = match(module, origins, sorted(origins.keys() - module.state_dict().keys()), heads)
         odd = [name for name in found.missing if name not in heads]
         if odd:

@@ -1,4 +1,4 @@
-"""Any model of transformers."""
+"""Models of the library transformers as a layer."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _FIRST = ("logits", "last_hidden_state", "prediction_logits", "start_logits", "p
 
 
 class Transformers(LibraryLayer):
-    """A model of the library transformers (`pip install 'declarative_train[transformers]'`). In a pipeline it stands in
-    one stage.
+    """A model of the library transformers (`pip install 'declarative_train[transformers]'`). A pipeline keeps it in one
+    stage.
 
-    `input` is the model's main input (`input_ids`, `pixel_values`, ...); the other inputs have the names that its
-    `forward` has. Parameters have the library's names. One that starts at random starts as the library starts it, under
-    random numbers that follow from `seed` and the node's name.
+    `input` is the model's main input (`input_ids`, `pixel_values`, ...); the other inputs have the names of the
+    arguments of its `forward`. Parameters have the library's names. Those that start at random are initialised by the
+    library, with random numbers that depend on `seed` and the node's name.
     """
 
     library: ClassVar[str] = "transformers"
@@ -45,24 +45,24 @@ class Transformers(LibraryLayer):
 
     type: Literal["transformers"] = "transformers"
     path: Annotated[str, Field(min_length=1)] | None = None
-    """The folder of a published model, relative to the recipe, or a hub id (`org/name`) that lies in the cache of
-    huggingface-hub. Nothing is fetched."""
+    """The folder of a published model, relative to the recipe, or a hub id (`org/name`) in the cache of
+    huggingface-hub. Nothing is downloaded."""
     config: dict[str, Any] = {}
-    """Keys that go before those of its config.json; without `path` the whole config, with its `model_type`."""
+    """Keys that override those of its config.json; without `path` the whole config, with its `model_type`."""
     architecture: Annotated[str, Field(min_length=1)] | None = None
-    """The class, such as `BertForSequenceClassification` or `AutoModelForTokenClassification`; else the first of the
-    config's `architectures`."""
+    """The class, such as `BertForSequenceClassification` or `AutoModelForTokenClassification`; by default the first of
+    the config's `architectures`."""
     classes: Annotated[int, Field(ge=1)] | None = None
-    """Outputs of a classification head: the config's `num_labels`. Where the files have another number, the head starts
-    at random."""
+    """Outputs of a classification head: the config's `num_labels`. If the files have another number, the head starts at
+    random."""
     output: Annotated[str, Field(min_length=1)] | None = None
-    """What is read of that which the model gives, such as `last_hidden_state`; else `logits`, and what comes first of a
-    model without."""
+    """The output of the model that is used, such as `last_hidden_state`; by default `logits`, or the first one if there
+    are none."""
     attn_implementation: Annotated[str, Field(min_length=1)] | None = None
-    """`eager`, `sdpa`, or another of the library's; else what it chooses."""
+    """`eager`, `sdpa`, or another one of the library; by default the library's choice."""
     pretrained: bool | None = None
-    """Whether it starts from the weights of `path`, as it does when this is left out. Each rank reads the rows that it
-    holds. Parameters that the files do not have start at random."""
+    """Start from the weights of `path`, which is the default if there is a `path`. Each rank reads the rows that it
+    holds. Parameters that the files lack start at random."""
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
@@ -102,7 +102,7 @@ class Transformers(LibraryLayer):
 
     @property
     def is_causal(self) -> bool:
-        """No token sees those behind it, and so no padding. Asked when `check` found nothing."""
+        """True if a token sees no later tokens, and so no padding. Valid when `check` found nothing."""
         from transformers.models.auto import modeling_auto as known
 
         kind = str(self.config.get("model_type"))
@@ -113,8 +113,8 @@ class Transformers(LibraryLayer):
     def is_pretrained(self) -> bool:
         return self.path is not None if self.pretrained is None else self.pretrained
 
-    def settled(self) -> Any:
-        """The library's config object, which says all that the keys say. Raises LibraryError."""
+    def make_config(self) -> Any:
+        """Return the library's config object with all settings of this node. Raises LibraryError."""
         from transformers import CONFIG_MAPPING
 
         values = json.loads(json.dumps(self.config), object_hook=_float)
@@ -125,7 +125,7 @@ class Transformers(LibraryLayer):
         if kind not in CONFIG_MAPPING:
             close = get_close_matches(str(kind), list(CONFIG_MAPPING), 1)
             hint = f"did you mean {close[0]}?" if close else "code of a model's own is not run"
-            raise LibraryError(f"the transformers that is here has no `model_type` `{kind}`", hint, field="config")
+            raise LibraryError(f"the installed transformers has no `model_type` `{kind}`", hint, field="config")
         if values.get("quantization_config") is not None:
             raise LibraryError("its weights are quantized", "give the model as it was before that", field="path")
         if self.classes is not None:
@@ -133,7 +133,7 @@ class Transformers(LibraryLayer):
             values["num_labels"] = self.classes
         try:
             return CONFIG_MAPPING[kind].from_dict(values)
-        except Exception as problem:  # whatever the library finds wrong with a value
+        except Exception as problem:  # the library may raise anything for a wrong value
             raise LibraryError(f"a config of `{kind}` cannot be made: {_line(problem)}", field="config") from None
 
     def _class(self, config: Any) -> Any:
@@ -147,14 +147,14 @@ class Transformers(LibraryLayer):
             models = [each for each in dir(transformers) if "Model" in each or "For" in each]
             close = get_close_matches(name, models, 1)
             hint = f"did you mean {close[0]}?" if close else "code of a model's own is not run"
-            raise LibraryError(f"the transformers that is here has no model `{name}`", hint, field="architecture")
+            raise LibraryError(f"the installed transformers has no model `{name}`", hint, field="architecture")
         return found
 
-    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module:
+    def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
         import torch
         from transformers.initialization import no_init_weights
 
-        config = self.settled()
+        config = self.make_config()
         kind = self._class(config)
         config.use_cache = False
         if self.attn_implementation is not None:
@@ -199,18 +199,18 @@ class Transformers(LibraryLayer):
 
     def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
         of: Any = model
-        said = self.settled()
-        if hasattr(said, "use_cache"):
-            of.config.use_cache = said.use_cache
+        config = self.make_config()
+        if hasattr(config, "use_cache"):
+            of.config.use_cache = config.use_cache
         else:
-            del of.config.use_cache  # which `made` has turned off for training
+            del of.config.use_cache  # `make` has turned it off for training
         if "Classification" in type(of).__name__ and len(classes) == of.config.num_labels:
             of.config.id2label = dict(enumerate(classes))
             of.config.label2id = {name: number for number, name in enumerate(classes)}
         with _without_bars():
             of.save_pretrained(folder)
 
-    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
+    def load(self, folder: str, model: nn.Module) -> nn.Module:
         of: Any = model
         with _without_bars():
             found: nn.Module = type(of).from_pretrained(folder, dtype=of.dtype, local_files_only=True)
@@ -228,7 +228,7 @@ class Transformers(LibraryLayer):
         body = f"{of.base_model_prefix}."
         heads = tuple(name for name, _ in module.named_parameters() if not name.startswith(body))
         found = files_of(module, tensors_in(self.path), heads if self.classes is not None else ())
-        # another class than that of the files has another head: what is left of theirs is none of the model
+        # a class other than that of the files has another head: the model does not use the rest of their tensors
         has_other_head = type(of).__name__ not in (of.config.architectures or (type(of).__name__,))
         bodies = (body,) if hasattr(of, of.base_model_prefix) else units_in(module, self.unit_classes(module))
         if not has_other_head or any(name.startswith(bodies) for name in found.missing):
@@ -243,7 +243,7 @@ class Transformers(LibraryLayer):
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """The library draws no progress on the terminal."""
+    """Turn off the library's progress bars."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
@@ -257,7 +257,7 @@ def _without_bars() -> Iterator[None]:
 
 
 def _float(found: dict[str, Any]) -> Any:
-    """Return the infinity that a mapping is in the library's config.json."""
+    """Return the infinity that a mapping in the library's config.json stands for; other mappings unchanged."""
     return float(found["__float__"]) if found.keys() == {"__float__"} else found
 
 

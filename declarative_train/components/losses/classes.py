@@ -61,7 +61,7 @@ class OfClasses(Loss, ABC):
         """Items of each class (C,)."""
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 
-    def balanced(self, tally: np.ndarray) -> Self:
+    def balance(self, tally: np.ndarray) -> Self:
         return self.model_copy(update={"class_weights": balanced_weights(tally)})
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
@@ -171,7 +171,7 @@ class BceWithLogits(Loss):
         positive = (rows >= 0.5).sum(axis=0, dtype=np.int64)
         return np.stack([len(rows) - positive, positive])
 
-    def balanced(self, tally: np.ndarray) -> BceWithLogits:
+    def balance(self, tally: np.ndarray) -> BceWithLogits:
         negatives, positives = tally
         if not (negatives.all() and positives.all()):
             missing = "positive" if not positives.all() else "negative"

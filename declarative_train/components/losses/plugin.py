@@ -13,11 +13,11 @@ from declarative_train.components.losses.shape_checks import (
     needs_no_target,
     needs_target,
 )
-from declarative_train.components.plugin_components import Plugged, failed
+from declarative_train.components.plugin_components import PluginComponent, describe_failure
 from declarative_train.core.tensor_spec import TensorSpec
 
 
-class PluginLoss(Plugged, Loss):
+class PluginLoss(PluginComponent, Loss):
     """`forward(self, input, target)`, or of the input alone, gives one value per sample or per element. What it does
     with made samples is looked at before a run: how many values there are, and whether those of a sample depend on the
     others."""
@@ -37,7 +37,7 @@ class PluginLoss(Plugged, Loss):
         try:
             items = items_of(self, input, target)
         except Exception as problem:  # whatever the user's code raises is the user's to see
-            return failed(self.type, problem)
+            return describe_failure(self.type, problem)
         known = {(): "(B,)", input.shape: str(input)} | ({} if target is None else {target.shape: str(target)})
         if items not in known:
             found = str(TensorSpec(items))
@@ -49,12 +49,12 @@ class PluginLoss(Plugged, Loss):
         """Whether the values of a sample depend on the others of its batch: it says so, or two batch sizes do."""
         from declarative_train.components.losses.modules.plugin import depends_on_others
 
-        return self.mixes or depends_on_others(self.made().forward, input, target)
+        return self.mixes or depends_on_others(self.make().forward, input, target)
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
         from declarative_train.components.losses.modules.plugin import OfPlugin
 
-        return OfPlugin(self.made().forward, items_of(self, input, target), mask is not None)
+        return OfPlugin(self.make().forward, items_of(self, input, target), mask is not None)
 
 
 def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
@@ -62,4 +62,4 @@ def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> 
     of one value or more for each sample."""
     from declarative_train.components.losses.modules.plugin import tried
 
-    return tuple(tried(loss.made().forward, input, target).shape[1:])
+    return tuple(tried(loss.make().forward, input, target).shape[1:])

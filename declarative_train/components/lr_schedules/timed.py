@@ -28,7 +28,7 @@ class Exponential(LrSchedule):
         turns = max(0, step - num_warmup_steps) / num_steps_of(self.every)
         return warmup_factor(step, num_warmup_steps) * float(self.gamma**turns)
 
-    def resolved(self, to_steps: Callable[[Duration], int]) -> Exponential:
+    def resolve(self, to_steps: Callable[[Duration], int]) -> Exponential:
         return self.model_copy(update={"every": in_steps(to_steps(parse_duration(self.every)))})
 
 
@@ -59,7 +59,7 @@ class Step(LrSchedule):
             drops = sum(step >= num_steps_of(milestone) for milestone in self.milestones or ())
         return warmup_factor(step, num_warmup_steps) * float(self.gamma**drops)
 
-    def resolved(self, to_steps: Callable[[Duration], int]) -> Step:
+    def resolve(self, to_steps: Callable[[Duration], int]) -> Step:
         def steps(text: str) -> str:
             return in_steps(to_steps(parse_duration(text)))
 
@@ -102,7 +102,7 @@ class Wsd(LrSchedule):
         left = {"linear": 1 - done, "cosine": (1 + cos(pi * done)) / 2, "sqrt": 1 - sqrt(done)}[self.shape]
         return warmup_factor(step, num_warmup_steps) * (self.min_factor + (1 - self.min_factor) * left)
 
-    def resolved(self, to_steps: Callable[[Duration], int]) -> Wsd:
+    def resolve(self, to_steps: Callable[[Duration], int]) -> Wsd:
         return self.model_copy(update={"decay": in_steps(to_steps(parse_duration(self.decay)))})
 
     def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:

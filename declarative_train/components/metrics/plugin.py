@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
 from declarative_train.components.losses.shape_checks import needs_mask_shape, needs_no_target, needs_target
-from declarative_train.components.plugin_components import Plugged, failed
+from declarative_train.components.plugin_components import PluginComponent, describe_failure
 from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     import torch
 
 
-class PluginMetric(Plugged, Metric):
+class PluginMetric(PluginComponent, Metric):
     """With `forward` the mean of what that gives, by sample or by element; with `whole` one number of all rows."""
 
     higher_is_better: ClassVar[bool] = True
@@ -30,14 +30,14 @@ class PluginMetric(Plugged, Metric):
         try:
             items = _items_of(self, edges.input, edges.target)
         except Exception as problem:  # whatever the user's code raises is the user's to see
-            return failed(self.type, problem)
+            return describe_failure(self.type, problem)
         return needs_mask_shape(self.type, edges.mask, items)
 
     def build(self, edges: Judged, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.means import MeanOfItems
         from declarative_train.components.metrics.modules.plugin import OfAllRows, Values
 
-        made = self.made()
+        made = self.make()
         if self.is_mean:
             return MeanOfItems(Values(made.forward), device)
         return OfAllRows(made.whole, edges, device)
@@ -48,7 +48,7 @@ def _items_of(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None
     from declarative_train.components.losses.modules.plugin import tried
     from declarative_train.components.metrics.modules.plugin import number_of
 
-    made = metric.made()
+    made = metric.make()
     if metric.is_mean:
         return tuple(tried(made.forward, input, target).shape[1:])
     number_of(made.whole, input, target)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import PrivateAttr
 
 from declarative_train.components.component import Misfit, Optimizer
-from declarative_train.components.plugin_components import Plugged, failed
+from declarative_train.components.plugin_components import PluginComponent, describe_failure
 
 if TYPE_CHECKING:
     import torch
 
 
-class PluginOptimizer(Plugged, Optimizer):
+class PluginOptimizer(PluginComponent, Optimizer):
     """`__init__(self, params, lr, ...)` as torch has it; `takes_shards = False` says that a part of a parameter cannot
     be updated by itself, which fsdp would ask for."""
 
@@ -29,11 +29,11 @@ class PluginOptimizer(Plugged, Optimizer):
         try:
             _state_of(self, (4, 3))
         except Exception as problem:  # whatever the user's code raises is the user's to see
-            return failed(self.type, problem)
+            return describe_failure(self.type, problem)
         return None
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        made: torch.optim.Optimizer = self.made(groups)
+        made: torch.optim.Optimizer = self.make(groups)
         return made
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:

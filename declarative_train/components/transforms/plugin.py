@@ -10,13 +10,13 @@ from pydantic import PrivateAttr
 from declarative_train.components.component import Misfit
 from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Size, Transform
-from declarative_train.components.plugin_components import Plugged, line_in_plugin, seeded_object
+from declarative_train.components.plugin_components import PluginComponent, line_in_plugin, make_seeded
 
 _TRIED = 33  # height and width of a made picture where each has its own; odd, so that halves show
 _KEY = 7
 
 
-class PluginTransform(Plugged, Transform):
+class PluginTransform(PluginComponent, Transform):
     """`apply(self, picture, random)` gives the picture changed; `random` is a `numpy.random.Generator` that starts anew
     for each sample, and alike for each of its fields. Without it, `is_random = True` says that the code draws from the
     generators of torch, numpy or Python, which are then seeded around it: that takes loader processes."""
@@ -78,14 +78,14 @@ class PluginTransform(Plugged, Transform):
     def _applied(self, value: Any, drawn: Drawn) -> Any:
         import numpy as np
 
-        from declarative_train.components.plugin_layer import seeded
+        from declarative_train.components.plugin_layer import seed_generators
 
         apply = self._made().apply
         if self.takes_random():
             random = np.random.Generator(np.random.Philox(key=drawn.key))
             found = self._called(apply, _own(value), random)
         elif self.is_random:
-            with seeded(drawn.key >> 1):
+            with seed_generators(drawn.key >> 1):
                 found = self._called(apply, _own(value))
         else:
             found = self._called(apply, _own(value))
@@ -123,11 +123,11 @@ class PluginTransform(Plugged, Transform):
 
     def _misfit(self, size: Size, channels: int) -> Misfit | None:
         """What is wrong with how it changes a made picture."""
-        from declarative_train.components.plugin_layer import random_states, seeded
+        from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
         made = _made_picture(size, channels, self.on_numbers)
-        with seeded(1):
-            before = random_states()
+        with seed_generators(1):
+            before = read_random_states()
             try:
                 ways = [self._applied(made, Drawn(_KEY, 1)) for _ in range(2)]
             except ValueError as error:
@@ -137,7 +137,7 @@ class PluginTransform(Plugged, Transform):
                     else None
                 )
                 return Misfit(f"`{self.type}` cannot change a made picture: {error}", field="type", help=hint)
-            draws = random_states() != before
+            draws = read_random_states() != before
         if draws:
             message = f"`{self.type}` draws random numbers, and does not say so"
             hint = "take the generator: `def apply(self, picture, random)`; or say `is_random = True`"
@@ -149,7 +149,7 @@ class PluginTransform(Plugged, Transform):
 
     def _made(self) -> Any:
         if self._object is None:
-            self._object, _ = seeded_object(self)
+            self._object, _ = make_seeded(self)
         return self._object
 
 

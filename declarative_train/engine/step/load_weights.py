@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from declarative_train.components.layers.modules.packed import Packed, as_written, packed_in
+from declarative_train.components.layers.modules.packed import Packed, as_written, find_packed
 from declarative_train.engine.checkpoints.store import Entry, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.engine.step.frozen_base import source_of
@@ -35,7 +35,7 @@ from declarative_train.plan.run_folder import EMA, PLAN, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit
 
 if TYPE_CHECKING:
-    from declarative_train.components.published import Part
+    from declarative_train.components.published import TensorPart
     from declarative_train.components.storages import StorageName
     from declarative_train.plan.plan import TensorMapPlan, WeightsPlan
 
@@ -108,7 +108,7 @@ def _opened_published(
     source = under_names(source, tensors, plan.rename)
     _require_none(plan, published_misfit(Held.by(model), plan, source.shapes, whole=whole))
     prefix = f"{plan.node}." if plan.node else ""
-    parts: dict[str, tuple[Part, ...]] = {}
+    parts: dict[str, tuple[TensorPart, ...]] = {}
     for name in model.state_dict(keep_vars=True):
         if name.startswith(prefix) and not is_selected(plan.exclude, name.removeprefix(prefix)):
             found = parts_in(tensors, name.removeprefix(prefix), source.shapes)
@@ -125,7 +125,7 @@ def _opened_published(
 
 def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
     """Into the model's tensors, in place. Raises RunFailure."""
-    held, packed = model.state_dict(keep_vars=True), packed_in(model)
+    held, packed = model.state_dict(keep_vars=True), find_packed(model)
     with torch.no_grad():
         for each in opened:
             into = {stored: held[name].detach() for name, stored in each.names.items()}

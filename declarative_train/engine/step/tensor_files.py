@@ -20,7 +20,7 @@ from declarative_train.plan.run_folder import Shapes
 from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:
-    from declarative_train.components.published import Part
+    from declarative_train.components.published import TensorPart
     from declarative_train.components.storages import StorageName
     from declarative_train.plan.plan import TensorMapPlan
 
@@ -62,7 +62,7 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
     return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
 
 
-def under_joins(source: Tensors, made: Mapping[str, Sequence[Part]]) -> Tensors:
+def under_joins(source: Tensors, made: Mapping[str, Sequence[TensorPart]]) -> Tensors:
     """The same by the names of what its tensors are made into."""
     shapes, _ = joined_shapes(made, source.shapes)
 
@@ -84,12 +84,12 @@ def rounded(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
         if name not in storages:
             return values
         assert dim == 0
-        return Packed(storages[name], values.shape[1], values.device).rounded(values)
+        return Packed(storages[name], values.shape[1], values.device).round_trip(values)
 
     return Tensors(source.shapes, read)
 
 
-def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int | None) -> torch.Tensor:
+def joined(source: Tensors, parts: Iterable[TensorPart], first: int | None, last: int | None) -> torch.Tensor:
     """The rows from `first` to `last` of the parts below each other, or all of them; nothing else is read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
@@ -103,14 +103,14 @@ def joined(source: Tensors, parts: Iterable[Part], first: int | None, last: int 
     return torch.cat(found) if len(found) > 1 else found[0]
 
 
-def _rows_at(part: Part) -> int:
+def _rows_at(part: TensorPart) -> int:
     """The dimension of the file that holds the rows of the parameter."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _rows_of(
-    parts: Iterable[Part], shapes: Shapes, first: int | None, last: int | None
-) -> Iterator[tuple[Part, int | None, int | None]]:
+    parts: Iterable[TensorPart], shapes: Shapes, first: int | None, last: int | None
+) -> Iterator[tuple[TensorPart, int | None, int | None]]:
     """What of each part lies in the rows from `first` to `last` of all together; else no rows of the last part."""
     begin, found = 0, False
     parts = list(parts)

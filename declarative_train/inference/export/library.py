@@ -43,7 +43,7 @@ def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dty
     model = library_model(node, next(node.parameters()).dtype if dtype is None else dtype)
     try:
         layer.save(model, node._dtrain_inputs, str(folder), classes_learned(trained, found.node))
-        odd = differing(model, layer.loaded(str(folder), model))
+        odd = differing(model, layer.load(str(folder), model))
     except Exception as problem:  # whatever the library finds wrong
         said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise ExportFailure(f"{found.library} cannot write `{found.node}`, or read it back: {said}") from problem

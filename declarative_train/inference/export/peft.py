@@ -27,7 +27,7 @@ from declarative_train.plan.published import parts_in, tensor_map
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.components.published import Part
+    from declarative_train.components.published import TensorPart
     from declarative_train.inference.export.program import Program
 
 __all__ = ["FILE", "auto_class", "config_of", "tensors", "write"]
@@ -122,13 +122,13 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
     return {name: part for name, part in program.network.named_modules() if isinstance(part, LoraLinear)}
 
 
-def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[Part, int, int]]:
+def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[TensorPart, int, int]]:
     """The tensors of the base that a parameter is made of, by its rows. Raises ExportFailure."""
     base = program.base
     if base is None:
-        from declarative_train.components.published import Part
+        from declarative_train.components.published import TensorPart
 
-        yield Part(name), 0, rows
+        yield TensorPart(name), 0, rows
         return
     node = f"{base.plan.node}."
     parts = parts_in(tensor_map(base.plan), name.removeprefix(node)) if name.startswith(node) else ()

@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from declarative_train.components.hardware.hardware import Precision
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.components.storages import held_bytes
+from declarative_train.components.storages import storage_bytes
 from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
@@ -167,7 +167,7 @@ def _tensors(
         parts = item.name.split(".")
         node = next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)
         if item.storage is not None:
-            found.setdefault(node, []).append((0, 0, 0, held_bytes(item.storage, item.shape)))
+            found.setdefault(node, []).append((0, 0, 0, storage_bytes(item.storage, item.shape)))
             continue
         size = prod(item.shape)
         state = OPTIMIZERS.read(item.optimizer or optimizer).num_state_elements(item.shape) + size * averages

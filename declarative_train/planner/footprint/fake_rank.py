@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from declarative_train.components.layers.modules.documents import as_on_a_gpu
+from declarative_train.components.layers.modules.documents import treat_as_gpu
 from declarative_train.data.batch import Batch
 from declarative_train.engine.collectives import Place
 from declarative_train.engine.devices import start_autograd
@@ -91,7 +91,7 @@ def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bo
             start_autograd()
 
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            stack.enter_context(as_on_a_gpu(plan.layout.device == "cuda"))
+            stack.enter_context(treat_as_gpu(plan.layout.device == "cuda"))
             stack.enter_context(Answers())  # type: ignore[no-untyped-call]
         engine = Engine(plan, _CPU, place=place, fill=_without_values)
         _begin_state(engine)

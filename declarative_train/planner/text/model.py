@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.layers.libraries import LIBRARIES, called
+from declarative_train.components.layers.libraries import LIBRARIES, model_name
 from declarative_train.components.plugin_components import PLUGIN
-from declarative_train.components.storages import held_bytes
+from declarative_train.components.storages import storage_bytes
 from declarative_train.core.amounts import amount, counted
 from declarative_train.files.open_files import shown
 from declarative_train.graph.graph import Node
@@ -90,7 +90,7 @@ def _what(node: Node) -> str:
         return f"{node.target} again"
     component = node.component or {}
     kind = str(component["type"])
-    return f"{kind} {called(component)}" if kind in LIBRARIES else kind
+    return f"{kind} {model_name(component)}" if kind in LIBRARIES else kind
 
 
 def _gives(node: Node) -> str:
@@ -108,7 +108,7 @@ def _totals(plan: Plan) -> list[str]:
         lines[0] += f", {frozen:,} of them frozen"
     for storage in dict.fromkeys(item.storage for item in own if item.storage is not None):
         held = [item for item in own if item.storage == storage]
-        size = amount(sum(held_bytes(storage, item.shape) for item in held), "B")
+        size = amount(sum(storage_bytes(storage, item.shape) for item in held), "B")
         lines.append(f"{amount(sum(item.num_elements for item in held))} of them held in {storage}: {size}")
     bare = ", and has no adapter" if any(is_added(item.name) for item in plan.parameters) else ""
     lines += [f"{item.name} is tied to {item.tie}{bare}" for item in plan.parameters if item.tie is not None]

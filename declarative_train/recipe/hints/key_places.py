@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from declarative_train.components.component import written_keys
+from declarative_train.components.component import recipe_keys
 from declarative_train.recipe.hints.aliases import KEYS as ALIASES
 from declarative_train.recipe.sections.parallelism import KEPT, Axes
 from declarative_train.recipe.sections.section import Section
@@ -50,7 +50,7 @@ def _keys() -> Iterator[tuple[str, str]]:
 
 def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
     children = children_of(model)
-    for name in (*written_keys(model), *model.short_forms):
+    for name in (*recipe_keys(model), *model.short_forms):
         if name != model.inline:
             yield path, name
         child: Any = children.get(name)
@@ -59,7 +59,7 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
             continue
         if child.model in KINDS:
             known = table(child.model)
-            yield from ((inner, key) for kind in known for key in written_keys(known[kind]))
+            yield from ((inner, key) for kind in known for key in recipe_keys(known[kind]))
         else:
             yield from _of(child.model, inner)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 
-from declarative_train.components.component import written_keys
+from declarative_train.components.component import recipe_keys
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
@@ -284,7 +284,7 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
 def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
     """`min | max` for a key that takes one of a few words; else nothing."""
     for holder in _models_at(model, path):
-        field = holder.model_fields.get(written_keys(holder).get(name, name))
+        field = holder.model_fields.get(recipe_keys(holder).get(name, name))
         if field is not None and get_origin(field.annotation) is Literal:
             return " | ".join(map(str, get_args(field.annotation)))
     return ""
@@ -294,8 +294,8 @@ def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """The keys of the model that stands at `path` below `model`, as far as its fields tell."""
     found = _models_at(model, path)
     if len(found) != 1:
-        return sorted({name for each in found for name in written_keys(each)})
-    return [*written_keys(found[0]), *getattr(found[0], "short_forms", ())]
+        return sorted({name for each in found for name in recipe_keys(each)})
+    return [*recipe_keys(found[0]), *getattr(found[0], "short_forms", ())]
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
@@ -303,7 +303,7 @@ def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:
-            field = found[0].model_fields.get(written_keys(found[0]).get(part, part))
+            field = found[0].model_fields.get(recipe_keys(found[0]).get(part, part))
             found = [] if field is None else list(models_in(field.annotation))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from declarative_train.components.published import PublishedError, published_folder, read_config
+from declarative_train.components.published import PublishedError, find_published_folder, read_config
 from declarative_train.recipe.checks.blocks import published_model
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 
@@ -29,7 +29,7 @@ def library_fields(type: str, fields: Mapping, paths: Paths) -> tuple[Mapping, l
         return fields, []
     written, span = given.value.value, given.value.span
     try:
-        folder = published_folder(written, paths.resolve(written, span))
+        folder = find_published_folder(written, paths.resolve(written, span))
         config = read_config(folder)
     except PublishedError as problem:
         return fields, [published_model(span, str(problem), problem.hint)]

@@ -8,8 +8,8 @@ from declarative_train.components.published import (
     Family,
     PublishedError,
     family_of,
+    find_published_folder,
     params_of,
-    published_folder,
     read_config,
 )
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
@@ -39,7 +39,7 @@ def published_fields(block: str, fields: Mapping, paths: Paths) -> tuple[Mapping
     if not isinstance(node, Scalar) or not isinstance(node.value, str) or not node.value:
         return rest, None, [wrong_type(node.span, FROM, describe_node(node), "the folder of a published model")]
     try:
-        folder = published_folder(node.value, paths.resolve(node.value, node.span))
+        folder = find_published_folder(node.value, paths.resolve(node.value, node.span))
         published = Published(folder, read_config(folder))
         params = _params(family, published)
     except PublishedError as problem:

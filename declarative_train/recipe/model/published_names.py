@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from declarative_train.components.adapters.peft_folder import PeftFolder, Slice
-from declarative_train.components.published import TRANSFORMERS, Part, family_of, kind_of
+from declarative_train.components.published import TRANSFORMERS, TensorPart, family_of, kind_of
 from declarative_train.recipe.model.tree import BlockNode, Scope
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -25,7 +25,7 @@ class PublishedNames:
     """Of a model: what its parameters are called in published files."""
 
     def __init__(self, scope: Scope) -> None:
-        self._blocks: dict[str, tuple[Mapping[str, tuple[Part, ...]], str]] = {}
+        self._blocks: dict[str, tuple[Mapping[str, tuple[TensorPart, ...]], str]] = {}
         for node in published_blocks(scope):
             family = family_of(node.block)
             assert family is not None
@@ -34,7 +34,7 @@ class PublishedNames:
             found = family.map(node.params, TRANSFORMERS, kind if is_its else None)
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
-    def parts(self, parameter: str) -> tuple[tuple[Part, ...], str]:
+    def parts(self, parameter: str) -> tuple[tuple[TensorPart, ...], str]:
         """The tensors that a parameter is made of, and what all names begin with; () for one that no published model
         has."""
         for node, (entries, prefix) in self._blocks.items():

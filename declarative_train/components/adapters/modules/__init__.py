@@ -1,1 +1,1 @@
-"""The modules of adapters: they import torch."""
+"""torch modules of adapters."""

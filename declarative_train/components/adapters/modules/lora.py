@@ -1,4 +1,5 @@
-"""A linear map with a trained product of two thin matrices beside its own, frozen one; lengths of rows beside both."""
+"""Linear map with a trained product of two thin matrices in addition to its frozen weight; with DoRA, trained lengths
+of rows."""
 
 from __future__ import annotations
 
@@ -17,15 +18,14 @@ if TYPE_CHECKING:
 class LoraLinear(nn.Linear):
     """x (..., in) -> (..., out): x W^T + b + scaling * dropout(x) A^T B^T.
 
-    `adapter` is the component. `weight` (out, in) and `bias` keep the names that they have without an adapter, so
-    that files and checkpoints of the base fit; beside them stand `lora_A.weight` (rank, in) and `lora_B.weight` (out,
-    rank), PEFT's names. Of a joined map that PEFT adapted as several, each part has an A of its own (`Lora.split`).
-    Hu et al., LoRA, 2021, https://arxiv.org/abs/2106.09685, section 4.1.
+    `adapter` is the component. `weight` (out, in) and `bias` keep the names that they have without an adapter, so that
+    files and checkpoints of the base fit; `lora_A.weight` (rank, in) and `lora_B.weight` (out, rank), PEFT's names, are
+    added. If PEFT adapted a joined map as several maps, each part has an A of its own (`Lora.split`). Hu et al., LoRA,
+    2021, https://arxiv.org/abs/2106.09685, section 4.1.
 
     With `lora_magnitude_vector` m (rows,): x (m W' / |W'|)^T + b, W' being the sum of both and |W'| the lengths of its
-    rows.
-    Of what is left out by `dropout` only the change is without, as with PEFT. Liu et al., DoRA, 2024,
-    https://arxiv.org/abs/2402.09353, sections 4.1 and 4.3.
+    rows. `dropout` affects only the change, as in PEFT. Liu et al., DoRA, 2024, https://arxiv.org/abs/2402.09353,
+    sections 4.1 and 4.3.
     """
 
     def __init__(self, base: nn.Linear, adapter: Any) -> None:
@@ -57,32 +57,32 @@ class LoraLinear(nn.Linear):
     def _by_length(self, input: Tensor) -> Tensor:
         x = F.dropout(input, self.dropout) if self.training and self.dropout else input
         y = product(input, self.weight, None, self.packed)
-        beside = y if x is input else product(x, self.weight, None, self.packed)
+        base = y if x is input else product(x, self.weight, None, self.packed)
         with torch.no_grad(), torch.autocast(input.device.type, enabled=False):
-            summed = self.summed(self.weight, self.lora_A.weight, self.lora_B.weight)
+            summed = self.add_product(self.weight, self.lora_A.weight, self.lora_B.weight)
         factors = row_factors(summed, self.lora_magnitude_vector, self.split).to(y.dtype)
         z: Tensor = self.lora_A(x)
         change = self.lora_B(z) * self.scaling if self.split is None else self._in_parts(torch.zeros_like(y), z)
-        made: Tensor = y + (factors - 1) * beside + factors * change
+        made: Tensor = y + (factors - 1) * base + factors * change
         return made if self.bias is None else made + self.bias.to(made.dtype)
 
-    def summed(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """The weight and what is beside it, in float32 at least."""
+    def add_product(self, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        """Return the weight plus the adapter's change, in float32 at least."""
         wide = torch.promote_types(a.dtype, torch.float32)
         whole = weight.to(wide) if self.packed is None else self.packed.unpack(weight, wide)
-        found: Tensor = self.adapter.summed(whole, a.to(wide), b.to(wide))
+        found: Tensor = self.adapter.add_product(whole, a.to(wide), b.to(wide))
         return found
 
     def start_magnitude(self) -> None:
-        """The lengths of the rows of the weight, as it is now; those of sharded tensors are gathered for it."""
+        """Set the magnitudes to the lengths of the rows of the current weight; sharded tensors are gathered for it."""
         whole = [_whole(each.detach()) for each in (self.weight, self.lora_A.weight, self.lora_B.weight)]
-        lengths = torch.linalg.vector_norm(self.summed(*whole), dim=1)
+        lengths = torch.linalg.vector_norm(self.add_product(*whole), dim=1)
         if self.split is not None:
             lengths = torch.cat([lengths[first:last] for first, last in self.split])
         _write(self.lora_magnitude_vector, lengths)
 
     def _in_parts(self, y: Tensor, z: Tensor) -> Tensor:
-        """Each part of z (..., parts * rank) changes its own rows of y; what lies between them stays."""
+        """Add each part of z (..., parts * rank) to its own rows of y; rows between the parts stay unchanged."""
         assert self.split is not None
         found, done, first_b = [], 0, 0
         for (first, last), part in zip(self.split, z.chunk(len(self.split), -1), strict=True):
@@ -93,9 +93,9 @@ class LoraLinear(nn.Linear):
 
 
 def row_factors(summed: Tensor, magnitude: Tensor, split: tuple[tuple[int, int], ...] | None) -> Tensor:
-    """(out,): by which each row is multiplied; 1 where `split` leaves rows out."""
+    """Return the factor (out,) of each row; 1 where `split` leaves rows out."""
     lengths = torch.linalg.vector_norm(summed, dim=1)
-    lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)  # a row of zeros stays one
+    lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny)  # a row of zeros stays zero
     if split is None:
         factors: Tensor = magnitude / lengths
         return factors
@@ -124,8 +124,8 @@ def _write(tensor: Tensor, whole: Tensor) -> None:
 
 
 def linear_maps(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """The path of each linear map in a layer's module ("" for itself) and the shape of its weight; those of an adapter
-    are none, and none is one that has its weight from elsewhere in the module, as a tied head has."""
+    """Return the path of each linear map in a layer's module ("" for itself) and the shape of its weight. Left out: the
+    maps of adapters, and maps that share their weight with another part of the module, such as a tied head."""
     users: dict[int, int] = {}
     for _, item in module.named_parameters(remove_duplicate=False):
         users[id(item)] = users.get(id(item), 0) + 1

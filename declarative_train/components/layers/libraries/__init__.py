@@ -1,13 +1,13 @@
-"""Models of other libraries as nodes: what they are made from, how they start, what their files hold."""
+"""Models of other libraries as nodes: their construction, start values and files."""
 
 from collections.abc import Mapping, Sequence
 
 LIBRARIES = frozenset({"timm", "transformers"})
-"""The types of nodes that are such a model, each the name of its package."""
+"""The types of such nodes, each the name of its package."""
 
 
-def called(component: Mapping[str, object]) -> str:
-    """The model's name in its library: a class of transformers, or what timm calls it."""
+def model_name(component: Mapping[str, object]) -> str:
+    """Return the model's name in its library: a class of transformers, or a model name of timm."""
     config = component.get("config")
     known = config.get("architectures") if isinstance(config, Mapping) else None
     said = component.get("architecture") or component.get("name")

@@ -1,4 +1,4 @@
-"""The tensors of a published model, compared with a library's model by headers alone; read by rows."""
+"""Files of a published model: tensor headers compared with a library's model, tensors read by rows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ Read = Callable[[int, "int | None"], "torch.Tensor"]
 
 
 class Files(NamedTuple):
-    """`names`: of the model's tensors that the files have. `missing` parameters start at random; `unexpected` names of
-    the files are of nothing in the model. `read(name, first, count)`: rows of a tensor by the model's name."""
+    """Tensors of a model that its files have. `names`: their names in the model. `missing`: parameters that start at
+    random. `unexpected`: names in the files that the model does not have. `read(name, first, count)`: reads rows of a
+    tensor by its name in the model."""
 
     names: frozenset[str]
     missing: tuple[str, ...]
@@ -34,7 +35,7 @@ class Files(NamedTuple):
 
 
 class Header(NamedTuple):
-    """Of a tensor: its file, its shape, its dtype in the words of safetensors."""
+    """Header of a tensor: its file, shape, and dtype in safetensors' notation."""
 
     file: str
     shape: tuple[int, ...]
@@ -43,13 +44,13 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """The tensors of files by name; the same object as long as the files are the same."""
+    """Tensors of files by name; the same object as long as the files are the same."""
 
     tensors: Mapping[str, Header]
 
 
 class Origin(NamedTuple):
-    """The tensors of files that a tensor of a model is made from: their names and dtypes; the shape that it gets."""
+    """Tensors of files that a tensor of a model is made from: their names and dtypes; the shape of the result."""
 
     names: tuple[str, ...]
     dtypes: frozenset[str]
@@ -94,16 +95,16 @@ def _headers(file: str, time: int, size: int) -> Stored:
     found: dict[str, Header] = {}
     for each in files:
         if not os.path.exists(each):
-            raise LibraryError(f"{file} names {os.path.basename(each)}, and there is no such file beside it")
+            raise LibraryError(f"{file} names {os.path.basename(each)}, and there is no such file next to it")
         with safe_open(each, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 (no mapping)
+            for name in opened.keys():  # noqa: SIM118 (not a mapping)
                 part = opened.get_slice(name)
                 found[name] = Header(each, tuple(part.get_shape()), str(part.get_dtype()))
     return Stored(found)
 
 
-def stored_tensor(name: str, header: Header) -> Origin:
-    """Return the origin of a tensor that a file has as the model has it."""
+def tensor_origin(name: str, header: Header) -> Origin:
+    """Return the origin of a model's tensor that a file holds unchanged."""
 
     def read(first: int, count: int | None) -> torch.Tensor:
         from safetensors import safe_open
@@ -121,9 +122,9 @@ def stored_tensor(name: str, header: Header) -> Origin:
 def match(
     module: nn.Module, origins: Mapping[str, Origin], unexpected: Collection[str], may_differ: Collection[str] = ()
 ) -> Files:
-    """Compare the tensors of a model with what its files give for them. `unexpected`: the names in the files that give
-    nothing. `may_differ`: parameters that start at random where the files have another shape, as a head for other
-    classes does. Raises LibraryError for other shapes and dtypes, and for tied parameters whose values differ."""
+    """Compare the tensors of a model with those from its files. `unexpected`: the names in the files that are not used.
+    `may_differ`: parameters that start at random if the files have another shape, such as a head for other classes.
+    Raises LibraryError for other shapes and dtypes, and for tied parameters whose values differ."""
     state = dict(module.state_dict(keep_vars=True))
     tensors = {
         name: origins[name]
@@ -169,8 +170,8 @@ def _are_equal(one: Origin, other: Origin) -> bool:
 
 
 def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
-    """Raise LibraryError where the files lack parameters of a model and have tensors that are not in it: then names
-    differ, and what would start at random may be in the files."""
+    """Raise LibraryError if the files lack parameters of the model and also have tensors that the model lacks: the
+    names probably differ, and the files may hold the missing values."""
     if files.missing and files.unexpected:
         message = (
             f"the files are not those of a `{kind}`: they lack {several(files.missing)}, and they have "

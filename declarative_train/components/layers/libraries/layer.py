@@ -1,8 +1,9 @@
-"""A model of another library as a layer: fields -> a module under the library's own names, with its start values.
+"""Base class of layers that are a model of another library: its fields give a module under the library's own names,
+with its start values.
 
-The module is made once per process with parameters on meta and real buffers (`modules/node.py`): what the library
-computes while it makes it, such as the frequencies of rotary positions, is not lost. Parameters start as its own code
-starts them, under a generator keyed by (seed, path), or as its files say, of which a rank reads its rows.
+The module is made once per process with parameters on meta and real buffers (`modules/node.py`). This keeps buffers
+that the library computes, such as the frequencies of rotary positions. Parameters start as the library's code starts
+them, with a generator keyed by (seed, path), or as its files define, of which a rank reads its rows.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ Inputs = Mapping[str, "TensorSpec"]
 
 
 class LibraryLayer(Layer):
-    """`library`: the package, and our extra of the same name."""
+    """A model of another library. `library`: its package, and our extra of the same name."""
 
     library: ClassVar[str]
 
     over: Over = "microbatch"
-    """Of the batch normalisations in it: `N samples`, or `microbatch`, as of the layer `batch_norm`."""
+    """Samples that its batch normalisations work on: `N samples` or `microbatch`, as in the layer `batch_norm`."""
 
     @property
     def mixes_samples(self) -> bool:  # type: ignore[override]
-        """It has batch normalisations. Asked when `check` found nothing."""
+        """True if it has batch normalisations. Valid when `check` found nothing."""
         from declarative_train.components.layers.libraries.modules.node import has_batch_norms
 
         return has_batch_norms(self)
 
     @property
     def is_random(self) -> bool:
-        """It has a dropout above 0."""
+        """True if it has a dropout above 0."""
         from declarative_train.components.layers.libraries.modules.node import has_dropout
 
         return has_dropout(self)
@@ -69,44 +70,45 @@ class LibraryLayer(Layer):
             return Misfit(message, field="type", help=install(self.library))
         try:
             import_module(self.library)
-        except Exception as problem:  # whatever a broken installation raises
-            said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            message = f"the package {self.library} is here and cannot be imported: {said}"
-            return Misfit(message, field="type", help=f"`python -c 'import {self.library}'` shows all of it")
+        except Exception as problem:  # a broken installation may raise anything
+            reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+            message = f"the package {self.library} is installed but cannot be imported: {reason}"
+            return Misfit(message, field="type", help=f"`python -c 'import {self.library}'` shows the whole error")
         return None
 
     @abstractmethod
     def misfit(self, inputs: Inputs) -> Misfit | None:
-        """What is wrong with fields or inputs, once the library is there. Raises LibraryError, too."""
+        """Return what is wrong with fields or inputs, or None. The library can be imported. May raise LibraryError
+        instead."""
 
     @abstractmethod
-    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module:
-        """The library's own model on the CPU; with `draws` False the values of its parameters do not matter. Raises
-        LibraryError."""
+    def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
+        """Make the library's own model on the CPU; with `draws` False the values of its parameters do not matter.
+        Raises LibraryError."""
 
     @abstractmethod
     def call(
         self, module: nn.Module, forward: Callable[..., Any], values: Sequence[torch.Tensor | None]
     ) -> torch.Tensor:
-        """The model's own `forward` on the values of `ports`, in their order."""
+        """Call the model's own `forward` on the values of `ports`, in their order."""
 
     @abstractmethod
     def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
-        """`model`, one of `made`, in a folder as the library writes it: config and safetensors. `classes`: the names of
-        its scores; () where nothing is known of them."""
+        """Write `model`, made by `make`, to a folder as the library writes it: config and safetensors. `classes`: the
+        names of its scores; () if they are unknown."""
 
     @abstractmethod
-    def loaded(self, folder: str, model: nn.Module) -> nn.Module:
-        """What the library reads of a folder that `save` has written `model` to."""
+    def load(self, folder: str, model: nn.Module) -> nn.Module:
+        """Return the model that the library reads from a folder that `save` has written `model` to."""
 
     def files(self, module: nn.Module) -> Files | None:
-        """The published tensors that it starts from, by the names of its parameters; None where it starts at random.
-        Raises LibraryError."""
+        """Return the published tensors that it starts from, by the names of its parameters; None if it starts at
+        random. Raises LibraryError."""
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """The saved buffers that its files have, by name; none where the files are gone: then a checkpoint brings
-        them."""
+        """Return the saved buffers of its files, by name; none if the files no longer exist, because a checkpoint then
+        restores them."""
         from declarative_train.components.layers.libraries.modules.node import bare
 
         module = bare(self, inputs)
@@ -118,21 +120,21 @@ class LibraryLayer(Layer):
         return {} if files is None else {name: files.read(name, 0, None) for name in names if name in files.names}
 
     def unit_classes(self, module: nn.Module) -> frozenset[str]:
-        """The names of classes that the library says not to split, as far as it says so."""
+        """Return the names of classes that the library marks as not to be split."""
         return frozenset()
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.libraries.modules.node import built
+        from declarative_train.components.layers.libraries.modules.node import build_node
 
-        return built(self, inputs)
+        return build_node(self, inputs)
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def products(self, use: Use) -> list[Product]:
-        """What torch's own counter finds in a forward without values; shared out over what is trained and what is not
-        as the elements of the weights are. Of single weights, and where there is no such forward, each is taken to meet
-        every vector of the first input once."""
+        """Return the operations that torch's counter finds in a forward without values, divided between trained and
+        frozen weights by their numbers of elements. For a single weight, or if the forward cannot be traced, assume
+        that each weight is multiplied once with every vector of the first input."""
         from declarative_train.components.layers.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
@@ -148,7 +150,7 @@ class LibraryLayer(Layer):
 
 
 class AsTheLibraryDoes(Init):
-    """What the library's code, or its file, gives for a parameter of its model."""
+    """Start value from the library's code or its files for a parameter of its model."""
 
     type: Literal["as_the_library_does"] = "as_the_library_does"
     layer: Any
@@ -164,12 +166,12 @@ class AsTheLibraryDoes(Init):
         tensor.copy_(rows_of(self.layer, self.inputs, _key(draws.seed, path), self.parameter, draws.first_row, count))
 
     def whole(self, seed: int, path: str) -> torch.Tensor:
-        """Of the node at `path`, in a run of this seed."""
+        """Return the whole start value for the node at `path`, in a run with this seed."""
         from declarative_train.components.layers.libraries.modules.start import rows_of
 
         return rows_of(self.layer, self.inputs, _key(seed, path), self.parameter, 0, None)
 
 
 def _key(seed: int, path: str) -> int:
-    """63 bits, as torch's generator takes them."""
+    """Return a 63-bit key, as torch's generator takes it."""
     return key_of(seed, path) >> 1

@@ -1,1 +1,1 @@
-"""The `nn.Module` classes that torch does not have. They import torch: only a `build()` body imports them."""
+"""`nn.Module` classes that torch does not have. They import torch, so only a `build()` body imports them."""

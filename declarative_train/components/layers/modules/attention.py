@@ -1,7 +1,8 @@
 """Multi-head attention on torch's `scaled_dot_product_attention`, with fewer key heads, rotary positions and masks.
 
-B batch (N sequences, where several dimensions are before the time), T queries, S keys, D width, H heads, G key heads,
-K head width."""
+B batch (N sequences, if there are several dimensions before the time), T queries, S keys, D width, H heads, G key
+heads, K head width.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ from torch.nn import functional as F
 
 from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
 from declarative_train.components.layers.modules.norms import RmsNorm
-from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, placed
+from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, restore_dims
 
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """Pair i of a head turns by `base ** (-2 i / K)` per position, before `scaling` (``, linear, llama3, yarn)."""
+    """Rotary angles: pair i of a head turns by `base ** (-2 i / K)` per position, then changed by `scaling` ("",
+    linear, llama3, yarn)."""
 
     base: float
     scaling: str = ""
@@ -34,7 +36,7 @@ class Angles:
 
     @property
     def amplitude(self) -> float:
-        """What cosine and sine are multiplied with; of yarn, equation 22 of the paper."""
+        """Factor on cosine and sine; for yarn, equation 22 of the paper."""
         if self.scaling != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -42,19 +44,19 @@ class Angles:
         return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
     def table(self, T: int, K: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin, (T, K / 2) each, in float32 at least.
+        """Return cos and sin, (T, K / 2) each, in float32 at least.
 
         Su et al., RoFormer, 2021; element i is paired with i + K / 2, as in GPT-NeoX and the published llama weights.
         """
         dtype = torch.promote_types(like.dtype, torch.float32)
         plain = self.base ** (torch.arange(0, K, 2, dtype=dtype, device=like.device) / -K)
-        angles = torch.outer(torch.arange(T, dtype=dtype, device=like.device), self._scaled(plain, K))
+        angles = torch.outer(torch.arange(T, dtype=dtype, device=like.device), self._scale(plain, K))
         if self.amplitude == 1.0:
             return angles.cos(), angles.sin()
         return angles.cos() * self.amplitude, angles.sin() * self.amplitude
 
-    def _scaled(self, plain: Tensor, K: int) -> Tensor:
-        """The frequencies (K / 2), from fast to slow."""
+    def _scale(self, plain: Tensor, K: int) -> Tensor:
+        """Return the scaled frequencies (K / 2), from fast to slow."""
         if self.scaling == "linear":  # Chen et al., Extending context window of LLMs via positional interpolation, 2023
             return plain / self.factor
         if self.scaling == "llama3":
@@ -62,7 +64,7 @@ class Angles:
         return self._yarn(plain, K) if self.scaling == "yarn" else plain
 
     def _llama3(self, plain: Tensor) -> Tensor:
-        """Waves longer than the original length are slowed by `factor`, short ones are left, with a ramp between them.
+        """Slow down waves longer than the original length by `factor`, keep short ones, with a ramp between them.
         Grattafiori et al., The Llama 3 herd of models, 2024; the ramp is that of the published code."""
         turns = self.original_length * plain / (2 * math.pi)  # within the original length
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
@@ -70,8 +72,8 @@ class Angles:
         return (1 - kept) * plain / self.factor + kept * plain
 
     def _yarn(self, plain: Tensor, K: int) -> Tensor:
-        """Pairs that turn more than `beta_fast` times within the original length are left, those that turn less than
-        `beta_slow` times are slowed by `factor`, with a ramp between them. Peng et al., YaRN, 2023."""
+        """Keep pairs that turn more than `beta_fast` times within the original length, slow down those that turn less
+        than `beta_slow` times by `factor`, with a ramp between them. Peng et al., YaRN, 2023."""
         low = max(math.floor(self._pair_that_turns(self.beta_fast, K)), 0)
         high = min(math.ceil(self._pair_that_turns(self.beta_slow, K)), K - 1)
         places = torch.arange(K // 2, dtype=plain.dtype, device=plain.device)
@@ -79,14 +81,15 @@ class Angles:
         return slowed * plain / self.factor + (1 - slowed) * plain
 
     def _pair_that_turns(self, times: float, K: int) -> float:
-        """The place, between pairs, of what turns so many times within the original length."""
+        """Return the fractional index of the pair that turns this many times within the original length."""
         return K * math.log(self.original_length / (times * 2 * math.pi)) / (2 * math.log(self.base))
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How an attention layer is cut up; `rotary` None: no rotary positions. `window`: a position sees so many at most,
-    itself among them. `scale` of the products of queries and keys; None: 1 / sqrt(head_width)."""
+    """Sizes and options of an attention layer's heads; `rotary` None: no rotary positions. `window`: the number of
+    positions that a position sees at most, itself included. `scale`: factor on the products of queries and keys; None:
+    1 / sqrt(head_width)."""
 
     num_heads: int
     num_kv_heads: int
@@ -114,7 +117,7 @@ class Heads:
 
 class SelfAttention(nn.Module):
     """x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None, segments and positions (B, ..., T) integers or
-    None -> (B, ..., T, D). `num_positions`: that positions, where they are given, may be."""
+    None -> (B, ..., T, D). `num_positions`: one more than the largest position, if positions are given."""
 
     def __init__(self, width: int, heads: Heads, causal: bool, dtype: torch.dtype, num_positions: int = 0) -> None:
         super().__init__()
@@ -139,7 +142,7 @@ class SelfAttention(nn.Module):
         positions: Tensor | None = None,
     ) -> Tensor:
         dropout = self.heads.dropout if self.training else 0.0
-        q_NHTK, k_NGTK, v_NGTK = self.projected(as_rows(x), positions=mask_as_rows(positions, x))
+        q_NHTK, k_NGTK, v_NGTK = self.project(as_rows(x), positions=mask_as_rows(positions, x))
         seen, parts = mask_as_rows(mask, x), mask_as_rows(segments, x)
         by_document = parts is not None and seen is None and serves(q_NHTK, dropout, self.heads.softcap)
         found = self.documents(parts) if by_document and parts is not None else None
@@ -147,13 +150,14 @@ class SelfAttention(nn.Module):
             y = attend_documents(q_NHTK, k_NGTK, v_NGTK, found, self.causal, self.heads.window, self.heads.scale)
         elif parts is not None:
             allowed = within_segments(parts, seen, self.causal, self.heads.window)
-            y = seen_at_all(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None, self.heads)
+            y = attend_allowed(q_NHTK, k_NGTK, v_NGTK, allowed, dropout, seen is None, self.heads)
         else:
             y = attend(q_NHTK, k_NGTK, v_NGTK, seen, self.causal, dropout, self.heads)
-        return placed(self.out(_merged(y)), x)
+        return restore_dims(self.out(_merge_heads(y)), x)
 
-    def projected(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, K), keys and values (B, G, T, K) of positions that begin at `start`, or of `positions`."""
+    def project(self, x: Tensor, start: int = 0, positions: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (B, H, T, K), keys and values (B, G, T, K) for positions from `start` on, or for
+        `positions`."""
         heads = self.heads
         if heads.fused:
             q, k, v = self.qkv(x).split([heads.query_width, heads.kv_width, heads.kv_width], dim=-1)
@@ -172,11 +176,12 @@ class SelfAttention(nn.Module):
             q_BHTK, k_BGTK = rotate(q_BHTK, cos_TK, sin_TK), rotate(k_BGTK, cos_TK, sin_TK)
         return q_BHTK, k_BGTK, v_BGTK
 
-    def attended(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
-        """(B, T, D) of queries that are the last T of the S positions: in evaluation, causal and without a mask."""
+    def attend_last(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor) -> Tensor:
+        """Return (B, T, D) for queries that are the last T of S positions. Used in evaluation, causal and without a
+        mask."""
         T, S = q_BHTK.shape[2], k_BGSK.shape[2]
-        seen = seen_by(T, S, self.heads.window, q_BHTK.device)
-        y: Tensor = self.out(_merged(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads)))
+        seen = visible_keys(T, S, self.heads.window, q_BHTK.device)
+        y: Tensor = self.out(_merge_heads(attend(q_BHTK, k_BGSK, v_BGSK, seen[None], False, 0.0, self.heads)))
         return y
 
 
@@ -207,46 +212,46 @@ class CrossAttention(nn.Module):
             q_BHTK, k_BGSK = self.query_norm(q_BHTK), self.key_norm(k_BGSK)
         dropout = heads.dropout if self.training else 0.0
         y = attend(q_BHTK, k_BGSK, v_BGSK, mask_as_rows(mask, query), False, dropout, heads)
-        return placed(self.out(_merged(y)), query)
+        return restore_dims(self.out(_merge_heads(y)), query)
 
 
 def attend(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, causal: bool, dropout: float, heads: Heads
 ) -> Tensor:
-    """(B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that may see nothing gives 0,
-    and no gradient, where a softmax over nothing would be nan. The heads' `window` is for a causal layer."""
+    """Return (B, H, T, K). `mask` (B, S) or (B, T, S): True where a key may be seen. A query that sees no key gives 0
+    and no gradient; a softmax over an empty set would be nan. The heads' `window` applies to a causal layer."""
     T, window = q_BHTK.shape[2], heads.window if causal else None
     if mask is None and causal and ((window is not None and window < T) or heads.softcap is not None):
-        mask, causal = seen_by(T, T, window, q_BHTK.device)[None], False
+        mask, causal = visible_keys(T, T, window, q_BHTK.device)[None], False
     shared = q_BHTK.shape[1] // k_BGSK.shape[1]
     if shared > 1 and mask is None and takes_fewer_keys(q_BHTK, k_BGSK, v_BGSK, causal, dropout):
         return F.scaled_dot_product_attention(
             q_BHTK, k_BGSK, v_BGSK, dropout_p=dropout, is_causal=causal, scale=heads.scale, enable_gqa=True
         )
     if mask is None:
-        return _weighed(q_BHTK, k_BGSK, v_BGSK, None, causal, dropout, heads)
+        return _weigh_values(q_BHTK, k_BGSK, v_BGSK, None, causal, dropout, heads)
     allowed = mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
     if causal:
-        allowed = allowed & seen_by(T, T, window, mask.device)
-    return seen_at_all(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False, heads)
+        allowed = allowed & visible_keys(T, T, window, mask.device)
+    return attend_allowed(q_BHTK, k_BGSK, v_BGSK, allowed, dropout, False, heads)
 
 
-def seen_at_all(
+def attend_allowed(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor, dropout: float, every: bool, heads: Heads
 ) -> Tensor:
-    """(B, H, T, K), with `allowed` (B, 1, 1 or T, S). `every`: each query may see something, itself."""
+    """Return (B, H, T, K), with `allowed` (B, 1, 1 or T, S). `every`: each query sees some key, at least its own."""
     if every:
-        return _weighed(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
+        return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed, False, dropout, heads)
     sees = allowed.any(-1, keepdim=True)
-    return _weighed(q_BHTK, k_BGSK, v_BGSK, allowed | ~sees, False, dropout, heads).masked_fill(~sees, 0)
+    return _weigh_values(q_BHTK, k_BGSK, v_BGSK, allowed | ~sees, False, dropout, heads).masked_fill(~sees, 0)
 
 
-def _weighed(
+def _weigh_values(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, allowed: Tensor | None, causal: bool, dropout: float, heads: Heads
 ) -> Tensor:
-    """The mean of the values (B, H, T, K) by the products of queries and keys. No kernel of torch's caps these; what is
-    capped is not `causal` here."""
-    k_BHSK, v_BHSK = _repeated(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
+    """Return the values (B, H, T, K) averaged by the softmax of queries times keys. No kernel of torch supports
+    `softcap`; with it, `causal` must be False here."""
+    k_BHSK, v_BHSK = _repeat_keys(k_BGSK, v_BGSK, q_BHTK.shape[1] // k_BGSK.shape[1])
     if heads.softcap is None:
         return F.scaled_dot_product_attention(
             q_BHTK, k_BHSK, v_BHSK, attn_mask=allowed, dropout_p=dropout, is_causal=causal, scale=heads.scale
@@ -260,34 +265,37 @@ def _weighed(
 
 
 def within_segments(segments: Tensor, mask: Tensor | None, causal: bool, window: int | None) -> Tensor:
-    """(B, 1, T, T): true for keys in the segment (B, T) of the query, and as the other ways to be seen allow."""
+    """Return (B, 1, T, T): True for keys in the same segment (B, T) as the query that the mask, the causal order and
+    the window allow too."""
     T = segments.shape[1]
     allowed = (segments[:, :, None] == segments[:, None, :])[:, None]
     if causal:
-        allowed = allowed & seen_by(T, T, window, segments.device)
+        allowed = allowed & visible_keys(T, T, window, segments.device)
     if mask is not None:
         allowed = allowed & (mask[:, None, None, :] if mask.dim() == 2 else mask[:, None])
     return allowed
 
 
-def _repeated(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
-    """For each head: with a mask, and on the CPU, only torch's slowest kernel takes fewer."""
+def _repeat_keys(k_BGSK: Tensor, v_BGSK: Tensor, shared: int) -> tuple[Tensor, Tensor]:
+    """Repeat keys and values for each query head: with a mask, and on the CPU, torch has only a slow kernel for fewer
+    key heads."""
     if shared == 1:
         return k_BGSK, v_BGSK
     return k_BGSK.repeat_interleave(shared, dim=1), v_BGSK.repeat_interleave(shared, dim=1)
 
 
-def seen_by(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
-    """(T, S): what the last T of S positions see; the last `window` of those before them, themselves included."""
+def visible_keys(T: int, S: int, window: int | None, device: torch.device) -> Tensor:
+    """Return (T, S): True for the keys that each of the last T of S positions sees, itself and those before it,
+    `window` at most."""
     seen = torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
     return seen if window is None else seen.triu(S - T - window + 1)
 
 
 def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: bool, dropout: float) -> bool:
-    """Whether a fast kernel reads keys and values that several heads share without a copy for each head."""
+    """Return whether a fast kernel reads keys and values that several heads share without a copy for each head."""
     if not q_BHTK.is_cuda:
         return False
-    if torch.compiler.is_compiling():  # which cannot ask torch, and splits its program in two at every layer for it
+    if torch.compiler.is_compiling():  # asking torch below would break the graph at every layer
         half = q_BHTK.dtype in (torch.bfloat16, torch.float16)
         return half and q_BHTK.shape[-1] <= WIDEST and has_flash(q_BHTK.device.index)
     asked = torch.backends.cuda.SDPAParams(q_BHTK, k_BGSK, v_BGSK, None, dropout, causal, True)
@@ -295,20 +303,22 @@ def takes_fewer_keys(q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, causal: boo
 
 
 def has_flash(device: int) -> bool:
-    """What the compiler asks once, and takes for settled (`engine/step/compiled.py`)."""
+    """Return whether flash attention is available. The compiler evaluates it once, as a constant
+    (`engine/step/compiled.py`)."""
     enabled: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     return enabled and torch.cuda.get_device_capability(device) >= LEAST
 
 
 class RotaryTables:
-    """One table for all layers of a model that turn by the same angles (`share_tables`), kept from step to step. No
-    buffer: that would have to survive meta devices, casts and copies. The compiler makes it anew, beside its use."""
+    """Cache of one table of cos and sin for all layers of a model with the same angles (`share_tables`), kept between
+    steps. It is not a buffer, which would have to survive meta devices, casts and copies. Under torch.compile the table
+    is computed where it is used."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], tuple[int, Tensor, Tensor]] = {}
 
     def __call__(self, T: int, K: int, angles: Angles, like: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Angles.table`."""
+        """Return `Angles.table`, cached."""
         if torch.compiler.is_compiling():
             return angles.table(T, K, like)
         key = (K, angles, like.dtype, like.device)
@@ -320,7 +330,7 @@ class RotaryTables:
         return cos_TK[:T], sin_TK[:T]
 
     def __deepcopy__(self, memo: dict[int, object]) -> RotaryTables:
-        return self  # by device already
+        return self  # its keys include the device
 
 
 def share_tables(model: nn.Module) -> None:
@@ -331,23 +341,23 @@ def share_tables(model: nn.Module) -> None:
 
 
 def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """Turn each pair by the angle of its position; computed in the table's dtype, given back in x's."""
+    """Turn each pair by the angle of its position. Computes in the table's dtype and returns the dtype of x."""
     a, b = x_BHTK.chunk(2, dim=-1)
     turned = torch.cat([a * cos_TK - b * sin_TK, b * cos_TK + a * sin_TK], dim=-1)
     return turned.to(x_BHTK.dtype)
 
 
 def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNorm, RmsNorm]:
-    """Of queries and of keys."""
+    """Return the norms of queries and of keys."""
     norm = partial(RmsNorm, (heads.head_width,), heads.qk_norm_eps, True, dtype, heads.qk_norm_zero_centered)
     return norm(), norm()
 
 
 def _by_head(x: Tensor, K: int) -> Tensor:
-    """(B, T, H * K) -> (B, H, T, K)."""
+    """Reshape (B, T, H * K) to (B, H, T, K)."""
     return x.view(*x.shape[:-1], -1, K).transpose(1, 2)
 
 
-def _merged(x_BHTK: Tensor) -> Tensor:
-    """(B, H, T, K) -> (B, T, H * K)."""
+def _merge_heads(x_BHTK: Tensor) -> Tensor:
+    """Reshape (B, H, T, K) to (B, T, H * K)."""
     return x_BHTK.transpose(1, 2).flatten(2)

@@ -18,9 +18,9 @@ from declarative_train.components.layers.sample_groups import SampleGroups
 class BatchNorm(nn.Module):
     """(B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples, then scale and shift.
 
-    Padding rows, which stand last, are in no group; they are normalised among themselves, so that they stay finite.
-    Running statistics move once per step, in `fold`: see `sample_groups.py`. `reset_buffers` starts them anew. A group
-    that holds one value per channel (the last one, of a single sample) has no variance, and is left out of them.
+    Padding rows, which come last, belong to no group; they are normalised among themselves, so that they stay finite.
+    Running statistics are updated once per step, in `fold`: see `sample_groups.py`; `reset_buffers` resets them. A
+    group that holds one value per channel (the last one, of a single sample) has no variance and does not enter them.
     """
 
     running_mean: Tensor
@@ -48,7 +48,7 @@ class BatchNorm(nn.Module):
         self.pending: Tensor | None = None  # sums over groups: C means, C variances, number of groups
 
     def reset_buffers(self) -> None:
-        """After `to_empty`."""
+        """Write the start values of the buffers, after `to_empty`."""
         with torch.no_grad():
             self.running_mean.zero_()
             self.running_var.fill_(1)
@@ -71,13 +71,14 @@ class BatchNorm(nn.Module):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
-        """In the dtype of the running statistics: fully_shard may hand the parameters over in bfloat16."""
+        """Return weight and bias in the dtype of the running statistics: fully_shard may give the parameters in
+        bfloat16."""
         if self.weight is None or self.bias is None:
             return None, None
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _within_rank(self, x: Tensor, real: int, size: int) -> list[Tensor]:
-        """Full groups at once, and the last one if it is smaller."""
+        """Normalise all full groups at once, then the last one if it is smaller."""
         full = real // size * size
         pieces = [self._normalise(x if full == x.shape[0] else x[:full], full // size)] if full else []
         if real > full:
@@ -85,8 +86,8 @@ class BatchNorm(nn.Module):
         return pieces
 
     def _normalise(self, x: Tensor, num_groups: int, counts: bool = True) -> Tensor:
-        """Groups of equal size beside each other as channels, (G * n, C, ...) -> (n, G * C, ...), through torch's own
-        kernel; with momentum 1 it hands out the statistics (the variance unbiased, as torch keeps it)."""
+        """Normalise groups of equal size with torch's kernel, as if the groups were channels: (G * n, C, ...) -> (n, G
+        * C, ...). With momentum 1 the kernel returns the statistics (the variance unbiased, as torch keeps it)."""
         C = self.num_features
         weight, bias = self._scale_and_shift()
         if num_groups > 1:
@@ -109,7 +110,8 @@ class BatchNorm(nn.Module):
         return y.reshape(-1, num_groups, *x.shape[1:]).transpose(0, 1).flatten(0, 1) if num_groups > 1 else y
 
     def _across_ranks(self, x: Tensor, span: int) -> Tensor:
-        """A group that `span` neighbouring ranks hold together; `x` has the real rows of this one, perhaps none."""
+        """Normalise a group that is spread over `span` neighbouring ranks; `x` has the real rows of this rank, perhaps
+        none."""
         group = self.groups.process_groups[span]
         y, mean, var, count = _NormaliseAcross.apply(x, *self._scale_and_shift(), self.eps, group)  # type: ignore[no-untyped-call]
         if self.groups.recording:
@@ -126,15 +128,15 @@ class BatchNorm(nn.Module):
         self.pending = sums if self.pending is None else self.pending + sums
 
     def take_pending(self) -> Tensor:
-        """(2C + 1,) sums of the groups since the last call: means, variances, number."""
+        """Return (2C + 1,) sums over the groups since the last call: means, variances, number of groups."""
         pending, self.pending = self.pending, None
         return self.running_mean.new_zeros(2 * self.num_features + 1) if pending is None else pending
 
     @staticmethod
     @torch.no_grad()
     def fold(modules: Sequence[BatchNorm], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
-        """Move the running statistics of each by the mean over the groups in its `pending`, if there is one.
-        For all of one momentum at once: a ResNet-50 would launch 640 small kernels otherwise."""
+        """Move the running statistics of each module by the mean over the groups in its `pending`, if it has any. All
+        modules of one momentum are updated together: a ResNet-50 would launch 640 small kernels otherwise."""
         by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNorm, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):
             by_momentum.setdefault((module.momentum, module.running_mean.dtype), []).append((module, part))
@@ -149,8 +151,8 @@ class BatchNorm(nn.Module):
 
 
 class _NormaliseAcross(torch.autograd.Function):
-    """x (R, C, ...) on each rank of a process group, R may be 0 -> y, and mean, biased variance (C,), count (1,) of
-    the values of all of them. One reduction forward, one backward. Gradients of the parameters stay local."""
+    """Normalisation over a process group: x (R, C, ...) on each rank, R may be 0 -> y, and mean, biased variance (C,)
+    and count (1,) over all ranks. One reduction forward, one backward. Gradients of the parameters stay local."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Any) -> Any:
@@ -199,14 +201,16 @@ class _NormaliseAcross(torch.autograd.Function):
 
 
 def adopt_batch_norms(module: nn.Module) -> None:
-    """torch's batch normalisations in `module` become ours (over whatever one rank has at a time), in place.
+    """Replace torch's batch normalisations in `module` by ours (over the samples that one rank has at a time), in
+    place.
 
-    Only their class changes: names, tensors, hooks and who refers to them stay. Subclasses with a `forward` of their
-    own, and those that keep no running statistics or a plain mean of them, stay as they are."""
+    Only their class changes: names, tensors, hooks and references stay. Not replaced: subclasses with their own
+    `forward`, and those without running statistics or with a plain mean of them.
+    """
     for part in module.modules():
         if type(part) in _KINDS and part.momentum is not None and part.running_mean is not None:
             kind: Any = type(part)
-            part.__class__ = _adopted(kind)
+            part.__class__ = _adopting_class(kind)
             part.over, part.groups, part.pending = None, SampleGroups(), None  # type: ignore[assignment]
 
 
@@ -214,10 +218,10 @@ _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @cache
-def _adopted(kind: Any) -> Any:
+def _adopting_class(kind: Any) -> Any:
     return type(kind.__name__, (BatchNorm, kind), {"__doc__": BatchNorm.__doc__})
 
 
 def _per_channel(vector: Tensor, like: Tensor) -> Tensor:
-    """(C,) as (1, C, 1, ...)."""
+    """Reshape (C,) to (1, C, 1, ...)."""
     return vector.view(1, -1, *(1,) * (like.dim() - 2))

@@ -1,5 +1,5 @@
-"""Attention of packed documents by their lengths, without a mask of all pairs: torch's varlen attention, on GPUs that
-have it. Elsewhere, and for what it cannot do, `attention.py` holds a mask.
+"""Attention of packed documents without a mask of all pairs: torch's varlen attention, on GPUs that support it.
+Otherwise `attention.py` uses a mask.
 
 B batch, T tokens, H heads, G key heads, K head width, N documents of all rows.
 """
@@ -26,7 +26,8 @@ _pretended_gpu = ContextVar("pretended_gpu", default=False)
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Runs of equal numbers in segments (B, T). `starts`: (N + 1,) int32 in the B * T tokens; `longest` of them."""
+    """Documents of a batch: runs of equal numbers in segments (B, T). `starts`: (N + 1,) int32 positions in the B * T
+    tokens; `longest`: the length of the longest."""
 
     starts: Tensor
     longest: int
@@ -34,7 +35,7 @@ class Documents:
 
 @lru_cache(maxsize=1)
 def varlen() -> Any:
-    """torch's function, or None where this version has none that takes a window."""
+    """Return torch's varlen attention, or None where this version has none with a window."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -44,7 +45,8 @@ def varlen() -> Any:
 
 
 def serves(q_BHTK: Tensor, dropout: float, softcap: float | None) -> bool:
-    """Whether the kernel takes these queries: half precision on a GPU, nothing dropped or capped, not compiled."""
+    """Return whether the kernel takes these queries: half precision on a GPU, without dropout or softcap, not
+    compiled."""
     if dropout or softcap is not None or torch.compiler.is_compiling() or varlen() is None:
         return False
     K = q_BHTK.shape[-1]
@@ -52,14 +54,14 @@ def serves(q_BHTK: Tensor, dropout: float, softcap: float | None) -> bool:
 
 
 def has_kernel(like: Tensor) -> bool:
-    if is_pretended(like):
+    if is_fake(like):
         return _pretended_gpu.get()
     return like.is_cuda and torch.cuda.get_device_capability(like.device) >= LEAST
 
 
 @contextmanager
-def as_on_a_gpu(is_gpu: bool) -> Iterator[None]:
-    """Tensors without values, which are none of a device, stand for those of a GPU."""
+def treat_as_gpu(is_gpu: bool) -> Iterator[None]:
+    """Treat fake tensors, which have no real device, as tensors on a GPU."""
     token = _pretended_gpu.set(is_gpu)
     try:
         yield
@@ -67,20 +69,21 @@ def as_on_a_gpu(is_gpu: bool) -> Iterator[None]:
         _pretended_gpu.reset(token)
 
 
-def is_pretended(tensor: Tensor) -> bool:
-    """A tensor without values, by which memory is reckoned. Their module is slow to import."""
+def is_fake(tensor: Tensor) -> bool:
+    """Return whether a tensor is a FakeTensor, as used to estimate memory. Their module is slow to import, so it is
+    looked up."""
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and isinstance(tensor, module.FakeTensor)
 
 
 class DocumentTable:
-    """The documents of a batch are looked up once for all layers of a model: the host waits for their number."""
+    """Cache of the documents of a batch for all layers of a model: finding them makes the host wait for the device."""
 
     def __init__(self) -> None:
         self._kept: tuple[Tensor, Documents | None] | None = None
 
     def __call__(self, segments: Tensor) -> Documents | None:
-        """None where a number comes again behind another one: a mask says it."""
+        """Return the documents; None where a number occurs again after another one, which needs a mask."""
         kept = self._kept
         if kept is None or kept[0] is not segments:
             self._kept = kept = segments, documents(segments)
@@ -91,9 +94,9 @@ class DocumentTable:
 
 
 def documents(segments: Tensor) -> Documents | None:
-    """Of segments (B, T)."""
+    """Return the documents of segments (B, T); None where a number occurs in two runs of a row."""
     B, T = segments.shape
-    if is_pretended(segments):  # one in each row: how many there are is no matter of memory
+    if is_fake(segments):  # one in each row: their number does not change the memory
         return Documents(torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=segments.device), T)
     with torch.no_grad():
         begins = torch.ones_like(segments, dtype=torch.bool)
@@ -114,10 +117,10 @@ def attend_documents(
     window: int | None,
     scale: float | None,
 ) -> Tensor:
-    """(B, H, T, K): each document by itself. `window` of a causal layer."""
+    """Return (B, H, T, K), each document attending only to itself. `window` applies to a causal layer."""
     B, H, T, K = q_BHTK.shape
     shared = H // k_BGTK.shape[1]
-    if shared > 1:  # not every backend takes fewer
+    if shared > 1:  # not every backend takes fewer key heads
         k_BGTK, v_BGTK = (part.repeat_interleave(shared, dim=1) for part in (k_BGTK, v_BGTK))
     q, k, v = (part.transpose(1, 2).reshape(B * T, H, K) for part in (q_BHTK, k_BGTK, v_BGTK))
     before = -1 if window is None or not causal else window - 1

@@ -1,4 +1,4 @@
-"""Tables looked up by whole numbers of any integer dtype."""
+"""Embedding tables, looked up by integers of any integer dtype."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from declarative_train.components.layers.modules.packed import Packed, looked_up
+from declarative_train.components.layers.modules.packed import Packed, look_up
 
 
 def _indices(x: Tensor) -> Tensor:
-    """torch looks up int32 and int64 only; a field of bytes may be uint8."""
+    """Return `x` as int64 unless torch can look it up as it is (int32, int64); a field of bytes may be uint8."""
     return x if x.dtype in (torch.int64, torch.int32) else x.to(torch.int64)
 
 
 class Embedding(nn.Module):
-    """(B, ...) whole numbers to (B, ..., D)."""
+    """Embedding of (B, ...) integers to (B, ..., D)."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None) -> None:
         super().__init__()
@@ -27,12 +27,12 @@ class Embedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.packed is not None:
-            return looked_up(_indices(x), self.weight, self.packed)
+            return look_up(_indices(x), self.weight, self.packed)
         return F.embedding(_indices(x), self.weight, self.padding_idx)
 
 
 class Embeddings(nn.Module):
-    """(B, ..., K) whole numbers to (B, ..., D_0 + ... + D_K-1), by a table per column."""
+    """Embedding of (B, ..., K) integers to (B, ..., D_0 + ... + D_K-1), by a table per column."""
 
     def __init__(self, num_embeddings: Sequence[int], embedding_dims: Sequence[int]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Embeddings(nn.Module):
 
 
 class EmbeddingBag(nn.Module):
-    """(B, T) whole numbers to (B, D): the rows looked up, reduced over T."""
+    """Embedding of (B, T) integers to (B, D): the rows looked up, reduced over T."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, mode: str, padding_idx: int | None) -> None:
         super().__init__()

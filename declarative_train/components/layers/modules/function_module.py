@@ -1,4 +1,4 @@
-"""A function of expressions as a module."""
+"""Module that calls a function of the expression language."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from declarative_train.components.expressions.lower import target_of
 
 
-class Called(nn.Module):
-    """Gives what the function gives of its tensors."""
+class FunctionModule(nn.Module):
+    """Module that applies a function of expressions to its inputs."""
 
     def __init__(self, name: str, options: Mapping[str, object]) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Normalisation within a sample: in float32 inside, and what comes out is of the dtype of what went in.
+"""Normalisation within a sample: computed in float32, with the output in the dtype of the input.
 
-torch's kernels do that by themselves; autocast would hand on float32 on GPUs, and leave all as it is on the CPU.
+torch's kernels do that by themselves; with autocast the output would be float32 on GPUs and unchanged on the CPU.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 
 class RmsNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight or,
-    where that is `zero_centered`, 1 + weight."""
+    """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight, or
+    times 1 + weight if `zero_centered`."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(shape, dtype=dtype)) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = beside(x, self.weight, self.bias)
-        with as_given(x):
+        weight, bias = cast_parameters(x, self.weight, self.bias)
+        with without_autocast(x):
             return F.layer_norm(x, self.shape, weight, bias, self.eps)
 
 
 class GroupNorm(nn.GroupNorm):
-    """torch's, with as little of autocast as the others."""
+    """torch's group normalisation, without autocast like the others."""
 
     def forward(self, input: Tensor) -> Tensor:
-        weight, bias = beside(input, self.weight, self.bias)
-        with as_given(input):
+        weight, bias = cast_parameters(input, self.weight, self.bias)
+        with without_autocast(input):
             return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
@@ -75,28 +75,30 @@ class InstanceNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_features, dtype=dtype)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = beside(x, self.weight, self.bias)
-        with as_given(x):
+        weight, bias = cast_parameters(x, self.weight, self.bias)
+        with without_autocast(x):
             return in_order(F.instance_norm(in_order(x), weight=weight, bias=bias, eps=self.eps))
 
 
-def as_given(x: Tensor) -> AbstractContextManager[object]:
-    """Autocast, where it is on, is off for a kernel that takes half precision and computes in float32 itself."""
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Return a context that turns autocast off, if it is on: the kernel takes half precision and computes in float32
+    itself."""
     kind = x.device.type
     is_on = kind != "meta" and torch.is_autocast_enabled(kind)
     return torch.autocast(kind, enabled=False) if is_on else nullcontext()
 
 
-def beside(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The parameters as wide as `x`, which may be a field in float32 where they are in half precision."""
+def cast_parameters(x: Tensor, *parameters: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return the parameters in the dtype of `x`: `x` may be a float32 field while the parameters are in half
+    precision."""
     return tuple(None if item is None else item.to(x.dtype) for item in parameters)
 
 
 def in_order(x: Tensor) -> Tensor:
-    """The same values, which lie in memory in order, and so does their gradient, when there is one row.
+    """Return the same values, contiguous in memory if there is only one row, and make the gradient contiguous too.
 
-    For torch's batch norm, and instance norm which is one over a single row: with one row any stride of the batch is
-    right, and where its kernel for the CPU is given channels that are last in `x` and not in the gradient, or the
-    other way about, it reads one of them in the wrong order (torch 2.13; the gradient is off by its own size).
+    For torch's batch norm, and instance norm which is one over a single row: with one row, any stride of the batch is
+    valid. If the channels are last in `x` but not in the gradient, or the reverse, the CPU kernel reads one of them in
+    the wrong order (torch 2.13; the error is as large as the gradient).
     """
     return x.reshape(-1).view(x.shape) if x.shape[0] == 1 and x.dim() > 2 else x

@@ -1,13 +1,13 @@
-"""Frozen weights held as bytes (`components/storages.py`), and the products and look-ups that unpack them.
+"""Frozen weights stored as bytes (`components/storages.py`), and the products and look-ups that unpack them.
 
-nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section 3 and appendix E:
-16 levels at quantiles of a normal distribution, in blocks of 64 with the largest magnitude as scale. Unlike there, blocks
-do not run over the ends of rows, so that rows can be shared out; and a scale is a bfloat16 in place of a float32 that is
-quantised once more: 4.25 bits a number together, with theirs 4.13. int8 has the same blocks, and 127 steps on either side
-of zero.
+nf4 is the 4-bit NormalFloat of Dettmers et al., QLoRA, 2023, https://arxiv.org/abs/2305.14314, section 3 and appendix
+E: 16 levels at quantiles of a normal distribution, in blocks of 64 with the largest magnitude as scale. Unlike there,
+blocks do not cross the ends of rows, so that rows can be sharded; and a scale is a bfloat16 instead of a float32 that
+is quantised again: 4.25 bits a number in total, theirs 4.13. int8 has the same blocks, and 127 steps on either side of
+zero.
 
-What is packed, unpacked and packed again stays the same to the bit. R rows, C columns, N blocks of a row.
-"""  # noqa: E501
+Packing, unpacking and packing again gives the same bytes. R rows, C columns, N blocks of a row.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ LEVELS = (
     0.7229568362236023,
     1.0,
 )
-LARGEST: dict[StorageName, int] = {"int8": 127, "nf4": 1}  # of a code's value: what the scale is for
+LARGEST: dict[StorageName, int] = {"int8": 127, "nf4": 1}  # the code of the value that the scale stands for
 AT_ONCE = 1 << 24
-"""Numbers that are packed or unpacked at a time: what is on the way takes memory, too."""
+"""Number of elements packed or unpacked at a time, which bounds the temporary memory."""
 
 
 class Packed(nn.Module):
-    """How the `weight` beside it is held: of the module that has it as `packed`."""
+    """Storage format of a module's `weight`; the module has it as `packed`."""
 
     pairs: Tensor
 
@@ -53,11 +53,11 @@ class Packed(nn.Module):
         super().__init__()
         self.storage, self.columns = storage, columns
         if storage == "nf4":
-            # as int32: no cast of a model to another precision reaches it
+            # as int32, so that casting the model to another precision does not change it
             self.register_buffer("pairs", torch.empty(256, 2, dtype=torch.int32, device=device), persistent=False)
 
     def reset_buffers(self) -> None:
-        """The two levels that a byte stands for."""
+        """Write the two levels of each byte."""
         if self.storage == "nf4":
             byte = torch.arange(256)
             levels = torch.tensor(LEVELS, dtype=torch.float32)
@@ -73,22 +73,22 @@ class Packed(nn.Module):
     def unpack(self, packed: Tensor, dtype: torch.dtype) -> Tensor:
         return unpack(packed, self.tables, self.storage, self.columns, dtype)
 
-    def rounded(self, values: Tensor) -> Tensor:
-        """What is left of weights (R, C) when they are held so."""
+    def round_trip(self, values: Tensor) -> Tensor:
+        """Return weights (R, C) after packing and unpacking."""
         self.reset_buffers()
         return self.unpack(pack(values.float(), self.storage), torch.float32).to(values.dtype)
 
 
 def pack(values_RC: Tensor, storage: StorageName) -> Tensor:
-    """(R, row_bytes) uint8."""
+    """Return the weights as (R, row_bytes) uint8."""
     rows, columns = values_RC.shape
     packed = torch.empty(rows, row_bytes(storage, columns), dtype=torch.uint8, device=values_RC.device)
     for part in _parts(rows, columns):
-        packed[part] = _packed(values_RC[part], storage)
+        packed[part] = _pack(values_RC[part], storage)
     return packed
 
 
-def _packed(values: Tensor, storage: StorageName) -> Tensor:
+def _pack(values: Tensor, storage: StorageName) -> Tensor:
     rows, columns = values.shape
     if storage == "bf16":
         return values.to(torch.bfloat16).contiguous().view(torch.uint8)
@@ -107,19 +107,19 @@ def _packed(values: Tensor, storage: StorageName) -> Tensor:
 
 
 def unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int, dtype: torch.dtype) -> Tensor:
-    """(R, C). What it is rounded to, in the end alone, is `dtype`."""
+    """Return the weights (R, C), rounded to `dtype` only at the end."""
     if storage == "bf16":
         return packed.view(torch.bfloat16).to(dtype)
     parts = _parts(len(packed), columns)
     if len(parts) == 1:
-        return _unpacked(packed, pairs, storage, columns).to(dtype)
+        return _unpack(packed, pairs, storage, columns).to(dtype)
     values = torch.empty(len(packed), columns, dtype=dtype, device=packed.device)
     for part in parts:
-        values[part] = _unpacked(packed[part], pairs, storage, columns)
+        values[part] = _unpack(packed[part], pairs, storage, columns)
     return values
 
 
-def _unpacked(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int) -> Tensor:
+def _unpack(packed: Tensor, pairs: Tensor | None, storage: StorageName, columns: int) -> Tensor:
     rows, end = len(packed), code_bytes(storage, columns)
     scales_RN1 = packed[:, end:].view(torch.bfloat16).float().unsqueeze(-1)
     if pairs is None:
@@ -135,7 +135,8 @@ def _parts(rows: int, columns: int) -> list[slice]:
 
 
 class _Product(torch.autograd.Function):
-    """x (..., C) -> (..., R). The whole weight is there twice for a moment, and never waits for the backward."""
+    """Product x (..., C) -> (..., R) with a packed weight. The unpacked weight exists briefly, and is not saved for the
+    backward."""
 
     @staticmethod
     def forward(
@@ -157,31 +158,32 @@ class _Product(torch.autograd.Function):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Packed | None) -> Tensor:
-    """x W^T + b, however the weight is held."""
+    """Return x W^T + b, with a weight that is packed or not."""
     if packed is None:
         return F.linear(x, weight, bias)
-    dtype = computed_in(x.device.type, x.dtype)
+    dtype = compute_dtype(x.device.type, x.dtype)
     bias = None if bias is None else bias.to(dtype)
     made: Tensor = _Product.apply(x.to(dtype), weight, bias, packed.tables, packed.storage)  # type: ignore[no-untyped-call]
     return made
 
 
-def looked_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
-    """(*ids, C): of the table those rows alone are unpacked."""
-    dtype = computed_in(weight.device.type, torch.get_default_dtype())
+def look_up(ids: Tensor, weight: Tensor, packed: Packed) -> Tensor:
+    """Return (*ids, C), unpacking only these rows of the table."""
+    dtype = compute_dtype(weight.device.type, torch.get_default_dtype())
     rows = packed.unpack(weight.index_select(0, ids.flatten()), dtype)
     return rows.view(*ids.shape, packed.columns)
 
 
-def computed_in(device_type: str, otherwise: torch.dtype) -> torch.dtype:
-    """Autocast does not reach into a function, and leaves float64 alone."""
+def compute_dtype(device_type: str, otherwise: torch.dtype) -> torch.dtype:
+    """Return the dtype of a computation inside an autograd function, where autocast has no effect; float64 stays
+    float64."""
     if otherwise == torch.float64 or not torch.is_autocast_enabled(device_type):
         return otherwise
     return torch.get_autocast_dtype(device_type)
 
 
 class PackedLinear(nn.Linear):
-    """A linear layer whose weight is held as bytes; see `hold`."""
+    """Linear layer with a packed weight; see `hold`."""
 
     packed: Packed
 
@@ -190,20 +192,21 @@ class PackedLinear(nn.Linear):
 
 
 def weights_in(module: nn.Module) -> Iterator[str]:
-    """The names of the weights of a layer that can be held as bytes: of linear maps, and of an embedding."""
+    """Yield the names of the weights of a layer that can be packed: those of linear maps and of an embedding."""
     for path, part in module.named_modules():
         if _can_hold(part):
             yield f"{path}.weight" if path else "weight"
 
 
 def _can_hold(part: nn.Module) -> bool:
-    """Of a linear layer its own, and of what stands in its place (an adapter, the head of a loss in chunks)."""
+    """Return whether a module's weight can be packed: a linear layer, or a module that replaces one (an adapter, the
+    head of a chunked loss)."""
     return type(part) is nn.Linear or "packed" in part.__dict__
 
 
 def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> None:
-    """The weights of these names become bytes. The first root has all names; in the others may be more places of the
-    same parameters. Before there is memory for them: values are packed as they are written (`as_written`)."""
+    """Replace the weights of these names by bytes, before they have values: values are packed as they are written
+    (`as_written`). The first root has all names; the others may use the same parameters in more places."""
     named = roots[0].named_parameters(remove_duplicate=False)
     names = {id(item): name for name, item in named if name in storages}
     made: dict[int, nn.Parameter] = {}
@@ -223,8 +226,8 @@ def hold(roots: Sequence[nn.Module], storages: Mapping[str, StorageName]) -> Non
                 part.packed = Packed(storage, columns, item.device)
 
 
-def packed_in(module: nn.Module) -> dict[str, Packed]:
-    """By the name of the weight; a tied one has several."""
+def find_packed(module: nn.Module) -> dict[str, Packed]:
+    """Return the storage formats by the name of the weight; a tied weight has several names."""
     parts = [part for part in module.modules() if isinstance(getattr(part, "packed", None), Packed)]
     if not parts:
         return {}
@@ -237,9 +240,10 @@ def packed_in(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """The state of a module with the shapes that its weights are computed in; what is held as bytes lies on meta."""
+    """Return the state of a module with the shapes of the unpacked weights; packed weights are replaced by meta
+    tensors."""
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
-    packed, made = packed_in(module), {}
+    packed, made = find_packed(module), {}
     for name in packed:
         item = found[name]
         if id(item) not in made:
@@ -249,9 +253,9 @@ def as_computed(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def unpacked(tensor: Tensor, packed: Packed) -> Tensor:
-    """In float32, on the host, since it is more than a GPU may have room for; laid out over ranks as it is, and then on
-    its device: a rank unpacks its own rows."""
+def unpack_tensor(tensor: Tensor, packed: Packed) -> Tensor:
+    """Return a packed weight in float32. A whole one is unpacked on the host, since it may not fit on the GPU. A
+    sharded one keeps its layout and its device: each rank unpacks its own rows."""
     if hasattr(tensor, "placements"):
         return _with_local(tensor, packed, packed.unpack(_local(tensor), torch.float32))
     tables = None if packed.tables is None else packed.tables.cpu()
@@ -260,8 +264,8 @@ def unpacked(tensor: Tensor, packed: Packed) -> Tensor:
 
 @contextmanager
 def as_written(tensor: Tensor, packed: Packed | None, *, on_host: bool = False) -> Iterator[Tensor]:
-    """A place for values: the tensor, or, where it is held as bytes, one of float32 that is packed into it. `on_host`:
-    there, where several are written together."""
+    """Yield a tensor to write values to: the tensor itself, or, if it is packed, a float32 tensor that is packed into
+    it at the end. `on_host`: create it on the host, if several are written together."""
     if packed is None:
         yield tensor
         return

@@ -1,4 +1,5 @@
-"""Layers of sequences (B, ..., T, D): positions, a token of its own, recurrent networks; and a bilinear form."""
+"""Layers of sequences (B, ..., T, D): positions, learned tokens and tensors, recurrent networks; and a bilinear
+form."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class ClassToken(nn.Module):
-    """(B, ..., T, D) to (B, ..., T + 1, D): a learned token stands first."""
+    """(B, ..., T, D) to (B, ..., T + 1, D): a learned token comes first."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -62,9 +63,9 @@ class ClassToken(nn.Module):
         return torch.cat([self.token.to(x.dtype).expand(*x.shape[:-2], 1, -1), x], dim=-2)
 
 
-class OwnTensor(nn.Module):
-    """x (B, ...) to (B, *shape): the learned tensor for each sample, copied: a view would outlive what a sharded unit
-    gathers."""
+class LearnedTensor(nn.Module):
+    """x (B, ...) to (B, *shape): the learned tensor for each sample. It is copied, because a view would keep the memory
+    that a sharded unit gathers."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -86,7 +87,8 @@ class LayerScale(nn.Module):
 
 
 class SequencePool(nn.Module):
-    """x (B, ..., T, D), mask (B, ..., T) bool or None -> (B, ..., D). A sequence without any position gives 0."""
+    """x (B, ..., T, D), mask (B, ..., T) bool or None -> (B, ..., D). A sequence whose positions are all masked gives
+    0."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()
@@ -110,25 +112,26 @@ class SequencePool(nn.Module):
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """(B, ..., T, D) -> (N, T, D), N sequences; (B, T, D) as it is."""
+    """Reshape (B, ..., T, D) to (N, T, D), N sequences; (B, T, D) stays as it is."""
     return x if x.dim() == 3 else x.flatten(0, -3)
 
 
-def placed(y: Tensor, x: Tensor) -> Tensor:
-    """What came of the rows of `x`, (N, ...), at the places of `x` (B, ..., T, D)."""
+def restore_dims(y: Tensor, x: Tensor) -> Tensor:
+    """Reshape results (N, ...) of the rows of `x` to the leading dimensions of `x` (B, ..., T, D)."""
     return y if x.dim() == 3 else y.reshape(*x.shape[:-2], *y.shape[1:])
 
 
 def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    """(B, ..., S) or (B, ..., T, S) -> (N, S) or (N, T, S) for the rows of `x`; a 1 serves all along its dimension."""
+    """Reshape (B, ..., S) or (B, ..., T, S) to (N, S) or (N, T, S) for the rows of `x`; a dimension of size 1 is
+    repeated."""
     if mask is None or x.dim() == 3:
         return mask
     leading = x.shape[:-2]
     return mask.expand(*leading, *mask.shape[len(leading) :]).flatten(0, len(leading) - 1)
 
 
-# what fully_shard gathers, what dp copies and what is cast for a step are tensors of their own, which cuDNN puts
-# together at each call: `flatten_parameters` takes nothing but parameters
+# weights that fully_shard gathers, dp copies or a step casts are separate tensors, which cuDNN packs at each call:
+# `flatten_parameters` works on parameters only
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 
 
@@ -138,7 +141,7 @@ class Lstm(nn.LSTM):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
             output, (hidden, cell) = super().forward(_as_weights(x, self))
-        return placed(output, x), placed(hidden.transpose(0, 1), x), placed(cell.transpose(0, 1), x)
+        return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x), restore_dims(cell.transpose(0, 1), x)
 
 
 def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
@@ -151,8 +154,8 @@ def _as_weights(x: Tensor, layer: nn.RNNBase) -> Tensor:
 def _kernel(x: Tensor) -> AbstractContextManager[object]:
     """Return a context for the forward of a recurrent layer.
 
-    On CUDA, autocast would compute in float16 also under bfloat16. On the CPU, oneDNN's LSTM in half precision fails
-    where only AVX2 is known, and torch's own does not.
+    On CUDA, autocast would compute in float16 even under bfloat16. On the CPU, oneDNN's LSTM in half precision fails
+    with AVX2 alone; torch's own does not.
     """
     if x.device.type == "cuda":
         return torch.autocast("cuda", enabled=False)
@@ -166,7 +169,7 @@ def _kernel(x: Tensor) -> AbstractContextManager[object]:
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """torch.backends.mkldnn.flags also sets TF32, and warns of it."""
+    """Turn oneDNN off; torch.backends.mkldnn.flags would also set TF32 and warn about it."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -181,7 +184,7 @@ class Gru(nn.GRU):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
             output, hidden = super().forward(_as_weights(x, self))
-        return placed(output, x), placed(hidden.transpose(0, 1), x)
+        return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x)
 
 
 class Rnn(nn.RNN):
@@ -190,12 +193,12 @@ class Rnn(nn.RNN):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with _kernel(x):
             output, hidden = super().forward(_as_weights(x, self))
-        return placed(output, x), placed(hidden.transpose(0, 1), x)
+        return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x)
 
 
 class Bilinear(nn.Bilinear):
-    """x (B, ..., D), y (B, ..., E) -> (B, ..., out). Autocast does not know `bilinear` on every device, so inputs that
-    it lowered come back to the dtype of the weight."""
+    """x (B, ..., D), y (B, ..., E) -> (B, ..., out). Autocast does not support `bilinear` on every device, so inputs
+    that it lowered are cast to the dtype of the weight."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.bilinear(x.to(self.weight.dtype), y.to(self.weight.dtype), self.weight, self.bias)

@@ -1,4 +1,4 @@
-"""What adds, multiplies and reduces tensors, images as sequences, and samples left out by chance."""
+"""Sums, products, pools and patches of tensors, and stochastic depth."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch.nn import functional as F
 
 
 class Add(nn.Module):
-    """The sum of all inputs."""
+    """Sum of all inputs."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return reduce(add, inputs)
 
 
 class Multiply(nn.Module):
-    """The product of all inputs."""
+    """Product of all inputs."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return reduce(mul, inputs)
 
 
 class GlobalAveragePool(nn.Module):
-    """(B, C, ...) to (B, C)."""
+    """Mean of each channel: (B, C, ...) to (B, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(2).mean(-1)
 
 
 class GlobalMaxPool(nn.Module):
-    """(B, C, ...) to (B, C)."""
+    """Largest value of each channel: (B, C, ...) to (B, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(2).amax(-1)
@@ -54,7 +54,8 @@ class PatchEmbedding(nn.Module):
 
 
 class DropPath(nn.Module):
-    """In training, sets each sample to zero with probability p and scales the others by 1 / (1 - p)."""
+    """Stochastic depth: in training, sets each sample to zero with probability p and scales the others by 1 / (1 -
+    p)."""
 
     def __init__(self, p: float) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Their torch modules."""
+"""torch modules of other libraries' models."""

@@ -1,15 +1,14 @@
-"""Conversions of transformers: tensors of a file get other names, are joined or are cut when a model is loaded.
+"""Conversions of transformers: tensors of a file are renamed, joined or split when a model is loaded.
 
-The tables and functions are those of the library, as `from_pretrained` uses them. Here they are asked for one tensor of
-the model at a time, so that a rank reads what its rows need. No public function gives the tensors that one is made
+The tables and functions are those of the library, as `from_pretrained` uses them. Here they convert one tensor of the
+model at a time, so that a rank reads only what its rows need. No public function gives the tensors that one is made
 from; these are used:
 
-| of transformers | for |
-|---|---|
-| `conversion_mapping.get_model_conversion_mapping` | the conversions of a model; PEFT relies on it, too |
-| `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of the model; their order |
-| `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the file -> of the model |
-| `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have, or never save |
+| of transformers | for | |---|---| | `conversion_mapping.get_model_conversion_mapping` | the conversions of a model;
+PEFT relies on it, too | | `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of
+the model; their order | | `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the
+file -> of the model | | `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have,
+or never save |
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 import torch
 
-from declarative_train.components.layers.libraries.files import Files, Origin, Stored, match, stored_tensor
+from declarative_train.components.layers.libraries.files import Files, Origin, Stored, match, tensor_origin
 from declarative_train.components.layers.libraries.problem import LibraryError
 
 Names = dict[str, list[str]]
@@ -30,11 +29,11 @@ Names = dict[str, list[str]]
 
 @lru_cache(maxsize=8)
 def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
-    """Compare a model with its files, as `match`; what the library knows to be of no use is left out: tensors that
-    models no longer have, and parameters that are never in files. Raises LibraryError."""
+    """Compare a model with its files, as `match` does, without the tensors that the library ignores: those that models
+    no longer have, and parameters that are never in files. Raises LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
-    files = match(model, *_converted(model, stored), may_differ)
+    files = match(model, *_find_origins(model, stored), may_differ)
     info = LoadStateDictInfo(set(files.missing), set(files.unexpected), set(), [], {}, set())
     model._adjust_missing_and_unexpected_keys(info)
     return files._replace(
@@ -43,7 +42,7 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
     )
 
 
-def _converted(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[str, ...]]:
+def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[str, ...]]:
     """Return the origin of each tensor of a model that the files have, and the names in the files that give none.
     Raises LibraryError.
 
@@ -66,7 +65,7 @@ def _converted(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[str
         if target not in state or target in origins:
             unexpected.append(name)
         elif pattern is None:
-            origins[target] = stored_tensor(name, stored.tensors[name])
+            origins[target] = tensor_origin(name, stored.tensors[name])
         else:
             _, names = joined.setdefault(target, (by_pattern[pattern], {}))
             names.setdefault(pattern, []).append(name)
@@ -87,7 +86,7 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
         return {name: item[0] if isinstance(item, list) else item for name, item in made.items()}
 
     def read_one(name: str) -> torch.Tensor:
-        return stored_tensor(name, stored.tensors[name]).read(0, None)
+        return tensor_origin(name, stored.tensors[name]).read(0, None)
 
     def origin(made: str, shape: tuple[int, ...]) -> Origin:
         def read(first: int, count: int | None) -> torch.Tensor:
@@ -102,15 +101,14 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
 
     try:
         shapes = convert(names, lambda name: torch.empty(stored.tensors[name].shape, device="meta"))
-    except Exception as problem:  # whatever an operation finds wrong with shapes or with a tensor that is not there
-        said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        raise LibraryError(f"transformers cannot make `{target}` from the files: {said}", field="path") from None
+    except Exception as problem:  # an operation may raise anything for wrong shapes or a missing tensor
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        raise LibraryError(f"transformers cannot make `{target}` from the files: {reason}", field="path") from None
     return {name: origin(name, tuple(item.shape)) for name, item in shapes.items()}
 
 
 def _gives_rows(converter: Any, names: Names, shape: tuple[int, ...]) -> bool:
-    """Return whether row i of the result needs no more than the i-th tensor of each pattern, as of experts that are
-    stacked."""
+    """Return whether row i of the result needs only the i-th tensor of each pattern, as with stacked experts."""
     from transformers.core_model_loading import Concatenate, MergeModulelist
 
     first, *others = converter.operations

@@ -1,7 +1,7 @@
-"""A library's model -> the module of a node: its own class with a forward by position, on whatever device is asked.
+"""Module of a node that is a library's model: the library's class with a forward by position, on any device.
 
-Every model is made once in a process, with parameters on meta and buffers in memory, and copied from there: a large one
-takes seconds to make, and a plan builds it several times.
+Each model is made once per process, with parameters on meta and real buffers, and copied from there: a large one takes
+seconds to make, and a plan builds it several times.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from torch.utils.weak import WeakIdKeyDictionary
 from declarative_train.components.layers.libraries.files import Files
 from declarative_train.components.layers.modules.batch_norm import BatchNorm, adopt_batch_norms
 from declarative_train.components.layers.sample_groups import group_size
-from declarative_train.components.plugin_layer import seeded
+from declarative_train.components.plugin_layer import seed_generators
 
 Inputs = Mapping[str, Any]
 
 
 class Library(Protocol):
-    """What is asked of a `LibraryLayer`."""
+    """Interface of `LibraryLayer` that this module uses."""
 
     @property
     def over(self) -> str: ...
 
     def as_data(self, *, defaults: bool = True) -> dict[str, object]: ...
 
-    def made(self, inputs: Inputs, *, draws: bool) -> nn.Module: ...
+    def make(self, inputs: Inputs, *, draws: bool) -> nn.Module: ...
 
     def call(self, module: nn.Module, forward: Callable[..., Any], values: Sequence[Tensor | None]) -> Any: ...
 
@@ -51,7 +51,7 @@ class Library(Protocol):
 
 
 class LibraryNode(nn.Module):
-    """Mixed into the class of a library's model: values come in the order of the layer's ports."""
+    """Mixin for the class of a library's model: its forward takes the values in the order of the layer's ports."""
 
     _dtrain_layer: Library
     _dtrain_inputs: Inputs
@@ -61,18 +61,19 @@ class LibraryNode(nn.Module):
         return self._dtrain_layer.call(self, super().forward, values)
 
     def reset_buffers(self) -> None:
-        """After `to_empty`: as the library computed them, or, of those that are saved, as its files say."""
-        known = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
+        """Write the buffers after `to_empty`: the values that the library computed, or those in its files for saved
+        buffers."""
+        find_model = {**self._dtrain_buffers, **self._dtrain_layer.persistent(self._dtrain_inputs)}
         with torch.no_grad():
             for name, buffer in self.named_buffers(remove_duplicate=False):
-                buffer.copy_(known[name])
+                buffer.copy_(find_model[name])
         for part in self.modules():
             if isinstance(part, BatchNorm):
                 part.pending = None
 
 
-def built(layer: Library, inputs: Inputs) -> nn.Module:
-    """On the device around the call; in memory the parameters have no values yet."""
+def build_node(layer: Library, inputs: Inputs) -> nn.Module:
+    """Build the model on the current device; parameters that are not on meta have no values yet."""
     device = torch.empty(0).device
     with alone():
         module: Any = copy.deepcopy(bare(layer, inputs))
@@ -96,29 +97,29 @@ _BARE: dict[str, nn.Module] = {}
 
 
 def key_of(layer: Library, inputs: Inputs) -> str:
-    """By which equal models are known."""
+    """Return the key by which equal models are cached."""
     return f"{json.dumps(layer.as_data(), sort_keys=True)} {sorted(inputs.items())}"
 
 
 def bare(layer: Library, inputs: Inputs) -> nn.Module:
-    """The model with parameters on meta and real buffers, to be copied or looked at. Raises LibraryError."""
+    """Return the cached model with parameters on meta and real buffers; do not change it. Raises LibraryError."""
     key = key_of(layer, inputs)
     if key not in _BARE:
         while len(_BARE) >= _MOST_KEPT:
             del _BARE[next(iter(_BARE))]
-        module = _made_bare(layer, inputs)
+        module = _make_bare(layer, inputs)
         _adopt(module, layer.over)
         _BARE[key] = module
     return _BARE[key]
 
 
-def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
+def _make_bare(layer: Library, inputs: Inputs) -> nn.Module:
     try:
-        with alone(), seeded(0), _parameters_on_meta():
-            return layer.made(inputs, draws=False)
-    except Exception:  # its code reads parameters while it makes them
-        with alone(), seeded(0):
-            module = layer.made(inputs, draws=True)
+        with alone(), seed_generators(0), _parameters_on_meta():
+            return layer.make(inputs, draws=False)
+    except Exception:  # the library's code reads values of parameters while making the model
+        with alone(), seed_generators(0):
+            module = layer.make(inputs, draws=True)
         to_meta = _ToMeta()
         for part in module.modules():
             for name, parameter in part._parameters.items():
@@ -127,15 +128,15 @@ def _made_bare(layer: Library, inputs: Inputs) -> nn.Module:
         return module
 
 
-def started(layer: Library, inputs: Inputs, seed: int) -> nn.Module:
-    """The model with the start values that its code draws, on the CPU."""
-    with alone(), seeded(seed):
-        return layer.made(inputs, draws=True)
+def draw_model(layer: Library, inputs: Inputs, seed: int) -> nn.Module:
+    """Make the model with the start values that its code draws, on the CPU."""
+    with alone(), seed_generators(seed):
+        return layer.make(inputs, draws=True)
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """On the CPU, in float32, whatever is around: tensors without memory, another device, double precision."""
+    """Run on the CPU in float32, without the modes, device and default dtype of the caller."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -146,7 +147,7 @@ def alone() -> Iterator[None]:
 
 
 class _ToMeta:
-    """A hook that torch calls with every parameter that a module gets: one on meta stands in its place."""
+    """Hook that torch calls for every parameter that a module registers; it replaces the parameter by one on meta."""
 
     def __init__(self) -> None:
         self._known = WeakIdKeyDictionary()
@@ -172,7 +173,7 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 class _Draws(TorchFunctionMode):
-    """What is drawn into a parameter on meta is left out: there is nothing to write to."""
+    """Mode that skips drawing into a parameter on meta, which has no values."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -188,8 +189,8 @@ _DRAWN = frozenset([Tensor.uniform_, Tensor.normal_, Tensor.erfinv_, Tensor.expo
 
 @contextmanager
 def without_memory(module: nn.Module) -> Iterator[None]:
-    """Its tensors on meta become such on the CPU, without values, in place; what is made meanwhile has none either."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
+    """Turn its meta tensors into fake CPU tensors, in place; tensors made in the context are fake, too."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # imported late: it imports torch._dynamo
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         _move(module, torch.device("cpu"))
@@ -197,7 +198,7 @@ def without_memory(module: nn.Module) -> Iterator[None]:
 
 
 def _move(module: nn.Module, device: torch.device) -> None:
-    """Other tensors in the place of its own, without values; one under several names stays one."""
+    """Replace its tensors by ones without values on `device`; a tensor with several names stays one tensor."""
     moved: dict[int, Tensor] = {}
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -215,7 +216,8 @@ _FLOPS: dict[str, int | None] = {}
 
 
 def forward_flops(layer: Library, inputs: Inputs) -> int | None:
-    """Operations of a forward of one sample, as torch's counter counts them; None where it cannot be traced."""
+    """Return the operations of a forward of one sample, as torch's counter counts them; None where it cannot be
+    traced."""
     from torch.utils.flop_counter import FlopCounterMode
 
     key = key_of(layer, inputs)
@@ -223,13 +225,13 @@ def forward_flops(layer: Library, inputs: Inputs) -> int | None:
         counter = FlopCounterMode(display=False)
         try:
             with torch.device("meta"):
-                module = built(layer, inputs).eval()
+                module = build_node(layer, inputs).eval()
             if callable(choose := getattr(module, "set_experts_implementation", None)):
-                choose("batched_mm")  # the grouped product is not counted, and in float32 it has no form without values
+                choose("batched_mm")  # the grouped product is not counted, and has no meta kernel in float32
             with without_memory(module), counter, torch.no_grad():
                 module(*(_sample(inputs[port.name]) if port.name in inputs else None for port in layer.ports))
             _FLOPS[key] = counter.get_total_flops()
-        except Exception:  # of the library's code, which wants to see values
+        except Exception:  # the library's code may read values
             _FLOPS[key] = None
     return _FLOPS[key]
 
@@ -238,11 +240,11 @@ def _sample(spec: Any) -> Tensor:
     return torch.zeros((1, *spec.shape), dtype=getattr(torch, spec.dtype), device="cpu")
 
 
-# -- what a model is made of
+# -- the parts of a model
 
 
 def _adopt(module: nn.Module, over: str) -> None:
-    """Its batch normalisations become ours, those of timm with an activation behind them, too."""
+    """Replace its batch normalisations by ours, including those of timm with an activation."""
     adopt_batch_norms(module)
     for part in module.modules():
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
@@ -262,25 +264,26 @@ def _with_activation(kind: Any) -> Any:
     return type(kind.__name__, (BatchNorm, kind), {"forward": forward, "__module__": kind.__module__})
 
 
-def known(layer: Library) -> nn.Module:
-    """The model, whatever inputs it was made for last."""
+def find_model(layer: Library) -> nn.Module:
+    """Return the cached model, for whichever inputs it was made last."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
 
 def has_batch_norms(layer: Library) -> bool:
-    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in known(layer).modules())
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in find_model(layer).modules())
 
 
 def has_dropout(layer: Library) -> bool:
-    """By the modules of that name, and by what its config says of those that are functions."""
-    module = known(layer)
+    """Return whether a dropout is above 0: in modules of that name, or in the config for dropouts that are function
+    calls."""
+    module = find_model(layer)
     rates = [
         getattr(part, key, 0.0) for part in module.modules() for key in _RATES if "drop" in type(part).__name__.lower()
     ]
     config: Any = getattr(module, "config", None)
-    said = config.to_dict() if hasattr(config, "to_dict") else {}
-    rates += [value for name, value in said.items() if "drop" in name]
+    settings = config.to_dict() if hasattr(config, "to_dict") else {}
+    rates += [value for name, value in settings.items() if "drop" in name]
     return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
@@ -288,7 +291,8 @@ _RATES = ("p", "drop_prob", "prob", "drop_p")
 
 
 def foreign_batch_norms(module: nn.Module) -> list[str]:
-    """Those whose running statistics would depend on the layout."""
+    """Return the names of batch normalisations that were not replaced: their running statistics depend on the
+    layout."""
     kinds = nn.modules.batchnorm._BatchNorm
     return [
         name for name, part in module.named_modules() if isinstance(part, kinds) and not isinstance(part, BatchNorm)
@@ -296,9 +300,9 @@ def foreign_batch_norms(module: nn.Module) -> list[str]:
 
 
 def units_in(module: nn.Module, classes: frozenset[str]) -> tuple[str, ...]:
-    """The parts of a model that are gathered, computed again and compiled one by one: those of the classes that the
-    library says, else the members of its outermost lists of equal composed parts (stages, blocks, layers). One whose
-    parameters are used elsewhere, too, is none."""
+    """Return the paths of the model's parts that are gathered, recomputed and compiled one by one: those of `classes`,
+    which the library names, else the members of its outermost lists of equal composed parts (stages, blocks, layers).
+    Parts whose parameters are also used elsewhere are left out."""
     found = list(_outermost(module, "", lambda part: type(part).__name__ in classes)) if classes else []
     if not found:
         lists = _outermost(module, "", _is_list_of_equals)

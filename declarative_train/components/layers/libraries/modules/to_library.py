@@ -1,4 +1,4 @@
-"""The module of a node -> the library's own model with its values, for the library to write."""
+"""Export of a node's module as the library's own model, for the library to write."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import torch
 from torch import nn
 
 from declarative_train.components.layers.libraries.modules.node import LibraryNode, alone
-from declarative_train.components.plugin_layer import seeded
+from declarative_train.components.plugin_layer import seed_generators
 
 
 def library_model(node: LibraryNode, dtype: torch.dtype) -> nn.Module:
-    """Of the class and with the names that the library has, on the CPU, in evaluation mode; its floating point as
-    `dtype`."""
+    """Return the library's own model with the values of `node`, on the CPU, in evaluation mode, its floating-point
+    tensors in `dtype`."""
     layer: Any = node._dtrain_layer
-    with alone(), seeded(0):
-        model: nn.Module = layer.made(node._dtrain_inputs, draws=False)
+    with alone(), seed_generators(0):
+        model: nn.Module = layer.make(node._dtrain_inputs, draws=False)
         model.to(dtype).load_state_dict(node.state_dict())
     return model.eval()
 
 
 def differing(written: nn.Module, read: nn.Module) -> str | None:
-    """The first tensor that is not the same to the bit in both, as far as the dtype of `read` holds it, or is in one
-    alone."""
+    """Return the first tensor that only one of them has, or that differs after casting to the dtype of `read`; or
+    None."""
     ours, theirs = written.state_dict(), read.state_dict()
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         if name not in ours or name not in theirs or not torch.equal(ours[name].to(theirs[name].dtype), theirs[name]):
