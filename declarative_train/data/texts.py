@@ -15,8 +15,8 @@ from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Field, Table
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import layout
-from declarative_train.components.texts.cache import Encoded, Tokens, Work, made
-from declarative_train.components.texts.packing import Packing, joined, pack
+from declarative_train.components.texts.cache import Encoded, EncodingJob, Tokens, make_tokens
+from declarative_train.components.texts.packing import Packing, join_packings, pack
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.core.amounts import counted
 from declarative_train.data.field_reader import Part, base_of, column_names
@@ -94,7 +94,7 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
         return field.encoded(value, columns, row, found)
 
     about = _about(table, part, found)
-    work = Work(
+    work = EncodingJob(
         table.num_rows,
         read,
         encoded,
@@ -104,7 +104,7 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
         sum(size_bytes(path) for path in table.files if local_path(path) is not None and os.path.isfile(path)),
     )
     try:
-        return made(work)
+        return make_tokens(work)
     except BadValueError as error:
         raise BadTextError(part, error) from error
 
@@ -222,7 +222,7 @@ class PackedRows(Table):
         self._field, self._tokens, self._chosen, self.source = field, tokens, chosen, table
         firsts = [int(np.searchsorted(chosen, first)) for _, first in table.members] or [0]
         each = [pack(sizes, field.length, field.pack) for sizes in np.split(tokens.sizes[chosen], firsts[1:])]
-        self.packing: Packing = each[0] if len(each) == 1 else joined(each, firsts)
+        self.packing: Packing = each[0] if len(each) == 1 else join_packings(each, firsts)
         begins = np.cumsum([0, *(packing.num_samples for packing in each)]).tolist()
         self.members = tuple((name, begin) for (name, _), begin in zip(table.members, begins, strict=False))
         self.field_name, self.sizes, self.tokens = name, tokens.sizes[chosen], tokens

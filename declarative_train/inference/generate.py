@@ -110,7 +110,7 @@ class TextModel:
         return self._run([*tokens, *([0] * padding)])[len(tokens) - 1]
 
     def _run(self, tokens: list[int]) -> Tensor:
-        made = layout.rows(self._outputs.values(), layout.of_texts([tokens]), len(tokens), 0)
+        made = layout.rows(self._outputs.values(), layout.pieces_of_texts([tokens]), len(tokens), 0)
         given = {name: made[output] for name, output in self._outputs.items()}
         (found,) = self._forward(given, len(self._tokens)).values()
         return found[0].float().cpu()

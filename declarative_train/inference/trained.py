@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugin_components import PLUGIN
-from declarative_train.components.texts.tokenizer import of_copy
+from declarative_train.components.texts.tokenizer import use_checkpoint_copies
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.engine.checkpoints.find import NoCheckpoint, find_checkpoint
 from declarative_train.engine.checkpoints.store import Entry, damage, read_entry
@@ -330,8 +330,10 @@ def _plan_of(entry: Entry) -> Plan:
 def _with_own_tokenizers(plan: Plan, entry: Entry) -> Plan:
     """Those that lie in the checkpoint, wherever the run had them from."""
     names = entry.manifest["files"]
-    fields = tuple(replace(each, component=of_copy(each.component, entry.path, names)) for each in plan.data.fields)
-    source = of_copy(plan.data.source, entry.path, names)
+    fields = tuple(
+        replace(each, component=use_checkpoint_copies(each.component, entry.path, names)) for each in plan.data.fields
+    )
+    source = use_checkpoint_copies(plan.data.source, entry.path, names)
     if source == plan.data.source and fields == plan.data.fields:
         return plan
     return replace(plan, data=replace(plan.data, source=source, fields=fields))

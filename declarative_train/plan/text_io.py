@@ -170,5 +170,5 @@ def _ends(field: TokensField, found: Tokenizer) -> frozenset[int]:
     except (chat.ChatError, TokenizerError):
         return frozenset(ends)
     said = [token for token, flag in zip(tokens, trained, strict=True) if flag]
-    special = next((token for token in said if not found.decode([token]) and found.written(token)), None)
+    special = next((token for token in said if not found.decode([token]) and found.token_text(token)), None)
     return frozenset(ends if special is None else {*ends, special})

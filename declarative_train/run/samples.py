@@ -104,7 +104,7 @@ class Writer:
     def _batch(self, seen: list[list[int]]) -> Batch:
         """What the model does not read of a sample is 0: targets are not looked at."""
         rows = [*seen, *[seen[0]] * (self._num_rows - len(seen))]
-        made = layout.rows(self._written.reads.values(), layout.of_texts(rows), self._written.length, 0)
+        made = layout.rows(self._written.reads.values(), layout.pieces_of_texts(rows), self._written.length, 0)
         tensors = {}
         for field in self._plan.data.fields:
             output = self._written.reads.get(field.name)

@@ -15,7 +15,7 @@ import pytest
 from declarative_train.components.data import BadValueError
 from declarative_train.components.datasets.text import TextDataset
 from declarative_train.components.texts import cache
-from declarative_train.components.texts.packing import Packing, Way, pack
+from declarative_train.components.texts.packing import Packing, PackMode, pack
 from declarative_train.components.texts.tokenizer import tokenizer
 from declarative_train.data import opened
 from declarative_train.data.batches import TrainingBatches
@@ -27,7 +27,7 @@ from declarative_train.data.texts import PackedRows
 from declarative_train.files.errors import SourceError
 from tests.data.conftest import Described
 
-WAYS: tuple[Way, ...] = ("best_fit", "sequential")
+WAYS: tuple[PackMode, ...] = ("best_fit", "sequential")
 
 
 @pytest.fixture(autouse=True)
@@ -229,13 +229,13 @@ def test_a_packed_field_stands_alone(
 # -- the cache
 
 
-def work(texts: list[str | None], about: object = "x", **keys: Any) -> cache.Work:
+def work(texts: list[str | None], about: object = "x", **keys: Any) -> cache.EncodingJob:
     def encode(text: str | None, row: int) -> cache.Encoded:
         if text is None:
             raise BadValueError("missing", "text", "`text` misses a text", row=row, help="write one")
         return cache.Encoded(list(text.encode()), unread=("name",) if row % 700 == 300 else ())
 
-    return cache.Work(len(texts), lambda start, stop: texts[start:stop], encode, 256, about=about, **keys)
+    return cache.EncodingJob(len(texts), lambda start, stop: texts[start:stop], encode, 256, about=about, **keys)
 
 
 TEXTS: list[str | None] = [f"text number {number} " * (number % 5) for number in range(2000)]
@@ -246,21 +246,21 @@ def text_of(found: cache.Tokens, number: int) -> str:
 
 
 def test_tokens_are_made_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = cache.made(work(TEXTS))
+    first = cache.make_tokens(work(TEXTS))
     assert [text_of(first, number) for number in range(len(TEXTS))] == TEXTS
     assert first.tokens.dtype == np.uint16
     assert sorted(os.listdir(first.folder)) == ["about.json", "starts.npy", "tokens"]
     monkeypatch.setattr(cache, "_write", pytest.fail)
-    again = cache.made(work(TEXTS))
+    again = cache.make_tokens(work(TEXTS))
     assert (again.folder, again.unread) == (first.folder, first.unread)
     assert (again.tokens == first.tokens).all()
 
 
 def test_several_processes_make_the_same(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_num_processes", lambda *_: 1)
-    one = cache.made(work(TEXTS, "one"))
+    one = cache.make_tokens(work(TEXTS, "one"))
     monkeypatch.setattr(cache, "_num_processes", lambda *_: 3)
-    three = cache.made(work(TEXTS, "three"))
+    three = cache.make_tokens(work(TEXTS, "three"))
     assert (one.starts == three.starts).all()
     assert (one.tokens == three.tokens).all()
     assert one.unread == three.unread == {"name": (3, 300)}
@@ -272,7 +272,7 @@ def test_a_bad_text_comes_back_with_its_row(monkeypatch: pytest.MonkeyPatch, pro
     texts = [*TEXTS]
     texts[1234] = None
     with pytest.raises(BadValueError, match="misses a text") as caught:
-        cache.made(work(texts))
+        cache.make_tokens(work(texts))
     assert (caught.value.row, caught.value.help, caught.value.column) == (1234, "write one", "text")
 
 
@@ -288,8 +288,8 @@ def test_a_stopped_making_goes_on_where_it_was(own_cache: Path, monkeypatch: pyt
 
     stopped = work(TEXTS)._replace(encode=encode)
     with pytest.raises(KeyboardInterrupt):
-        cache.made(stopped)
-    found = cache.made(stopped)
+        cache.make_tokens(stopped)
+    found = cache.make_tokens(stopped)
     assert [text_of(found, number) for number in range(len(TEXTS))] == TEXTS
     assert len(seen) < 1501 + 1000
     assert not [name for name in os.listdir(own_cache) if name.endswith(".making")]
@@ -304,18 +304,18 @@ def test_a_process_that_is_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> No
             os.kill(os.getpid(), signal.SIGKILL)
         return cache.Encoded(list(text.encode()))
 
-    with pytest.raises(SourceError, match="was ended from outside"):
-        cache.made(work(TEXTS)._replace(encode=encode))
+    with pytest.raises(SourceError, match="was killed"):
+        cache.make_tokens(work(TEXTS)._replace(encode=encode))
 
 
 @pytest.mark.parametrize("name", ["about.json", "starts.npy", "tokens"])
 def test_what_is_not_whole_is_made_again(own_cache: Path, name: str) -> None:
-    first = cache.made(work(TEXTS))
+    first = cache.make_tokens(work(TEXTS))
     folder = first.folder
     whole = (Path(folder) / name).read_bytes()
     del first
     (Path(folder) / name).write_bytes(whole[: len(whole) // 2])
-    again = cache.made(work(TEXTS))
+    again = cache.make_tokens(work(TEXTS))
     assert [text_of(again, number) for number in range(len(TEXTS))] == TEXTS
 
 
@@ -323,7 +323,7 @@ def test_without_a_place_for_it_nothing_is_kept(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "relative")
-    found = cache.made(work(TEXTS))
+    found = cache.make_tokens(work(TEXTS))
     assert found.folder == ""
     assert text_of(found, 7) == TEXTS[7]
     assert not list(tmp_path.iterdir())

@@ -17,7 +17,7 @@ from declarative_train.components.data import Column
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import conversion
 from declarative_train.components.texts.problem import TokenizerError
-from declarative_train.components.texts.tokenizer import copies, published_files, tokenizer
+from declarative_train.components.texts.tokenizer import copies, make_published_files, tokenizer
 from declarative_train.inference.generate import TextModel, encoded
 from declarative_train.inference.trained import open_trained
 
@@ -74,7 +74,7 @@ def test_numbers_are_those_of_sentencepiece_and_of_transformers(folder: Path) ->
 def test_what_travels_is_read_without_sentencepiece(folder: Path, tmp_path: Path) -> None:
     found = tokenizer(str(folder))
     kept = copies([{"type": "tokens", "tokenizer": str(folder)}])
-    for name, content in {**kept, **published_files(found)}.items():
+    for name, content in {**kept, **make_published_files(found)}.items():
         (tmp_path / name).write_bytes(content)
     (name,) = [name for name in kept if name.endswith(".json") and "tokenizer_config" not in name]
     for path in (tmp_path / name, tmp_path):
@@ -86,13 +86,13 @@ def test_what_travels_is_read_without_sentencepiece(folder: Path, tmp_path: Path
 @pytest.mark.timeout(120)
 def test_what_is_in_the_way_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tokenizer.model").write_bytes((folder / "tokenizer.model").read_bytes())
-    with pytest.raises(TokenizerError, match=r"cuts `.*` otherwise than sentencepiece does") as caught:
+    with pytest.raises(TokenizerError, match=r"splits `.*` differently from sentencepiece") as caught:
         tokenizer(str(tmp_path))  # nothing says what class it is of
     assert "tokenizer_class" in str(caught.value.help)
-    monkeypatch.setattr(conversion, "_is_there", lambda name: name != "google.protobuf")
-    conversion.converted.cache_clear()
+    monkeypatch.setattr(conversion, "_is_installed", lambda name: name != "google.protobuf")
+    conversion.convert.cache_clear()
     with pytest.raises(TokenizerError, match="which needs the package protobuf") as caught:
-        conversion.converted(str(folder / "tokenizer.model"), 1)
+        conversion.convert(str(folder / "tokenizer.model"), 1)
     assert "declarative_train[sentencepiece]" in str(caught.value.help)
 
 

@@ -131,7 +131,7 @@ def test_bytes_and_places_go_back_to_the_text(folder: Path) -> None:
         found = tokenizer(name)
         for text in TEXTS:
             assert found.decode(found.encode(text)) == text
-            tokens, places = found.places(text)
+            tokens, places = found.encode_with_spans(text)
             assert tokens == found.encode(text)
             assert all(0 <= begin <= end <= len(text) for begin, end in places)
 
@@ -200,8 +200,8 @@ def test_a_row_of_texts_is_that_of_transformers() -> None:
         ("t.json", "{}", "is not a tokenizer", "Tokenizer.save"),
         ("t.json", '{"model": {"type": "Odd"}}', "cannot be used", None),
         ("t.json", "[" * 200_000, "is not a tokenizer", "Tokenizer.save"),
-        ("spiece.model", "\0", "is no model of sentencepiece", None),
-        ("cl100k.tiktoken", "YQ== 0", "is a file of tiktoken, which does not say how", "TikTokenConverter"),
+        ("spiece.model", "\0", "is not a sentencepiece model", None),
+        ("cl100k.tiktoken", "YQ== 0", "is a tiktoken file, which does not say how", "TikTokenConverter"),
     ],
 )
 def test_what_is_no_tokenizer_file_says_so(
@@ -303,7 +303,11 @@ def test_another_tokenizer_is_not_that_of_the_plan(
         ({"tokenizer": "no.json"}, "data.fields.text.tokenizer", "there is no file no.json"),
         ({"column": "number"}, "data.fields.text.column", "tokens are made of text"),
         ({"eos": "<none>"}, "data.fields.text.eos", "no token `<none>`"),
-        ({"tokenizer": "bytes", "bos": True}, "data.fields.text.bos", "nothing says which token is its bos"),
+        (
+            {"tokenizer": "bytes", "bos": True},
+            "data.fields.text.bos",
+            "does not say which token is its bos",
+        ),
         ({"pad": 300}, "data.fields.text.pad", "has 300 tokens, from 0 on"),
         ({"truncate": "error"}, "data.fields.text.column", "`length` is 12"),
     ],

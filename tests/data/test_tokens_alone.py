@@ -1,4 +1,4 @@
-"""Processes that want the same tokens: one makes them, and the others wait, but not for one that stands still."""
+"""Processes that want the same tokens: one makes them, and the others wait, but not for one that makes no progress."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from declarative_train.components.texts import cache
-from declarative_train.components.texts.cache import Encoded, Work, made
+from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
 from declarative_train.files.cache import is_locked
 from declarative_train.files.errors import SourceError
 
 
-def work(pause_s: float = 0.0) -> Work:
+def work(pause_s: float = 0.0) -> EncodingJob:
     def encode(value: int, _: int) -> Encoded:
         time.sleep(pause_s)
         return Encoded([value])
 
-    return Work(40, lambda start, stop: range(start, stop), encode, 100, about=["alone"])
+    return EncodingJob(40, lambda start, stop: range(start, stop), encode, 100, about=["alone"])
 
 
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cache, "_LOOK_S", 0.01)
+    monkeypatch.setattr(cache, "_POLL_S", 0.01)
     (tmp_path / "dtrain" / "tokens").mkdir(parents=True)
     folder = cache._folder(["alone"])
     assert folder is not None
@@ -38,13 +38,13 @@ def test_one_that_stands_still_is_named(lock: Path, monkeypatch: pytest.MonkeyPa
     assert is_locked(handle)
     monkeypatch.setattr(cache, "_STUCK_S", 0.2)
     try:
-        with pytest.raises(SourceError, match="process 4711 makes the same tokens, and stands still for 0 s") as found:
-            made(work())
+        with pytest.raises(SourceError, match="process 4711 makes .* made no progress for 0 s") as found:
+            make_tokens(work())
         assert found.value.help is not None
-        assert "end it" in found.value.help
+        assert "stop it" in found.value.help
     finally:
         os.close(handle)
-    assert made(work()).tokens.tolist() == list(range(40))
+    assert make_tokens(work()).tokens.tolist() == list(range(40))
 
 
 def test_one_that_gets_on_is_waited_for(
@@ -53,11 +53,11 @@ def test_one_that_gets_on_is_waited_for(
     monkeypatch.setattr(cache, "_STUCK_S", 2.0)
     child = os.fork()
     if not child:
-        made(work(0.1))  # 4 s: longer than it may stand still
+        make_tokens(work(0.1))  # 4 s: longer than it may stand still
         os._exit(0)
     until = time.monotonic() + 10
     while not (lock.exists() and lock.read_text()) and time.monotonic() < until:
         time.sleep(0.01)
-    assert made(work()).tokens.tolist() == list(range(40))
+    assert make_tokens(work()).tokens.tolist() == list(range(40))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert f"waiting for process {child} that makes the same tokens" in capsys.readouterr().err
+    assert f"waiting for process {child}, which makes the same tokens" in capsys.readouterr().err

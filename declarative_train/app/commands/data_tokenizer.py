@@ -47,12 +47,12 @@ def train(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace) -> int:
     from declarative_train.components.texts.tokenizer import tokenizer
-    from declarative_train.components.texts.training import trained
+    from declarative_train.components.texts.training import train_tokenizer
 
     texts = _Texts(args)
     if texts.sources is None:
         return texts.code
-    content = trained(iter(texts), args.vocab, args.special)
+    content = train_tokenizer(iter(texts), args.vocab, args.special)
     path, part = Path(args.output), Path(f"{args.output}.{os.getpid()}.part")
     part.write_text(content, encoding="utf-8")
     part.replace(path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.documents import decoded
-from declarative_train.components.texts.cache import Encoded, Work, made
+from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, shown, size_bytes
@@ -32,7 +32,7 @@ class TokenTable(Table):
         self.files, self.read_with = tuple(files), found.files
         sizes = {path: size_bytes(path) for path in files}
         self._pieces = [piece for path in files for piece in _pieces(path, sizes[path])]
-        work = Work(
+        work = EncodingJob(
             len(self._pieces),
             lambda start, stop: self._pieces[start:stop],
             lambda piece, _: _encoded(piece, found, last),
@@ -40,7 +40,7 @@ class TokenTable(Table):
             about=["stream", [[path, sizes[path], _modified(path)] for path in files], found.sha256, last],
             size_bytes=sum(sizes.values()),
         )
-        self.tokens = made(work)
+        self.tokens = make_tokens(work)
         self.num_rows = len(self.tokens.tokens)
         self.columns = {"tokens": Column("tokens", str(self.tokens.tokens.dtype), (), found.num_tokens)}
 

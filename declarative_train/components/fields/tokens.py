@@ -113,7 +113,7 @@ class TokensField(Field):
             return Misfit(str(error), field="tokenizer", help=error.help)
         if self.is_chat(columns):
             try:
-                template = chat.opened(chat.template_text(self.template, found))
+                template = chat.compile_template(chat.template_text(self.template, found))
             except (TokenizerError, chat.ChatError) as error:
                 return Misfit(str(error), field="tokenizer" if self.template is None else "template", help=error.help)
             if self.tools is not None and not template.reads_tools:
@@ -137,7 +137,7 @@ class TokensField(Field):
         """Its chat template writes tools, and no column of them is named."""
         if self.tools is not None or not self.is_chat(columns):
             return False
-        return chat.opened(chat.template_text(self.template, tokenizer(self.tokenizer))).reads_tools
+        return chat.compile_template(chat.template_text(self.template, tokenizer(self.tokenizer))).reads_tools
 
     def marks_trained(self, columns: Sequence[Column]) -> bool:
         """Some of a text's tokens are not to be predicted."""
@@ -199,7 +199,7 @@ class TokensField(Field):
             begin, end = (int(each) for each in self.kept(0, len(tokens)))
             texts.append(tokens[begin:end])
             flags.append(None if trained is None else trained[begin:end])
-        pieces = layout.of_texts(texts, flags)
+        pieces = layout.pieces_of_texts(texts, flags)
         return layout.rows((self.output,), pieces, self.length, self.pad_of(found))[self.output]
 
     def together(self, values: Sequence[np.ndarray]) -> Sequence[object]:
@@ -225,7 +225,7 @@ class TokensField(Field):
         given = self._by_key(value)
         text, prompt = given["column"], given.get("prompt")
         trained: list[bool] | None = None
-        written = chat.Said("", ())
+        written = chat.RenderedChat("", ())
         try:
             if self.is_chat(columns):
                 written = self.write(text, prompt, given.get("tools"), found)
@@ -243,7 +243,7 @@ class TokensField(Field):
             raise BadValueError("outside", columns[0].name, message, row=row, key="length")
         return Encoded(tokens, trained, written.unread)
 
-    def write(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.Said:
+    def write(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.RenderedChat:
         """Return a dialogue as its chat template writes it. Raises ChatError."""
         before = [] if prompt is None else chat.messages(prompt, "user")
         given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
@@ -253,7 +253,7 @@ class TokensField(Field):
     def behind(self, prompt: str, text: str, found: Tokenizer) -> tuple[list[int], list[bool]]:
         """The two as one text, of which the second is to be predicted."""
         whole = prompt + text
-        tokens, trained = chat.tokens(chat.Said(whole, [(len(prompt), len(whole))]), found)
+        tokens, trained = chat.tokens(chat.RenderedChat(whole, [(len(prompt), len(whole))]), found)
         if not self.special:
             return tokens, trained
         full = found.encode(whole)

@@ -1,9 +1,9 @@
-"""Texts -> one flat file of token numbers, made once and then mapped into memory: text k is `tokens[starts[k] :
-starts[k + 1]]`.
+"""Cache of tokenized texts: one flat file of token numbers, written once and then memory-mapped. Text k is
+`tokens[starts[k] : starts[k + 1]]`.
 
-The file lies in a folder of its own below the user's cache, whose name says what it was made of. Several processes make
-it, each a run of texts at a time; what a stopped one had done is used again, and the folder has its name only when all
-of it is there.
+Each result has its own folder in the user's cache, named by a hash of the inputs. Several processes encode the texts,
+one run of texts at a time. After an interruption, finished runs are used again. The folder gets its final name only
+when it is complete.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     import numpy as np
 
 Unread = dict[str, tuple[int, int]]
-"""The keys of messages that no chat template reads: in how many texts, and the number of the first."""
+"""Keys of messages that the chat template does not read -> (number of texts with the key, number of the first)."""
 
 _FORMAT = 2
-_PARTS = 64  # that a large file is made in
+_PARTS = 64  # number of runs that a large set of texts is split into
 _LEAST_PART = 256  # texts
-_FEW = 1 << 15  # texts that one process makes
-_SMALL = 4 << 20  # bytes that one process makes
-_SAID_S = 2.0  # what takes longer is told
-_STUCK_S = 300.0  # without a sign of life of the process that makes the same; a text may be long, and far away
-_LOOK_S = 0.1
+_FEW = 1 << 15  # texts; up to this number one process encodes them all
+_SMALL = 4 << 20  # bytes; up to this size one process encodes them all
+_REPORT_S = 2.0  # report the duration if it is longer
+_STUCK_S = 300.0  # the other process is stuck if it shows no progress for so long; one text may be long or remote
+_POLL_S = 0.1
 
 
 class Encoded(NamedTuple):
-    """The tokens of a text, which of them are to be learnt (None: all), and the keys of its messages that its chat
-    template does not read."""
+    """Tokens of one text. `trained`: whether each token counts in the loss (None: all). `unread`: the keys of its
+    messages that the chat template does not read."""
 
     tokens: Sequence[int]
     trained: Sequence[bool] | None = None
     unread: Collection[str] = ()
 
 
-class Work(NamedTuple):
-    """`read` gives the values from one text up to another, `encode` the tokens of one; it raises BadValueError, whose
-    row counts among all. `about`: what the result depends on; None: it is not kept. `size_bytes`: of all texts, about;
-    0: not known."""
+class EncodingJob(NamedTuple):
+    """Job: encode `num_texts` texts. `read(start, stop)` returns their values. `encode(value, number)` returns the
+    tokens of one; it raises BadValueError with the row among all texts. `about`: JSON value that the result depends on;
+    None: do not cache. `size_bytes`: approximate size of all texts; 0: unknown."""
 
     num_texts: int
     read: Callable[[int, int], Sequence[Any]]
@@ -68,8 +68,9 @@ class Work(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Flat token numbers, where each text begins (and where the last one ends), and, where some are not to be learnt,
-    1 for those that are. `folder`: where they are kept, "" in memory."""
+    """Tokens of all texts. `tokens`: flat token numbers. `starts`: (num_texts + 1,) the start of each text, then the
+    end of the last. `trained`: 1 for each token that counts in the loss; None: all count. `folder`: folder in the
+    cache; "": the tokens are in memory."""
 
     tokens: np.ndarray
     starts: np.ndarray
@@ -88,34 +89,35 @@ class Tokens(NamedTuple):
         return np.diff(self.starts)
 
 
-def made(work: Work) -> Tokens:
-    """The tokens, from the cache where they are there. Raises BadValueError and SourceError."""
+def make_tokens(work: EncodingJob) -> Tokens:
+    """Return the tokens of the texts. Read them from the cache, or encode the texts and write them there. Raises
+    BadValueError and SourceError."""
     folder = None if work.about is None else _folder(work.about)
     if folder is None:
-        return _in_memory(work)
-    if (found := _opened(folder)) is not None:
+        return _encode_in_memory(work)
+    if (found := _open_folder(folder)) is not None:
         return found
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        with _alone(folder):
-            found = _opened(folder)  # another process was first
+        with _hold_lock(folder):
+            found = _open_folder(folder)  # another process was first
             if found is None:
                 _write(work, folder)
     except OSError as error:
         if not os.access(os.path.dirname(folder), os.W_OK):
-            return _in_memory(work)
-        # numpy says of a short write how many items were written, not why
+            return _encode_in_memory(work)
+        # after a short write numpy reports how many items were written, but no reason
         reason = (error.strerror or os.strerror(errno.ENOSPC)).lower()
         message = f"cannot keep tokens in {shown(os.path.dirname(folder))}: {reason}"
         raise SourceError("unreadable", message, help="name another place: XDG_CACHE_HOME") from error
-    found = found or _opened(folder)
+    found = found or _open_folder(folder)
     if found is None:
-        raise SourceError("unreadable", f"the tokens in {shown(folder)} are not as they were written")
+        raise SourceError("unreadable", f"the tokens in {shown(folder)} are damaged")
     return found
 
 
 def cache_folder() -> str | None:
-    """Where the tokens of all texts lie; None without a place for it."""
+    """Return the folder of all token caches; None if the user has no cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(base, "dtrain", "tokens") if os.path.isabs(base) else None
 
@@ -126,18 +128,18 @@ def _folder(about: object) -> str | None:
     return None if base is None else os.path.join(base, key)
 
 
-def _opened(folder: str) -> Tokens | None:
-    """None where it is not there, or not whole."""
+def _open_folder(folder: str) -> Tokens | None:
+    """Open the tokens in `folder`. Return None if it does not exist or is incomplete."""
     import numpy as np
 
     try:
         with open(os.path.join(folder, "about.json"), encoding="utf-8") as file:
             about = json.load(file)
         starts = np.load(os.path.join(folder, "starts.npy"), mmap_mode="r")
-        tokens = _mapped(os.path.join(folder, "tokens"), about["dtype"], int(about["num_tokens"]))
+        tokens = _map_file(os.path.join(folder, "tokens"), about["dtype"], int(about["num_tokens"]))
         trained = None
         if about["has_trained"]:
-            trained = _mapped(os.path.join(folder, "trained"), "uint8", int(about["num_tokens"]))
+            trained = _map_file(os.path.join(folder, "trained"), "uint8", int(about["num_tokens"]))
         if len(starts) != about["num_texts"] + 1 or int(starts[-1]) != about["num_tokens"]:
             return None
         unread = {str(key): (int(count), int(first)) for key, (count, first) in about["unread"].items()}
@@ -146,7 +148,7 @@ def _opened(folder: str) -> Tokens | None:
     return Tokens(tokens, starts, trained, unread, folder)
 
 
-def _mapped(path: str, dtype: str, size: int) -> np.ndarray:
+def _map_file(path: str, dtype: str, size: int) -> np.ndarray:
     import numpy as np
 
     if not size:
@@ -155,9 +157,9 @@ def _mapped(path: str, dtype: str, size: int) -> np.ndarray:
 
 
 @contextmanager
-def _alone(folder: str) -> Iterator[None]:
-    """Of processes that want the same, one makes it, and the others wait until it is done or gone. Raises SourceError
-    where it stands still."""
+def _hold_lock(folder: str) -> Iterator[None]:
+    """Hold the lock of `folder`. If another process holds it, wait until that process ends or releases it. Raises
+    SourceError if it makes no progress."""
     with open(f"{folder}.lock", "a+") as file:
         if not is_locked(file.fileno()):
             _wait(file, folder)
@@ -168,27 +170,27 @@ def _alone(folder: str) -> Iterator[None]:
 
 
 def _wait(file: IO[str], folder: str) -> None:
-    """Who makes tokens touches the lock while it gets on (`_lives`)."""
+    """Wait for the lock. The process that holds it touches the file while it makes progress (`_touch_lock`)."""
     file.seek(0)
     who = f"process {number}" if (number := file.read().strip()) else "another process"
-    print(f"dtrain: waiting for {who} that makes the same tokens", file=sys.stderr)
+    print(f"dtrain: waiting for {who}, which makes the same tokens", file=sys.stderr)
     seen, since = os.fstat(file.fileno()).st_mtime_ns, time.monotonic()
     while not is_locked(file.fileno()):
         if (now := os.fstat(file.fileno()).st_mtime_ns) != seen:
             seen, since = now, time.monotonic()
         elif time.monotonic() - since > _STUCK_S:
-            message = f"{who} makes the same tokens, and stands still for {_STUCK_S:.0f} s"
-            raise SourceError("unreadable", message, help=f"end it: it holds {shown(folder)}.lock")
-        time.sleep(_LOOK_S)
+            message = f"{who} makes the same tokens and has made no progress for {_STUCK_S:.0f} s"
+            raise SourceError("unreadable", message, help=f"stop it: it holds the lock {shown(folder)}.lock")
+        time.sleep(_POLL_S)
 
 
-_lived = 0.0
+_touched_s = 0.0
 
 
-def _lives() -> None:
-    global _lived
-    if _current is not None and time.monotonic() - _lived > 1:
-        _lived = time.monotonic()
+def _touch_lock() -> None:
+    global _touched_s
+    if _current is not None and time.monotonic() - _touched_s > 1:
+        _touched_s = time.monotonic()
         with suppress(OSError):
             os.utime(f"{_current[1].removesuffix('.making')}.lock")
 
@@ -197,24 +199,26 @@ def _dtype(vocabulary: int) -> str:
     return "uint16" if vocabulary <= 1 << 16 else "uint32"
 
 
-def _in_memory(work: Work) -> Tokens:
+def _encode_in_memory(work: EncodingJob) -> Tokens:
     import numpy as np
 
-    parts = [_encode(work, start, stop) for start, stop in _parts(work)]
+    parts = [_encode(work, start, stop) for start, stop in _split_texts(work)]
     lengths = np.concatenate([np.zeros(1, np.int64), *(each.lengths for each in parts)])
     tokens = np.concatenate([np.empty(0, _dtype(work.vocabulary)), *(each.tokens for each in parts)])
     trained = np.concatenate([np.empty(0, np.uint8), *(each.trained for each in parts)]) if work.has_trained else None
     return Tokens(tokens, np.cumsum(lengths), trained, _sum_unread(each.unread for each in parts))
 
 
-def _parts(work: Work) -> list[tuple[int, int]]:
-    """The same on every machine, so that what is there of a stopped one fits."""
+def _split_texts(work: EncodingJob) -> list[tuple[int, int]]:
+    """Split the texts into runs (start, stop). The runs do not depend on the machine, so that the finished runs of an
+    interrupted process can be used again."""
     size = max(-(-work.num_texts // _PARTS), 1 if work.size_bytes > _SMALL else _LEAST_PART)
     return [(start, min(start + size, work.num_texts)) for start in range(0, work.num_texts, size)]
 
 
-class _Part(NamedTuple):
-    """A run of texts: their tokens, the number of tokens of each, and 1 for those to be learnt or nothing."""
+class _EncodedRun(NamedTuple):
+    """Run of encoded texts: flat tokens, the number of tokens of each text, and 1 for each token that counts in the
+    loss (empty if no text has such flags)."""
 
     tokens: np.ndarray
     lengths: np.ndarray
@@ -222,13 +226,13 @@ class _Part(NamedTuple):
     unread: Unread
 
 
-def _encode(work: Work, start: int, stop: int) -> _Part:
+def _encode(work: EncodingJob, start: int, stop: int) -> _EncodedRun:
     import numpy as np
 
     found: list[Encoded] = []
     for at, value in enumerate(work.read(start, stop)):
         found.append(work.encode(value, start + at))
-        _lives()
+        _touch_lock()
     unread = _sum_unread({key: (1, start + at)} for at, each in enumerate(found) for key in each.unread)
     lengths = np.fromiter((len(each.tokens) for each in found), np.int64, len(found))
     tokens = np.fromiter((token for each in found for token in each.tokens), _dtype(work.vocabulary), lengths.sum())
@@ -236,11 +240,11 @@ def _encode(work: Work, start: int, stop: int) -> _Part:
         np.ones(len(each.tokens), np.uint8) if each.trained is None else np.asarray(each.trained, np.uint8)
         for each in (found if work.has_trained else ())
     ]
-    return _Part(tokens, lengths, np.concatenate([np.empty(0, np.uint8), *flags]), unread)
+    return _EncodedRun(tokens, lengths, np.concatenate([np.empty(0, np.uint8), *flags]), unread)
 
 
 def _sum_unread(parts: Iterable[Unread]) -> Unread:
-    """`parts` are in the order of their texts."""
+    """Add up the unread keys of `parts`, which are in the order of their texts."""
     total: Unread = {}
     for part in parts:
         for key, (count, first) in part.items():
@@ -249,12 +253,12 @@ def _sum_unread(parts: Iterable[Unread]) -> Unread:
     return total
 
 
-_current: tuple[Work, str] | None = None  # what the processes that are forked work on
+_current: tuple[EncodingJob, str] | None = None  # the job and its folder, for the forked processes
 
 
-def _write(work: Work, folder: str) -> None:
+def _write(work: EncodingJob, folder: str) -> None:
     global _current
-    begun, parts, making = time.monotonic(), _parts(work), f"{folder}.making"
+    begun, parts, making = time.monotonic(), _split_texts(work), f"{folder}.making"
     os.makedirs(making, exist_ok=True)
     num_processes = _num_processes(work, len(parts))
     _current = (work, making)
@@ -263,22 +267,22 @@ def _write(work: Work, folder: str) -> None:
             for number, (start, stop) in enumerate(parts):
                 _write_part(number, start, stop)
         else:
-            _in_processes(parts, num_processes)
+            _write_in_processes(parts, num_processes)
         num_tokens = _join(work, making, len(parts))
     finally:
         _current = None
-    shutil.rmtree(folder, ignore_errors=True)  # one that is not whole
+    shutil.rmtree(folder, ignore_errors=True)  # an incomplete one
     os.rename(making, folder)
-    if (took := time.monotonic() - begun) > _SAID_S:
+    if (took := time.monotonic() - begun) > _REPORT_S:
         with_ = "" if num_processes == 1 else f" by {num_processes} processes"
         print(
             f"dtrain: {counted(num_tokens, 'token')} of {counted(work.num_texts, 'text')} made in {took:.0f} s{with_}, "
-            f"once; kept in {shown(folder)}",
+            f"once; cached in {shown(folder)}",
             file=sys.stderr,
         )
 
 
-def _num_processes(work: Work, num_parts: int) -> int:
+def _num_processes(work: EncodingJob, num_parts: int) -> int:
     import multiprocessing
 
     is_large = work.num_texts > _FEW or work.size_bytes > _SMALL
@@ -287,31 +291,31 @@ def _num_processes(work: Work, num_parts: int) -> int:
     return max(1, min(num_cores(), num_parts, 32))
 
 
-def _in_processes(parts: Sequence[tuple[int, int]], num_processes: int) -> None:
+def _write_in_processes(parts: Sequence[tuple[int, int]], num_processes: int) -> None:
     import multiprocessing
 
-    context = multiprocessing.get_context("fork")  # they read the table that is open here
-    with ProcessPoolExecutor(num_processes, context, _begin) as pool:
-        waiting = [pool.submit(_part, number, *part) for number, part in enumerate(parts)]
+    context = multiprocessing.get_context("fork")  # the processes read the table that is open here
+    with ProcessPoolExecutor(num_processes, context, _start_worker) as pool:
+        waiting = [pool.submit(_try_write_part, number, *part) for number, part in enumerate(parts)]
         try:
             for each in waiting:
                 if (problem := each.result()) is not None:
                     raise problem()
         except BrokenProcessPool:
-            message = "a process that makes tokens was ended from outside, perhaps for want of memory"
-            hint = "the same command goes on where it was; if it happens again, see that more memory is free"
+            message = "a process that makes tokens was killed, perhaps because memory ran out"
+            hint = "run the command again, it continues where it stopped; if it happens again, free some memory"
             raise SourceError("unreadable", message, help=hint) from None
         finally:
             for each in waiting:
                 each.cancel()
 
 
-def _begin() -> None:
+def _start_worker() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
 
 
-class _Again(NamedTuple):
-    """An error, as it is made."""
+class _WorkerError(NamedTuple):
+    """Arguments of an exception, to raise it again in the parent process."""
 
     kind: Callable[..., Exception]
     given: tuple[object, ...]
@@ -321,20 +325,21 @@ class _Again(NamedTuple):
         return self.kind(*self.given, **self.keys)
 
 
-def _part(number: int, start: int, stop: int) -> _Again | None:
-    """In a process of its own, from which errors come back as what makes them anew."""
+def _try_write_part(number: int, start: int, stop: int) -> _WorkerError | None:
+    """Write one run of texts in a worker process. Return an error as arguments, because these exceptions cannot be
+    pickled; None on success."""
     try:
         _write_part(number, start, stop)
     except BadValueError as error:
-        return _Again(BadValueError, (error.problem, error.column, str(error)),
+        return _WorkerError(BadValueError, (error.problem, error.column, str(error)),
                       {"row": error.row, "help": error.help, "key": error.key})  # fmt: skip
     except SourceError as error:
-        return _Again(SourceError, (error.problem, str(error)), {"help": error.help})
+        return _WorkerError(SourceError, (error.problem, str(error)), {"help": error.help})
     return None
 
 
 def _write_part(number: int, start: int, stop: int) -> None:
-    """Its lengths are written last: they say that it is whole."""
+    """Write the files of one run, unless they exist. The file of lengths comes last and marks the run as complete."""
     import numpy as np
 
     assert _current is not None
@@ -351,7 +356,7 @@ def _write_part(number: int, start: int, stop: int) -> None:
     os.replace(f"{base}.part.npy", f"{base}.lengths.npy")
 
 
-def _join(work: Work, making: str, num_parts: int) -> int:
+def _join(work: EncodingJob, making: str, num_parts: int) -> int:
     import numpy as np
 
     bases = [os.path.join(making, f"{number:04}") for number in range(num_parts)]
@@ -361,7 +366,7 @@ def _join(work: Work, making: str, num_parts: int) -> int:
     for kind in ("tokens", "trained") if work.has_trained else ("tokens",):
         with open(os.path.join(making, kind), "wb") as whole:
             for base in bases:
-                _lives()
+                _touch_lock()
                 with open(f"{base}.{kind}", "rb") as part:
                     shutil.copyfileobj(part, whole, 1 << 22)
     unread = []

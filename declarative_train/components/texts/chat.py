@@ -1,9 +1,9 @@
-"""A dialogue and a chat template -> tokens, and which of them are to be learnt.
+"""Chat templates: render a dialogue as text, encode it, and mark the tokens that count in the loss.
 
-A dialogue is a list of messages {role, content, ...}, as JSON text: that is how a table gives a column of such lists.
-The text is rendered as `apply_chat_template` of transformers does it. An answer of the assistant is what is in
-`{% generation %}`; of a template without it, what a dialogue that ends with the answer has more than the same one up to
-there. It is learnt unless its message says otherwise (`FLAGS`).
+A dialogue is a list of messages {role, content, ...}, as JSON text: tables give columns of lists in this form. The text
+is the one of `apply_chat_template` of transformers. The assistant's answers are the text in `{% generation %}`. For a
+template without it, an answer is the difference between the dialogue rendered up to and including the answer and the
+dialogue rendered up to before it. An answer counts in the loss unless its message says otherwise (`FLAGS`).
 """
 
 from __future__ import annotations
@@ -46,15 +46,17 @@ ROLES = {
     "function_response": "tool",
     "observation": "tool",
 }
-"""The names of roles in published data sets, in lower case, and the names that templates know."""
+"""Role in published data sets, in lower case -> role in chat templates."""
 FLAGS = ("weight", "train", "training", "loss")
-"""The keys by which a message says whether it is learnt: those of OpenAI, of Axolotl (two), and of ms-swift."""
-_THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # names for the same, of which templates know one
-_OF_OWN = "a tokenizer's own template can be replaced: `template: chat.jinja`, with `{% generation %}` around answers"
+"""Keys that say whether a message counts in the loss: those of OpenAI, of Axolotl (two), and of ms-swift."""
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # synonyms; a template reads one of them
+_HINT_OWN_TEMPLATE = (
+    "a tokenizer's own template can be replaced: `template: chat.jinja`, with `{% generation %}` around answers"
+)
 
 
 class ChatError(Exception):
-    """A dialogue that has no tokens: words for the user, and one fix."""
+    """Dialogue that cannot be rendered: a message for the user and one fix."""
 
     def __init__(self, message: str, help: str | None = None) -> None:
         super().__init__(message)
@@ -62,19 +64,19 @@ class ChatError(Exception):
 
 
 class Message(dict[str, Any]):
-    """A message that records which of its keys a template reads."""
+    """Message that records which of its keys a template reads."""
 
     __slots__ = ("_own", "_read")
 
     def __init__(self, values: Mapping[str, Any], own: Collection[str]) -> None:
-        """`own`: the keys that the data has; others are copies of them."""
+        """Store the values. `own`: the keys that the data has; the others are copies made for the template."""
         super().__init__(values)
         self._own, self._read = own, {"role", *FLAGS}
 
     def unread(self) -> list[str]:
-        """Return the keys of the data that hold something and that no template has read."""
+        """Return the keys of the data that are not empty and that the template has not read."""
         read = self._read if self._read.isdisjoint(_THOUGHTS) else {*self._read, *_THOUGHTS}
-        return [key for key, value in super().items() if key in self._own and key not in read and _holds(value)]
+        return [key for key, value in super().items() if key in self._own and key not in read and _has_content(value)]
 
     def __getitem__(self, key: str) -> Any:
         self._read.add(key)
@@ -109,16 +111,16 @@ class Message(dict[str, Any]):
         return super().__repr__()
 
 
-def _holds(value: object) -> bool:
+def _has_content(value: object) -> bool:
     return value is not None and value not in ("", [], {})
 
 
 Messages = Sequence[dict[str, Any]]
 
 
-class Said(NamedTuple):
-    """A text, from where to where in it the assistant speaks, the keys of messages that the template did not read, and
-    whether what ends the text is to be learnt."""
+class RenderedChat(NamedTuple):
+    """Rendered dialogue. `spans`: (begin, end) of each answer of the assistant in `text`. `unread`: keys of messages
+    that the template did not read. `learns_end`: whether the token that ends the text counts in the loss."""
 
     text: str
     spans: Sequence[Span]
@@ -127,7 +129,8 @@ class Said(NamedTuple):
 
 
 def template_text(asked: str | bool | None, found: Tokenizer) -> str:
-    """The template that a recipe means; `True` or None: the tokenizer's own. Raises TokenizerError."""
+    """Return the text of the template that a recipe names; `True` or None: the tokenizer's own. Raises
+    TokenizerError."""
     if not isinstance(asked, str):
         if found.chat_template is None:
             raise TokenizerError("the tokenizer has no chat template", "name one: `template: chat.jinja`")
@@ -146,14 +149,14 @@ def _read(path: str, modified_ns: int) -> str:
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError:
-        raise TokenizerError(f"{shown(path)} is no text") from None
+        raise TokenizerError(f"{shown(path)} is not a text file") from None
     except SourceError as error:
         raise TokenizerError(str(error), error.help) from error
 
 
 @lru_cache(maxsize=16)
-def opened(template: str) -> Rendering:
-    """Raises ChatError."""
+def compile_template(template: str) -> Rendering:
+    """Compile a chat template. Raises ChatError."""
     from declarative_train.components.texts.rendering import RenderError, Rendering
 
     try:
@@ -163,7 +166,7 @@ def opened(template: str) -> Rendering:
 
 
 def messages(value: str, role: str | None = None) -> Messages:
-    """Return the messages of JSON text; of other text one message of `role`. Raises ChatError."""
+    """Parse the messages in JSON text. Other text becomes one message of `role`. Raises ChatError."""
     given: Any = None
     if value.lstrip()[:1] in ("[", "{"):
         try:
@@ -179,12 +182,13 @@ def messages(value: str, role: str | None = None) -> Messages:
             raise ChatError("it has too many brackets inside each other") from None
     if role is None:
         hint = "write [{role: user, content: ...}, ...], or name the column of questions: `prompt: COLUMN`"
-        raise ChatError("it is no list of messages", hint)
+        raise ChatError("it is not a list of messages", hint)
     return [{"role": role, "content": value}]
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message without the keys that its row leaves out (null in a table), and with its text in one piece."""
+    """Return a message in the form that templates expect: without null keys (a table has them for missing keys), and
+    with its text in one string."""
     made = {key: _without_null(each) for key, each in given.items() if each is not None or key == "content"}
     if "role" not in made and isinstance(made.get("from"), str) and "value" in made:
         made["role"], made["content"] = made.pop("from"), made.pop("value")
@@ -197,19 +201,19 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _check_signs(given: object) -> None:
+def _check_marks(given: object) -> None:
     from declarative_train.components.texts.rendering import BEGIN, END
 
     text = json.dumps(given, ensure_ascii=False)
     if BEGIN in text or END in text:
-        raise ChatError("it has a sign that is not a character (U+FDD0 or U+FDD1)", "take it out")
+        raise ChatError("it contains U+FDD0 or U+FDD1, which are not characters", "remove it")
 
 
 def dialogue(given: Messages, template: str) -> list[Message]:
-    """Return the messages as the template reads them: their roles by its names, and their thoughts under each name
-    that a template may have for them. Raises ChatError."""
-    _check_signs(given)
-    named = opened(template).roles
+    """Return the messages for the template: roles by the template's names, and reasoning under each key that a template
+    may read. Raises ChatError."""
+    _check_marks(given)
+    named = compile_template(template).roles
     found = []
     for number, each in enumerate(given, 1):
         made = each | {"role": _role(each["role"], named, number)}
@@ -221,7 +225,8 @@ def dialogue(given: Messages, template: str) -> list[Message]:
 
 
 def _role(written: str, named: Collection[str], number: int) -> str:
-    """Return a role as templates name it; one that the template itself `named` is kept, but for the assistant's."""
+    """Return the name that templates have for a role. Keep a role that this template compares with (`named`), except a
+    synonym of the assistant."""
     found = ROLES.get(written.lower())
     if found != ASSISTANT and written in named:
         return written
@@ -232,7 +237,8 @@ def _role(written: str, named: Collection[str], number: int) -> str:
 
 
 def _check_flags(given: Mapping[str, Any], number: int) -> None:
-    """Raise ChatError for a flag that is neither 0 nor 1, and for one that wants to learn what no assistant says."""
+    """Raise ChatError for a flag that is neither 0 nor 1, and for a flag of 1 on a message of another role than the
+    assistant."""
     for key in FLAGS:
         flag = given.get(key)
         if flag is None:
@@ -249,14 +255,14 @@ def _is_learnt(message: Mapping[str, Any]) -> bool:
 
 
 def tools(value: str | None) -> list[dict[str, Any]] | None:
-    """Return the JSON schemas of the tools of a dialogue, of JSON text. Raises ChatError."""
+    """Parse the JSON schemas of the tools of a dialogue. Raises ChatError."""
     try:
         given = None if value is None else _without_null(parse_json(value))
     except (ValueError, RecursionError):
         given = ""
     if given is not None and not (isinstance(given, list) and all(isinstance(each, dict) for each in given)):
         raise ChatError("its tools are not a list of JSON schemas", 'write [{"type": "function", "function": {...}}]')
-    _check_signs(given)
+    _check_marks(given)
     return given or None
 
 
@@ -268,15 +274,15 @@ def _without_null(value: Any) -> Any:
 
 def render(
     template: str, given: Messages, found: Tokenizer, *, schemas: Sequence[object] | None = None, answers: bool = False
-) -> Said:
-    """Return a dialogue as text. `schemas`: those of its tools; `answers`: up to where the assistant begins. The spans
-    are those of `{% generation %}`. Raises ChatError."""
+) -> RenderedChat:
+    """Render a dialogue. `schemas`: JSON schemas of its tools. `answers`: end with the prompt for an answer of the
+    assistant (`add_generation_prompt`). The spans are those of `{% generation %}`. Raises ChatError."""
     from declarative_train.components.texts.rendering import RenderError
 
-    names: dict[str, object] = {f"{role}_token": found.written(number) for role, number in found.special.items()}
+    names: dict[str, object] = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
     names |= {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}
     try:
-        return Said(*opened(template)(names))
+        return RenderedChat(*compile_template(template)(names))
     except RenderError as error:
         raise ChatError(str(error)) from None
 
@@ -287,16 +293,16 @@ def write(
     found: Tokenizer,
     num_given: int = 0,
     schemas: Sequence[object] | None = None,
-) -> Said:
-    """Return the text of a dialogue with what is to be learnt of it: the answers behind the first `num_given` messages,
-    but for those whose message says that they are not learnt. Raises ChatError."""
+) -> RenderedChat:
+    """Render a dialogue and find the answers that count in the loss: those after the first `num_given` messages, except
+    those whose message says otherwise (`FLAGS`). Raises ChatError."""
     given = dialogue(given, template)
     whole = render(template, given, found, schemas=schemas)
-    made = Said(whole.text, (), {key for each in given for key in each.unread()})
+    made = RenderedChat(whole.text, (), {key for each in given for key in each.unread()})
     answers = [at for at, each in enumerate(given) if each["role"] == ASSISTANT]
     learnt = [at for at in answers if at >= num_given and _is_learnt(given[at])]
     made = made._replace(learns_end=bool(learnt) and learnt[-1] == len(given) - 1)
-    if not opened(template).marks:
+    if not compile_template(template).marks:
         return made._replace(spans=[_span(template, given, at, whole.text, found, schemas) for at in learnt])
     if len(learnt) == len(answers) or not learnt:
         return made._replace(spans=whole.spans if learnt else ())
@@ -312,7 +318,7 @@ def write(
 def _span(
     template: str, given: Messages, at: int, whole: str, found: Tokenizer, schemas: Sequence[object] | None
 ) -> Span:
-    """Return from where to where the text of message `at` is in that of the `whole` dialogue."""
+    """Return (begin, end) of the text of message `at` in the text `whole` of the dialogue."""
     until = render(template, given[: at + 1], found, schemas=schemas).text
     before = render(template, given[:at], found, schemas=schemas, answers=True).text if at else ""
     for text, what in ((until, "up to"), (before, "before")):
@@ -323,17 +329,18 @@ def _span(
                 f"`{text[place : place + 30]}` where that has `{whole[place : place + 30]}`; so it is not known what "
                 "the assistant says"
             )
-            raise ChatError(message, _OF_OWN)
+            raise ChatError(message, _HINT_OWN_TEMPLATE)
     if not until.startswith(before):
         raise ChatError(
-            f"the answer {at + 1} does not begin as the template says that answers begin: `{before[-30:]}`", _OF_OWN
+            f"the answer {at + 1} does not begin as the template says that answers begin: `{before[-30:]}`",
+            _HINT_OWN_TEMPLATE,
         )
     return len(before), len(until)
 
 
-def tokens(text: Said, found: Tokenizer) -> tuple[list[int], list[bool]]:
-    """And which of them hold something that is to be learnt."""
-    numbers, places = found.places(text.text)
+def tokens(text: RenderedChat, found: Tokenizer) -> tuple[list[int], list[bool]]:
+    """Encode the text. Return the tokens, and for each whether it overlaps a span that counts in the loss."""
+    numbers, places = found.encode_with_spans(text.text)
     trained, at = [], 0
     for begin, end in places:
         while at < len(text.spans) and text.spans[at][1] <= begin:

@@ -1,7 +1,7 @@
-"""A model of sentencepiece -> the text of a tokenizer.json, as transformers makes it of the folder.
+"""Convert a sentencepiece model to a tokenizer.json with transformers.
 
-Which tokens stand around a text, and what comes before a word, is said by the class that the folder's config names, and
-by no model file: transformers knows the classes. What it makes is held against sentencepiece itself.
+The model file does not say which tokens surround a text or what precedes a word. The class that the folder's config
+names does, and transformers has these classes. The result is compared with sentencepiece on a few texts.
 """
 
 from __future__ import annotations
@@ -25,32 +25,35 @@ _PROBES = ("Every word of it, 1234 times.", "na\u00efve \u4f60\u597d \U0001f600"
 
 
 @lru_cache(maxsize=4)
-def converted(path: str, modified_ns: int) -> bytes:
-    """Of `tokenizer.model` or `spiece.model` in its folder. Raises TokenizerError."""
-    missing = [name for module, name in _NEEDED.items() if not _is_there(module)]
+def convert(path: str, modified_ns: int) -> bytes:
+    """Return the content of a tokenizer.json for `path`, a `tokenizer.model` or `spiece.model` in its folder. Raises
+    TokenizerError."""
+    missing = [name for module, name in _NEEDED.items() if not _is_installed(module)]
     if missing:
-        what = f"{shown(path)} is a model of sentencepiece, which needs the package"
+        what = f"{shown(path)} is a sentencepiece model, which needs the package"
         raise TokenizerError(f"{what}{'s' if len(missing) > 1 else ''} {', '.join(missing)}", install("sentencepiece"))
     spm: Any = import_module("sentencepiece")
     library: Any = import_module("transformers")
     try:
         own = spm.SentencePieceProcessor(model_file=path)
     except Exception as error:  # the library raises plain ones
-        raise TokenizerError(f"{shown(path)} is no model of sentencepiece: {_line(error)}") from None
+        raise TokenizerError(f"{shown(path)} is not a sentencepiece model: {_first_line(error)}") from None
     try:
-        with _silent():
+        with _silence_transformers():
             made = library.AutoTokenizer.from_pretrained(os.path.dirname(path) or ".", local_files_only=True)
             content: str = made.backend_tokenizer.to_str()
-            apart = next((text for text in _PROBES if _pieces(made, text) != own.encode(text, out_type=str)), None)
-    except Exception as error:  # whatever the library finds wrong with the folder
-        raise TokenizerError(f"transformers makes no tokenizer of {shown(path)}: {_line(error)}", _CLASS) from None
-    if apart is not None:
-        message = f"what transformers makes of {shown(path)} cuts `{apart}` otherwise than sentencepiece does"
-        raise TokenizerError(message, _CLASS)
+            differing = next((text for text in _PROBES if _pieces(made, text) != own.encode(text, out_type=str)), None)
+    except Exception as error:  # any problem of the folder that the library reports
+        raise TokenizerError(f"transformers cannot convert {shown(path)}: {_first_line(error)}", _CLASS_HINT) from None
+    if differing is not None:
+        message = (
+            f"transformers makes a tokenizer of {shown(path)} that splits `{differing}` differently from sentencepiece"
+        )
+        raise TokenizerError(message, _CLASS_HINT)
     return content.encode()
 
 
-_CLASS = 'its class stands in tokenizer_config.json beside it, such as {"tokenizer_class": "LlamaTokenizer"}'
+_CLASS_HINT = 'name its class in tokenizer_config.json of its folder: {"tokenizer_class": "LlamaTokenizer"}'
 
 
 def _pieces(made: Any, text: str) -> list[str]:
@@ -58,7 +61,7 @@ def _pieces(made: Any, text: str) -> list[str]:
     return found
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
@@ -66,8 +69,8 @@ def _is_there(module: str) -> bool:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """The library says on the terminal what is none of the user's."""
+def _silence_transformers() -> Iterator[None]:
+    """Silence the log messages and warnings of transformers, which the user cannot act on."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -79,5 +82,5 @@ def _silent() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

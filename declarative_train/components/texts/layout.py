@@ -1,6 +1,7 @@
-"""Pieces of texts -> rows of one length, each with what a field may give of it: whole arrays at a time, none by piece.
+"""Lay out pieces of texts in rows of one length, and compute the outputs of a tokens field, with whole-array
+operations.
 
-P pieces, N rows, L positions. A row's pieces stand one behind the other from its start, and padding behind them.
+P pieces, N rows, L positions. The pieces of a row follow each other from its start; padding follows the last one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ DTYPES = {"ids": "int64", "mask": "bool", "segments": "int64", "positions": "int
 
 
 class Pieces(NamedTuple):
-    """Piece p is `sizes[p]` of the flat `tokens`, from `begins[p]` on; `counts[n]` of them stand in row n. `trained`,
-    flat too: 1 for what is to be learnt; None: all."""
+    """Pieces of texts. Piece p is `sizes[p]` of the flat `tokens`, from `begins[p]` on. Row n has `counts[n]` pieces.
+    `trained`, flat too: 1 for each token that counts in the loss; None: all count."""
 
     tokens: np.ndarray
     begins: np.ndarray
@@ -26,8 +27,8 @@ class Pieces(NamedTuple):
     trained: np.ndarray | None = None
 
 
-def of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
-    """Each text is a row of one piece."""
+def pieces_of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | None] | None = None) -> Pieces:
+    """Return pieces with one row for each text. `trained`: flags of each text's tokens; None: all count in the loss."""
     import numpy as np
 
     sizes = np.asarray([len(each) for each in texts], np.int64)
@@ -42,9 +43,9 @@ def of_texts(texts: Sequence[Sequence[int]], trained: Sequence[Sequence[bool] | 
 
 
 def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dict[str, np.ndarray]:
-    """(N, L) by output, in its dtype. `segments` counts the pieces of a row from 1 on, 0 in padding; `positions` are
-    from 0 on in each piece, and in padding; of `trained` the first token of a piece is none: it follows from
-    nothing."""
+    """Return an array (N, L) for each output, in its dtype. `segments` numbers the pieces of a row from 1, 0 in
+    padding. `positions` count from 0 in each piece, and in padding. `trained` is false for the first token of a piece,
+    which has no token before it to be predicted from."""
     import numpy as np
 
     begins, sizes, segments = _with_padding(pieces, length)
@@ -56,18 +57,20 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
         places = np.arange(size)
         places -= np.repeat(firsts, sizes)
     rest = np.where(segments == 0, sizes, 0)
-    padding = np.repeat(firsts - np.cumsum(rest) + rest, rest) + np.arange(int(rest.sum()))  # few: samples are full
+    padding = np.repeat(firsts - np.cumsum(rest) + rest, rest) + np.arange(
+        int(rest.sum())
+    )  # few, since samples are almost full
     if "segments" in outputs:
         found["segments"] = np.repeat(segments, sizes)
     if "mask" in outputs:
         found["mask"] = np.ones(size, bool)
         found["mask"][padding] = False
     if "ids" in outputs:
-        found["ids"] = _taken(pieces.tokens, begins, sizes, places).astype(np.int64, copy=False)
+        found["ids"] = _gather(pieces.tokens, begins, sizes, places).astype(np.int64, copy=False)
         found["ids"][padding] = pad
     if "trained" in outputs:
         flags = pieces.trained
-        made = np.ones(size, bool) if flags is None else _taken(flags, begins, sizes, places).astype(bool)
+        made = np.ones(size, bool) if flags is None else _gather(flags, begins, sizes, places).astype(bool)
         made[firsts[sizes > 0]] = False
         made[padding] = False
         found["trained"] = made
@@ -77,13 +80,13 @@ def rows(outputs: Collection[str], pieces: Pieces, length: int, pad: int) -> dic
 
 
 def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pieces and, behind those of each row, what is left of it: where they begin, their sizes, their segments."""
+    """Return begins, sizes and segments of all pieces, with one padding piece after the pieces of each row."""
     import numpy as np
 
     counts = pieces.counts
     ends = np.cumsum(counts)
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(pieces.sizes)])
-    behind = ends + np.arange(len(counts))  # of each row, the place of its padding
+    behind = ends + np.arange(len(counts))  # the index of each row's padding piece
     is_piece = np.ones(len(pieces.sizes) + len(counts), bool)
     is_piece[behind] = False
     begins, sizes, segments = (np.zeros(len(is_piece), np.int64) for _ in range(3))
@@ -93,8 +96,9 @@ def _with_padding(pieces: Pieces, length: int) -> tuple[np.ndarray, np.ndarray, 
     return begins, sizes, segments
 
 
-def _taken(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """By index: for short pieces many times as fast as a copy of each, for long ones as fast. In padding: anything."""
+def _gather(flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Gather the elements of all pieces by one index array. It is much faster than a copy per piece for short pieces,
+    and as fast for long ones. The values in padding are arbitrary."""
     import numpy as np
 
     if not len(flat):

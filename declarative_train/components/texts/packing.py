@@ -1,4 +1,4 @@
-"""Lengths of texts -> which piece of which text stands where in samples of one length: a pure function.
+"""Packing: place pieces of texts in samples of one length, as a pure function of the lengths of the texts.
 
 P pieces, W samples (windows), each of `length` tokens.
 """
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
-Way = Literal["best_fit", "sequential"]
+PackMode = Literal["best_fit", "sequential"]
 
 
 class Packing(NamedTuple):
-    """The pieces of sample w are `begins[w]` up to `begins[w + 1]`, one behind the other from place 0 on. Piece p is
-    the tokens from `offsets[p]` on, `lengths[p]` of them, of text `texts[p]`."""
+    """Pieces of all samples. Sample w has the pieces `begins[w]` up to `begins[w + 1]`, one after the other from
+    position 0. Piece p is `lengths[p]` tokens of text `texts[p]`, from token `offsets[p]` on."""
 
     length: int
     begins: np.ndarray
@@ -31,23 +31,23 @@ class Packing(NamedTuple):
 
     @property
     def fill(self) -> float:
-        """The part of all positions that hold a token."""
+        """Fraction of all positions that hold a token."""
         return float(self.lengths.sum() / max(self.num_samples * self.length, 1))
 
 
-def pack(sizes: np.ndarray, length: int, way: Way) -> Packing:
-    """Every token of every text once. `sequential`: the texts one behind the other, cut wherever a sample ends.
-    `best_fit`: only texts longer than a sample are cut, into whole samples and a rest; what fits is put where the least
-    room is left over, the longest first (Ding et al., Fewer truncations improve language modeling, 2024)."""
+def pack(sizes: np.ndarray, length: int, way: PackMode) -> Packing:
+    """Pack texts of these sizes; every token is used once. `sequential`: concatenate the texts and cut at the end of
+    each sample. `best_fit`: cut only texts longer than a sample, into full samples and a rest; put each piece, longest
+    first, where the least room is left over (Ding et al., Fewer truncations improve language modeling, 2024)."""
     import numpy as np
 
     sizes = np.asarray(sizes, np.int64)
     return _in_order(sizes, length) if way == "sequential" else _by_fit(sizes, length)
 
 
-def joined(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing:
-    """Samples of several lists of texts, one list below the other: no sample holds texts of two. `firsts`: the text
-    that each list begins with."""
+def join_packings(packings: Sequence[Packing], firsts: Sequence[int]) -> Packing:
+    """Concatenate the packings of several lists of texts. No sample holds texts of two lists. `firsts`: the number of
+    the first text of each list."""
     import numpy as np
 
     before = np.cumsum([0, *(len(each.texts) for each in packings)])
@@ -63,7 +63,7 @@ def _in_order(sizes: np.ndarray, length: int) -> Packing:
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     both = np.concatenate([np.arange(0, total, length), (ends - sizes)[sizes > 0]])
-    both.sort(kind="stable")  # of two sorted halves: a merge
+    both.sort(kind="stable")  # merges two sorted halves
     cuts = both[np.diff(both, prepend=-1) != 0]  # where a piece begins
     texts = np.searchsorted(ends, cuts, side="right")
     windows = cuts // length
@@ -88,14 +88,14 @@ def _by_fit(sizes: np.ndarray, length: int) -> Packing:
 
 
 def _windows_by_fit(lengths: np.ndarray, length: int) -> np.ndarray:
-    """(P,) the sample of each piece. All pieces of one length are placed at once, from the longest on: into the samples
-    with the least room that is enough, then into new ones."""
+    """Return the sample of each piece, (P,). Place all pieces of one length at once, longest first: in the samples with
+    the least sufficient room, then in new samples."""
     import numpy as np
 
     found = np.empty(len(lengths), np.int64)
     order = np.argsort(-lengths, kind="stable")
     bounds = np.flatnonzero(np.diff(lengths[order], prepend=-1)).tolist()
-    room: dict[int, list[np.ndarray]] = {}  # samples by what is left in them
+    room: dict[int, list[np.ndarray]] = {}  # free tokens -> arrays of samples with that many
     open_rooms = 0  # bit r is set where some sample has room for r more tokens
     num_windows = 0
     for start, stop in pairwise([*bounds, len(order)]):

@@ -1,10 +1,10 @@
-"""Jinja2 as chat templates use it, bounded: never for long, and never with much memory.
+"""Render chat templates with Jinja2, with limits on time and memory.
 
-The environment is that of transformers (`apply_chat_template`): its settings, filters and functions, `{% generation %}`
-too. A template comes with a tokenizer from elsewhere and is not trusted: Jinja's sandbox keeps it from Python's
-insides, every loop and call looks at the clock, and whatever can make a value larger weighs it.
+The environment is that of transformers (`apply_chat_template`): the same settings, filters and functions, and
+`{% generation %}`. Templates are downloaded with tokenizers and are not trusted: Jinja's sandbox hides Python's
+internals, every loop and call checks the time, and every operation that can enlarge a value checks its size.
 
-Imported only where a text has a template: importing Jinja takes time.
+Import this module only when a text has a template: importing Jinja takes time.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from jinja2.visitor import NodeTransformer
 from declarative_train.core.value_size import excess
 
 MAX_TEMPLATE = 200_000  # characters
-MAX_BRACKETS = 100  # inside each other
-MAX_WEIGHT = 4_000_000  # characters and items of any value on the way, and of the result
+MAX_BRACKETS = 100  # nesting depth
+MAX_WEIGHT = 4_000_000  # characters and items of any intermediate value, and of the result
 MAX_BITS = 256  # of an integer
-MAX_WIDTH = 10_000  # that text is padded to
-MAX_S = 1.0  # of this thread's time, for one rendering
-BEGIN, END = "\ufdd0", "\ufdd1"  # around what is generated; no text holds them, they are no characters
+MAX_WIDTH = 10_000  # characters that text is padded to
+MAX_S = 1.0  # thread time of one rendering, in seconds
+BEGIN, END = "\ufdd0", "\ufdd1"  # mark `{% generation %}` in the output; Unicode reserves them, so no text has them
 
 _WIDTHS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", "wordwrap", "batch", "slice"})
-_LEFT_OUT = ("random", "urlize", "xmlattr")  # drawn anew each time; of web pages
+_LEFT_OUT = ("random", "urlize", "xmlattr")  # not deterministic; for web pages
 
 
 class RenderError(Exception):
-    """Why there is no text: words for the user."""
+    """Template that cannot be compiled or rendered: a message for the user."""
 
 
-def weigh(value: object) -> None:
-    """Raises RenderError for a value of too many characters and items, nested ones too."""
+def check_size(value: object) -> None:
+    """Raise RenderError if a value has too many characters and items, nested ones included."""
     found = excess(value, most=MAX_WEIGHT, most_bits=MAX_BITS)
     if found is not None:
         raise RenderError(f"the template makes {found}")
 
 
 class Rendering:
-    """A compiled template. `marks`: it says itself what is generated. `reads_tools`: it reads the name `tools`.
-    `roles`: those that it compares the role of a message with."""
+    """Compiled template. `marks`: it has `{% generation %}`. `reads_tools`: it reads the name `tools`. `roles`: the
+    strings that it compares the role of a message with."""
 
     def __init__(self, text: str) -> None:
-        """Raises RenderError."""
+        """Compile the template. Raises RenderError."""
         if len(text) > MAX_TEMPLATE:
             raise RenderError(f"the template is longer than {MAX_TEMPLATE:,} characters")
         if _depth(text) > MAX_BRACKETS:
@@ -66,18 +66,19 @@ class Rendering:
             tree = self._environment.parse(text)
             self.reads_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
             self.roles = frozenset(_roles(tree))
-            tree = _Guard().visit(tree)
+            tree = _CheckInserter().visit(tree)
             tree.set_environment(self._environment)
             code = self._environment.compile(tree)
             self._template = Template.from_code(self._environment, code, self._environment.globals)
         except TemplateError as error:
             where = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
-            raise RenderError(f"it is no Jinja template{where}: {error.message}") from None
+            raise RenderError(f"it is not a Jinja template{where}: {error.message}") from None
         except (RecursionError, SyntaxError):
-            raise RenderError("the template is nested too deep") from None
+            raise RenderError("the template is nested too deeply") from None
 
     def __call__(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int, int]]]:
-        """The text, and from where to where in it `{% generation %}` stands. Raises RenderError."""
+        """Render the template. Return the text and (begin, end) of each `{% generation %}` in it. Raises
+        RenderError."""
         self._environment.begun_s = time.thread_time()
         pieces, size = [], 0
         try:
@@ -89,7 +90,7 @@ class Rendering:
         except RenderError:
             raise
         except SecurityError as error:
-            raise RenderError(f"the template does what none may: {error.message}") from None
+            raise RenderError(f"the template does something forbidden: {error.message}") from None
         except TemplateRuntimeError as error:
             raise RenderError(f"the template fails: {error.message}") from None
         except TemplateError as error:
@@ -98,9 +99,9 @@ class Rendering:
             raise RenderError("the template calls itself without end") from None
         except MemoryError:
             raise
-        except Exception as error:  # whatever a template may raise is the template's mistake
+        except Exception as error:  # any exception in here is a mistake of the template
             raise RenderError(f"the template fails: {type(error).__name__}: {str(error)[:200]}") from None
-        return _taken_out("".join(pieces))
+        return _extract_spans("".join(pieces))
 
 
 def _roles(tree: nodes.Template) -> Iterator[str]:
@@ -121,8 +122,8 @@ def _is_role(node: nodes.Expr) -> bool:
     )
 
 
-def _taken_out(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """Without the signs around what is generated."""
+def _extract_spans(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Remove the marks BEGIN and END. Return the text and the spans between them."""
     kept: list[str] = []
     found, size, begin = [], 0, 0
     for part in re.split(f"([{BEGIN}{END}])", text):
@@ -136,22 +137,23 @@ def _taken_out(text: str) -> tuple[str, list[tuple[int, int]]]:
     return "".join(kept), found
 
 
-class _Generation(ext.Extension):
-    """`{% generation %} ... {% endgeneration %}`."""
+class _GenerationTag(ext.Extension):
+    """Jinja tag `{% generation %} ... {% endgeneration %}`."""
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("marked"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
 
-    def marked(self, caller: Macro) -> str:
+    def mark(self, caller: Macro) -> str:
         return f"{BEGIN}{caller()}{END}"
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Settings and names are those of transformers; `weighed`, `joined` and `look` are called by what `_Guard` adds."""
+    """Jinja environment with the settings and names of transformers. The nodes that `_CheckInserter` adds to a template
+    call `check_value`, `join_checked` and `check_time`."""
 
     intercepted_binops = frozenset({"+", "*", "%", "**"})
 
@@ -159,109 +161,113 @@ class _Environment(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # else constants are computed unweighed
-            finalize=self.weighed,
-            extensions=[_Generation, ext.loopcontrols],
+            optimized=False,  # else Jinja computes constants without a check of their size
+            finalize=self.check_value,
+            extensions=[_GenerationTag, ext.loopcontrols],
         )
         self.begun_s = 0.0
         found: dict[str, Any] = {name: each for name, each in self.filters.items() if name not in _LEFT_OUT}
         found["tojson"] = _to_json
-        self.filters = {name: self._bounded(name, each) for name, each in found.items()} | {"weighed": self.weighed}
+        self.filters = {name: self._limit_filter(name, each) for name, each in found.items()} | {
+            "check_value": self.check_value
+        }
         self.globals = {
             "range": self.globals["range"],
             "dict": self.globals["dict"],
             "cycler": self.globals["cycler"],
             "joiner": self.globals["joiner"],
             "namespace": _Namespace,
-            "raise_exception": _refuse,
-            "strftime_now": _now,
+            "raise_exception": _raise_exception,
+            "strftime_now": _format_now,
         }
 
-    def look(self) -> None:
+    def check_time(self) -> None:
         if time.thread_time() - self.begun_s > MAX_S:
             raise RenderError(f"the template takes more than {MAX_S:g} s for one text")
 
-    def weighed(self, value: Any) -> Any:
-        weigh(value)
+    def check_value(self, value: Any) -> Any:
+        check_size(value)
         return value
 
-    def joined(self, *values: Any) -> str:
-        weigh(values)
+    def join_checked(self, *values: Any) -> str:
+        check_size(values)
         return "".join(map(str, values))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self.look()
-        weigh([left, right])
+        self.check_time()
+        check_size([left, right])
         if operator == "%" and isinstance(left, str):
             _check_format(left)
         elif operator in ("*", "**"):
             _check_product(operator, left, right)
-        return self.weighed(super().call_binop(context, operator, left, right))
+        return self.check_value(super().call_binop(context, operator, left, right))
 
-    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as Jinja has it)
-        __self.look()
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (names as in Jinja)
+        __self.check_time()
         receiver = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # Jinja wraps `format`
         if isinstance(receiver, str):
             _check_growth(getattr(__obj, "__name__", ""), (receiver, *args, *kwargs.values()))
         found = super().call(__context, __obj, *args, **kwargs)
         if isinstance(found, str | list | tuple | dict):
-            weigh(found)
+            check_size(found)
         return found
 
-    def _bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def bounded(*args: Any, **kwargs: Any) -> Any:
-            self.look()
+    def _limit_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call_limited(*args: Any, **kwargs: Any) -> Any:
+            self.check_time()
             given = [each for each in (*args, *kwargs.values()) if isinstance(each, str | list | tuple | dict | int)]
-            weigh(given)
+            check_size(given)
             _check_growth(name, given)
             found = function(*args, **kwargs)
             if isinstance(found, str | list | tuple | dict):
-                weigh(found)
+                check_size(found)
             return found
 
-        if (kind := getattr(function, "jinja_pass_arg", None)) is not None:  # it wants the environment
-            setattr(bounded, "jinja_pass_arg", kind)  # noqa: B010
-        return bounded
+        if (
+            kind := getattr(function, "jinja_pass_arg", None)
+        ) is not None:  # Jinja passes the environment as first argument
+            setattr(call_limited, "jinja_pass_arg", kind)  # noqa: B010
+        return call_limited
 
 
-class _Guard(NodeTransformer):
-    """Adds to a template's tree what looks at the clock, and what weighs values that Jinja makes by itself."""
+class _CheckInserter(NodeTransformer):
+    """Transformer of a template's tree: add checks of the time to loops, and of the size to values that Jinja makes."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_called("look", []), lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_call_node("check_time", []), lineno=node.lineno))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _called("joined", node.nodes).set_lineno(node.lineno)
+        return _call_node("join_checked", node.nodes).set_lineno(node.lineno)
 
     def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.filter = nodes.Filter(node.filter, "weighed", [], [], None, None, lineno=node.lineno)
+        node.filter = nodes.Filter(node.filter, "check_value", [], [], None, None, lineno=node.lineno)
         return node
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _called("weighed", [node]).set_lineno(node.lineno)
+        return _call_node("check_value", [node]).set_lineno(node.lineno)
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _called("weighed", [node]).set_lineno(node.lineno)
+        return _call_node("check_value", [node]).set_lineno(node.lineno)
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return node if node.ctx != "load" else _called("weighed", [node]).set_lineno(node.lineno)
+        return node if node.ctx != "load" else _call_node("check_value", [node]).set_lineno(node.lineno)
 
 
-def _called(name: str, given: Sequence[nodes.Expr]) -> nodes.Call:
+def _call_node(name: str, given: Sequence[nodes.Expr]) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(name), list(given), [], None, None)
 
 
 class _Namespace(Namespace):
-    """Without names that begin with `_`."""
+    """Jinja namespace that refuses names that begin with `_`."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:  # so that `self` is a name like others
+    def __init__(*args: Any, **kwargs: Any) -> None:  # so that a template can use the name `self`
         self, given = args[0], dict(*args[1:], **kwargs)
         for name in given:
             _check_name(name)
@@ -277,11 +283,11 @@ def _check_name(name: object) -> None:
         raise SecurityError(f"a namespace has no names that begin with `_`: {name!r}")
 
 
-def _refuse(message: str) -> None:
+def _raise_exception(message: str) -> None:
     raise TemplateError(message)
 
 
-def _now(written: str) -> str:
+def _format_now(written: str) -> str:
     return datetime.now().strftime(written)
 
 
@@ -294,7 +300,7 @@ def _to_json(
 ) -> str:
     if isinstance(value, Undefined):
         str(value)
-        raise RenderError("the template writes a name that is not there as JSON")
+        raise RenderError("the template writes an undefined name as JSON")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -309,7 +315,7 @@ def _check_product(operator: str, left: Any, right: Any) -> None:
 
 
 def _check_growth(name: str, given: Sequence[Any]) -> None:
-    """Of functions that put one text in many places, or make it as long as they are told."""
+    """Raise RenderError if a function would make a text too long: padding, formatting, `join` and `replace`."""
     if name in _WIDTHS and any(isinstance(each, int) and each > MAX_WIDTH for each in given):
         raise RenderError(f"the template pads text to more than {MAX_WIDTH:,} characters")
     if name in ("format", "format_map") and given:

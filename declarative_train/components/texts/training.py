@@ -1,7 +1,7 @@
-"""Texts -> a byte-pair tokenizer, as a file of the library `tokenizers`.
+"""Train a byte-pair tokenizer on texts, as a file of the library `tokenizers`.
 
-Every byte is a token of its own, so that any text can be written and comes back as it was (Sennrich et al., Neural
-machine translation of rare words with subword units, 2016; bytes as in GPT-2).
+Every byte is a token, so that any text can be encoded and decoded without loss (Sennrich et al., Neural machine
+translation of rare words with subword units, 2016; bytes as in GPT-2).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ END, PAD = "<|endoftext|>", "<|pad|>"
 BYTES = 256
 
 
-def trained(texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> str:
-    """The file's content. Token 0 ends a text, token 1 pads, `special` come next. Fewer tokens than `vocabulary` where
-    the texts have no more pairs. Raises TokenizerError."""
+def train_tokenizer(texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> str:
+    """Train a tokenizer. Return the content of its file. Token 0 ends a text, token 1 pads, then come `special`. It has
+    fewer than `vocabulary` tokens if the texts have no more pairs to merge. Raises TokenizerError."""
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError:
@@ -26,12 +26,12 @@ def trained(texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) 
     if vocabulary < BYTES + len(names):
         message = f"{vocabulary} tokens are too few: {BYTES} bytes and {len(names)} special tokens come first"
         raise TokenizerError(message, f"ask for {BYTES + len(names)} at least")
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=names, initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator(texts, trainer)
-    return str(made.to_str(pretty=True))
+    tokenizer.train_from_iterator(texts, trainer)
+    return str(tokenizer.to_str(pretty=True))

@@ -30,7 +30,13 @@ from declarative_train.components.published import (
     is_of_timm,
 )
 from declarative_train.components.texts.chat import template_text
-from declarative_train.components.texts.tokenizer import BYTES, TEMPLATE, TokenizerError, published_files, tokenizer
+from declarative_train.components.texts.tokenizer import (
+    BYTES,
+    TEMPLATE,
+    TokenizerError,
+    make_published_files,
+    tokenizer,
+)
 from declarative_train.inference.export.export_errors import ExportFailure
 from declarative_train.inference.export.model_card import card
 from declarative_train.inference.export.program import Base
@@ -241,7 +247,7 @@ def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
         return []
     try:
         found = tokenizer(str(named["tokenizer"]))
-        files = published_files(found)
+        files = make_published_files(found)
         if isinstance(named.get("template"), str):
             files[TEMPLATE] = template_text(str(named["template"]), found).encode()
     except TokenizerError as problem:
