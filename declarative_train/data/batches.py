@@ -1,7 +1,7 @@
-"""Batches: which rows of an epoch's order one rank takes, and their tensors.
+"""Batches: the rows of an epoch's order that a rank takes, and their tensors.
 
-What a step holds is a function of the step's number alone: a resumed run computes where it stands, and neither the
-number of ranks nor that of loaders changes which samples travel together.
+The content of a step depends only on the step's number: a resumed run computes its position, and neither the number
+of ranks nor of loader processes changes which samples are in one batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BLOCK_POSITIONS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """`count` full steps of an epoch, from position `start` on."""
+    """Run of `count` full steps of an epoch, from position `start` on."""
 
     epoch: int
     start: int
@@ -49,11 +49,11 @@ TakeRuns: TypeAlias = "Callable[[Sequence[_Run]], Taken]"
 
 
 class TrainingBatches:
-    """The training set as optimizer steps, for one data-parallel rank.
+    """Training set as optimizer steps, for one data-parallel rank.
 
-    `device`: where the tensors are wanted; None leaves them in this machine's memory. `hold_on_device` keeps a held set
-    there, if it has room beside the `steps_bytes` that the steps will take; else what is gathered is copied, by pinned
-    memory. `bytes_on_device`: what lies there for the whole run.
+    `device`: device of the tensors; None leaves them in host memory. `hold_on_device` keeps an in-memory set on the
+    device, if it fits next to the `steps_bytes` that a step needs; otherwise batches are copied through pinned memory.
+    `bytes_on_device`: memory of the set that stays on the device for the whole run.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TrainingBatches:
             self._set = self._set.to(self._device)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Which samples stand at these positions of an epoch's order."""
+        """Return the samples at these positions of an epoch's order."""
         if isinstance(self._order, MixedOrder):
             return self._order.samples(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -99,20 +99,22 @@ class TrainingBatches:
         return sample_index(self._spec.seed, epoch, positions, self._set.num_samples)
 
     def step(self, step: int) -> list[Batch]:
-        """The batches of optimizer step `step` (1-based), one per chunk. Raises DataError."""
+        """Return the batches of optimizer step `step` (1-based), one per chunk. Raises DataError."""
         return self._paired(self._one(step))
 
     def _one(self, step: int) -> list[Batch]:
         return [moved(batch, self._device) for batch in self._on_host(step)]
 
     def _paired(self, batches: list[Batch]) -> list[Batch]:
-        """On the device, behind all loaders: the rows are even, so that partners are in one batch."""
+        """Mix pairs of samples, on the device: the number of rows is even, so that both samples are in one batch."""
         return batches if self._pairs is None else [self._pairs.mixed(batch) for batch in batches]
 
     def iterate(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
-        """The steps `first_step`, `first_step + 1`, ... in turn, made ahead where that takes time: by loader processes
-        if the recipe asks for workers, by a thread if the set is not held, else a few steps at once. Raises DataError.
-        Close the iterator to end it early."""
+        """Yield the batches of the steps `first_step`, `first_step + 1`, ... Raises DataError.
+
+        Steps are prepared ahead: by loader processes if the recipe asks for workers, by a thread if the set is not in
+        memory, else a few steps at once. Close the iterator to end it early.
+        """
         made = self._iterated(first_step, num_steps)
         return made if self._pairs is None else self._each_paired(made)
 
@@ -192,7 +194,7 @@ class TrainingBatches:
         return make_batches(slots(found, self._batch, self._rank), take, found.epoch)
 
     def _on_host(self, step: int) -> list[Batch]:
-        """For loader processes, which leave the device alone."""
+        """Make the batches of a step in host memory, for loader processes, which do not use the device."""
         return self._step_on_host(step, self._at_once)
 
     def _packed(self, step: int) -> list[Batch]:
@@ -213,7 +215,7 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Up to `most` steps from `step` on, all of full batches; short epochs follow each other."""
+        """Return up to `most` steps of full batches, from `step` on; they may span several epochs."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []
@@ -227,7 +229,7 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Full steps by one gather: positions in the order (step, chunk, row)."""
+        """Yield full steps from one gather: positions are in the order (step, chunk, row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
@@ -256,10 +258,10 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """A set once through, in the order of the file, for one data-parallel rank.
+    """One pass over a set, in the order of the file, for one data-parallel rank.
 
-    Every rank gets equally many batches; what is short is padded with weight 0. `max_samples`: that many samples,
-    spread evenly over the set, when it has more.
+    Every rank gets the same number of batches; short ones are padded with weight 0. `max_samples`: evaluate that many
+    samples, spread evenly over the set.
     """
 
     def __init__(
@@ -289,11 +291,11 @@ class EvaluationBatches:
         return len(self._slots)
 
     def batch(self, number: int) -> Batch:
-        """Batch `number`, from 0. Raises DataError."""
+        """Return batch `number`, from 0. Raises DataError."""
         return moved(self._on_host(number), self._device)
 
     def iterate(self) -> Iterator[Batch]:
-        """All of them; not held ones are read ahead. Raises DataError. Close the iterator to end it early."""
+        """Yield all batches; a set that is not in memory is read ahead. Raises DataError. Close the iterator to end it early."""
         from declarative_train.data.prefetch import ahead, by_workers
 
         if self._set.may_keep:
@@ -312,7 +314,7 @@ class EvaluationBatches:
         return ahead(self.batch, 0, len(self))
 
     def _kept_batches(self) -> Iterator[Batch]:
-        """A set that is small, of files that are not: this rank's batches are read once, and stay."""
+        """Yield this rank's batches of a small set and keep them after the first pass."""
         key = tuple(self._slots), self.num_samples
         made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_kept(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
@@ -320,7 +322,7 @@ class EvaluationBatches:
 
     @property
     def _in_blocks(self) -> bool:
-        """All of it, so that blocks can be read one after the other; in windows, pictures change as in training."""
+        """True if blocks can be read one after the other: the whole set is read, and no images are loaded later."""
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.late
 
     def _by_windows(self) -> Iterator[Batch]:
@@ -362,8 +364,10 @@ class EvaluationBatches:
 
 
 def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
-    """Of a set that is read in blocks and not shuffled: each block is read once, ahead of its use. Not where bad rows
-    are skipped, whose place the next good one of the set takes, nor by loader processes: each makes whole steps."""
+    """Return the order of a set that is read in blocks and not shuffled: each block is read once, ahead of its use.
+
+    None if bad rows are skipped (the next good row replaces them), or with loader processes (each makes whole steps).
+    """
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
         return None
@@ -372,7 +376,7 @@ def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrd
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Whether a held set may lie on the device."""
+    """Return whether an in-memory set fits on the device."""
     import torch
 
     if not is_gpu(device):
@@ -381,5 +385,5 @@ def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> 
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
-    """Which samples of a set of `total` stand at these positions of an evaluation of `num_samples` of them."""
+    """Return the samples of a set of `total` at these positions of an evaluation of `num_samples` of them."""
     return positions if num_samples == total else positions * total // num_samples

@@ -1,9 +1,8 @@
-"""The data section of a recipe -> a DataSpec: what the ranks must know, and everything that is wrong with the data.
+"""Compiler of the data section: a recipe's section -> DataSpec with what ranks need, and diagnostics on the data.
 
-The sources are opened, the rows cut into sets, the statistics of the training rows computed and every value converted
-once, which is the check of it. What was prepared is remembered, so that a run does not read it again. No torch.
-
-Over 400 lines because each step reports what is wrong and goes on, with the same few things in hand.
+It opens the sources, divides the rows into sets, computes the statistics of the training rows and converts every value
+once, which checks it. Prepared sets are remembered, so that a run does not read them again. It does not import torch.
+Over 400 lines because each step reports problems and continues, with the same few values.
 """
 
 from __future__ import annotations
@@ -69,10 +68,12 @@ def describe(
     inherited: Mapping[str, Inherited] | None = None,
     read: Collection[str] | None = None,
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
-    """Return None when there is an error, or, `offline`, when a source is on another machine. `floats`: in which
-    numbers are held where a field has no dtype. `inherited` are the fields of a run whose statistics and class numbers
-    are taken over. `read`: the wires that the model and the objective read; what else a field could give (`NAME.mask`)
-    is not made. None: all of it is."""
+    """Build the DataSpec; None if there is an error or, with `offline`, if a source is on another machine.
+
+    `floats`: dtype of numbers in fields without `dtype`. `inherited`: fields of an earlier run whose statistics and class
+    numbers are used. `read`: the wires that the model and the objective read; other outputs of fields (`NAME.mask`) are
+    not made. None: all are made.
+    """
     return _Description(section, seed, span, floats, offline, inherited or {}, read).describe()
 
 
@@ -105,7 +106,7 @@ class _Description:
 
     @property
     def cut(self) -> tuple[object, ...]:
-        """All that decides which rows of a source a set has."""
+        """Everything that decides which rows of a source a set has."""
         splits = {name: split.as_data() for name, split in self.section.split.items()}
         return splits, self.seed, None if self.window is None else asdict(self.window), self.section.on_bad_row
 
@@ -145,7 +146,7 @@ class _Description:
         return spec, self.diagnostics
 
     def _check_outlines(self) -> None:
-        """As far as columns tell that are declared."""
+        """Check fields and sets against the columns that plugins declare."""
         tables = outlines(self.section)
         self._columns(tables)
         if None in tables:
@@ -155,7 +156,7 @@ class _Description:
         return sum(split.own_source is not None for split in self.section.split.values())
 
     def _check_words(self) -> None:
-        """What is wrong whatever the source holds."""
+        """Report errors that do not depend on the content of the source."""
         if self.window is None:
             self.diagnostics += static_checks.of_rows(self.section, self.span)
         self.diagnostics += static_checks.of_transforms(self.section, self.span)
@@ -172,7 +173,7 @@ class _Description:
         self.report(transform_does_not_fit(span, f"field `{name}`: {misfit.message}", misfit.help))
 
     def _open_all(self) -> dict[str | None, Table]:
-        """The main source under None, the own sources of sets under their names; without those that do not open."""
+        """Open the main source, under None, and the own sources of sets, under their names; omit those that fail."""
         tables: dict[str | None, Table] = {}
         for name, dataset in sources(self.section).items():
             place = "data.source" if name is None else f"data.split.{name}.source"
@@ -187,7 +188,7 @@ class _Description:
         return tables
 
     def _columns(self, tables: Mapping[str | None, Table]) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-        """By source and field; without those that do not fit."""
+        """Return the columns by source and field; omit fields that do not fit."""
         found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
         for source, table in tables.items():
             for name, field in self.section.fields.items():
@@ -232,7 +233,7 @@ class _Description:
         return self.span(f"data.fields.{name}.columns")
 
     def _unknown_in_sets(self, main: Table) -> bool:
-        """Says which columns the splits and the window name that are not there."""
+        """Report columns that the splits and the window name and the source lacks; return whether there are any."""
         asked = [
             (f"data.split.{name}.{'sort' if split.type == 'last' else 'column'}", column)
             for name, split in self.section.split.items()
@@ -246,7 +247,7 @@ class _Description:
         return bool(unknown)
 
     def _sets(self, tables: Mapping[str | None, Table]) -> dict[str, _SetRows] | None:
-        """The rows of every set, in the order of the recipe; None when they cannot be cut."""
+        """Return the rows of every set, in the order of the recipe; None if they cannot be divided."""
         by, sort = (None, None) if self.window is None else (self.window.by, self.window.sort)
         found: dict[str, _SetRows] = {}
         try:
@@ -285,7 +286,7 @@ class _Description:
         return [empty_set(self.span(f"data.source.of.{name}"), name, message, "leave it out") for name in lacking]
 
     def _check_cuts(self, main: Table, cuts: Mapping[str, Rows]) -> None:
-        """What can be cut, and is hardly meant."""
+        """Report splits that are possible and probably not intended."""
         for diagnostic in group_in_two_sets.check(main, cuts, self.section.split, self.span):
             self.report(diagnostic)
         sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in self.section.split.items()}
@@ -316,7 +317,7 @@ class _Description:
     def _parts(
         self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
     ) -> dict[str, Part]:
-        """The fields, with the statistics of the training rows."""
+        """Return the fields, with the statistics of the training rows."""
         draft = []
         for name, field in self.fields.items():
             if (None, name) not in columns:
@@ -366,7 +367,7 @@ class _Description:
         parts: Mapping[str, Part],
         columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
     ) -> dict[str, Prepared]:
-        """A field with a bad value is reported once, and the others are still looked at."""
+        """Convert the rows of each set; a field with a bad value is reported once, and the others are still checked."""
         left = dict(parts)
         found: dict[str, Prepared] = {}
         for name, each in sets.items():
@@ -399,7 +400,7 @@ class _Description:
         return found
 
     def _report_skipped(self, tables: Mapping[str | None, Table], prepared: Mapping[str, Prepared]) -> None:
-        """The sets keep what was left out of them: a run lists it."""
+        """Report the rows that were left out, and store them with the training set for the run's log."""
         for table in tables.values():
             self.skipped += [Skipped("", place, why) for place, why in table.skipped]
         for each in prepared.values():
@@ -411,7 +412,7 @@ class _Description:
             self.report(rows_skipped(self.span("data.on_bad_row"), in_words(self.skipped)))
 
     def _report_unread(self, main: Table, parts: Mapping[str, Part], tables: Mapping[str | None, Table]) -> None:
-        """Report what data of dialogues hold and no token does. `tables`: with tokens, by source."""
+        """Report data of dialogues that no token represents. `tables`: tables with tokens, by source."""
         for table in tables.values():
             for name, keys in list_unread(table):
                 message = f"its chat template does not read these keys of messages: {keys}"
@@ -431,7 +432,7 @@ class _Description:
         parts: Mapping[str, Part],
         columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
     ) -> tuple[Part, ...]:
-        """The fields on the columns of the set's source; those that do not fit there were said."""
+        """Return the fields on the columns of the set's source; fields that do not fit were reported earlier."""
         if source is None:
             return tuple(parts.values())
         own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
@@ -440,7 +441,7 @@ class _Description:
         )
 
     def _report_bad(self, table: Table, error: BadSampleError) -> None:
-        """At the key that says what the value should be where the recipe has it, else at the column."""
+        """Report a bad value at the key that defines the expected value if the recipe has it, else at the column."""
         name, field, key = base_of(error.part.name), error.part.field, error.cause.key
         column = self._column_span(name, field, error.cause.column)
         unknown = unknown_value(error, table, self.inherited.get(name), column)
@@ -511,7 +512,7 @@ class _Description:
 
 @dataclass(frozen=True, slots=True)
 class _SetRows:
-    """Rows in the order of their samples. `source` is the set's name if it has its own."""
+    """Rows of a set in the order of their samples. `source` is the set's name if it has its own."""
 
     source: str | None
     table: Table

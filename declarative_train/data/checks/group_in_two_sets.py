@@ -29,7 +29,7 @@ from declarative_train.data.splitting import TRAINING
 def check(
     table: Table, rows: Mapping[str, Rows], splits: Mapping[str, Split], span: Callable[[str], Span]
 ) -> Iterator[Diagnostic]:
-    """`rows` are those of the sets that are cut from `table`."""
+    """Yield a diagnostic for each pair of such sets; `rows` are the sets that are divided from `table`."""
     grouped = {name: str(split.columns[0]) for name, split in splits.items() if split.type == "grouped"}
     for name, column in grouped.items():
         # training is what is left; sets by chance are cut from what whole groups leave

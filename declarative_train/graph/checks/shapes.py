@@ -150,7 +150,7 @@ def reuse_does_not_fit(
             hidden: {input: again}
     """
     # `said` is the reason where there is one besides the shapes.
-    message = f"`{target}` was made for {_shown(made_for)}, here it gets {_shown(found)}"
+    message = f"`{target}` was made for {_format_specs(made_for)}, here it gets {_format_specs(found)}"
     made = Related(target_span, f"`{target}` stands here")
     return error("G007", span, message if said is None else f"{message}: {said}", related=(made,))
 
@@ -161,7 +161,7 @@ def reuse_before_target(span: Span, name: str, target: str, target_span: Span) -
     return error("G007", span, message, f"give `{target}` another input", related=(made,))
 
 
-def _shown(specs: Mapping[str, TensorSpec]) -> str:
+def _format_specs(specs: Mapping[str, TensorSpec]) -> str:
     return ", ".join(f"{port} {spec}" for port, spec in specs.items()) or "nothing"
 
 
