@@ -75,7 +75,9 @@ def moved(batch: Batch, device: torch.device | None) -> Batch:
 
 
 def tensors_moved(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:
-    """Copy tensors to a device through pinned memory, without waiting; tensors that are there already are returned as is."""
+    """Copy tensors to a device through pinned memory, without waiting; tensors that are there already are
+    returned as is.
+    """
     return tensors if device is None else {name: _moved(tensor, device) for name, tensor in tensors.items()}
 
 

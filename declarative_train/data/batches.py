@@ -295,7 +295,9 @@ class EvaluationBatches:
         return moved(self._on_host(number), self._device)
 
     def iterate(self) -> Iterator[Batch]:
-        """Yield all batches; a set that is not in memory is read ahead. Raises DataError. Close the iterator to end it early."""
+        """Yield all batches; a set that is not in memory is read ahead. Raises DataError. Close the iterator to
+        end it early.
+        """
         from declarative_train.data.prefetch import ahead, by_workers
 
         if self._set.may_keep:

@@ -55,7 +55,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Samples that are shuffled together. `start`: its first place in the layout of the epoch. `key` None: no shuffle."""
+    """Samples that are shuffled together. `start`: its first place in the layout of the epoch. `key` None: no
+    shuffle.
+    """
 
     epoch: int
     number: int
@@ -106,7 +108,9 @@ class RolledOrder:
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the places of slots of a full batch, and of the same slots in the next full batches, `count` in all."""
+        """Return the places of slots of a full batch, and of the same slots in the next full batches, `count` in
+        all.
+        """
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
@@ -115,8 +119,8 @@ class RolledOrder:
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
         """Return runs of places for slots of a full batch that cover some streams completely.
 
-        The result is the first place of each run and the length of the runs; the next full batches continue there. Length 0:
-        the slots are not such.
+        The result is the first place of each run and the length of the runs; the next full batches continue there.
+        Length 0: the slots are not such.
         """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
@@ -125,7 +129,9 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the streams of positions of an epoch, slot by slot of its batches, and the index of the sample in the stream."""
+        """Return the streams of positions of an epoch, slot by slot of its batches, and the index of the sample
+        in the stream.
+        """
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
         slot = positions % size

@@ -21,8 +21,8 @@ MOST_SAMPLES = 1 << 17  # of a block that may be cut: windows of a text that ove
 def sample_blocks(table: Table, rows: Rows, windows: Windows | None) -> np.ndarray | None:
     """Return (blocks + 1,) int64: the first sample of each block, and the number of samples.
 
-    A sample belongs to the block of its first row. None if consecutive samples are not stored together: the table has no
-    blocks, or the rows are in another order than in the files.
+    A sample belongs to the block of its first row. None if consecutive samples are not stored together: the table has
+    no blocks, or the rows are in another order than in the files.
     """
     if table.blocks is None:
         return None

@@ -70,9 +70,9 @@ def describe(
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
     """Build the DataSpec; None if there is an error or, with `offline`, if a source is on another machine.
 
-    `floats`: dtype of numbers in fields without `dtype`. `inherited`: fields of an earlier run whose statistics and class
-    numbers are used. `read`: the wires that the model and the objective read; other outputs of fields (`NAME.mask`) are
-    not made. None: all are made.
+    `floats`: dtype of numbers in fields without `dtype`. `inherited`: fields of an earlier run whose statistics and
+    class numbers are used. `read`: the wires that the model and the objective read; other outputs of fields
+    (`NAME.mask`) are not made. None: all are made.
     """
     return _Description(section, seed, span, floats, offline, inherited or {}, read).describe()
 

@@ -1,8 +1,8 @@
-"""Batches to a GPU while it computes: a thread puts them into pinned memory and copies them on a stream of its own.
+"""Copies of batches to a GPU while it computes: a thread pins them and copies them on its own CUDA stream.
 
     for batches in copied_ahead(make, 0, 100, device): ...
 
-On the stream that computes, a copy would wait for the kernels before it, and the kernels behind for the copy.
+On the computing stream, a copy would wait for the kernels before it, and later kernels for the copy.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
-    """Whether copies to it can go beside what it computes."""
+    """Return whether copies to the device can run while it computes."""
     return device is not None and device.type == "cuda"
 
 
 def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """What loader processes make, packed, on the device."""
+    """Yield the batches of loader processes on the device."""
     return from_host(([unpacked(batch) for batch in batches] for batches in made), first, count, device)
 
 
 def from_host(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """`count` results of `made`, on the device: on a GPU copied ahead by a thread, which also asks for them."""
+    """Yield `count` results of `made` on the device; for a GPU, a thread fetches and copies them ahead."""
     if is_gpu(device) and count:
         yield from copied_ahead(in_thread(made), first, count, device)
         return
@@ -43,7 +43,7 @@ def from_host(
 def copied_ahead(
     make: Callable[[int], list[Batch]], first: int, count: int, device: torch.device
 ) -> Iterator[list[Batch]]:
-    """`make(first)`, `make(first + 1)`, ... on the device, made and copied ahead by a thread."""
+    """Yield `make(first)`, `make(first + 1)`, ... on the device, made and copied ahead by a thread."""
     import torch
 
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -65,8 +65,10 @@ def copied_ahead(
 
 
 def taken_over(batches: list[Batch], event: Any, device: torch.device) -> list[Batch]:
-    """What the computing stream does from here on waits for the copies; and their memory, which belongs to the other
-    stream, is not given away before the computing stream has done with it."""
+    """Let the computing stream wait for the copies, and keep their memory until it has used them.
+
+    The memory belongs to the copying stream, which could otherwise reuse it too early.
+    """
     import torch
 
     stream = torch.cuda.current_stream(device)
@@ -79,8 +81,10 @@ def taken_over(batches: list[Batch], event: Any, device: torch.device) -> list[B
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """What loader processes make, for a thread to take. They are forked here: a fork beside a thread that computes may
-    take along a lock that nobody lets go."""
+    """Return a function that takes the batches of loader processes, for use in a thread.
+
+    The processes are forked here: a fork while another thread computes may inherit a lock that is never released.
+    """
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:

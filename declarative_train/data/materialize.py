@@ -1,7 +1,7 @@
-"""Rows of a table and fields -> what each field must know of the training rows, and a set that gives samples: held as
-arrays if it is small, else read by row.
+"""Preparation of sets: rows of a table and fields -> statistics of the training rows, and a set of samples.
 
-No torch here: lint prepares the sets too, since the conversion is the check of every value.
+A small set is stored in memory as arrays, a larger one is read row by row. It does not import torch: lint prepares
+the sets too, because the conversion checks every value.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are chec
 
 
 class BadSampleError(Exception):
-    """A value of a set that a field cannot take: `part` and the row of the table say where."""
+    """Error: a value of a set that a field cannot take; `part` and `row` (of the table) locate it."""
 
     def __init__(self, part: Part, row: int, cause: BadValueError) -> None:
         super().__init__(f"field `{part.name}`: {cause}")
@@ -44,8 +44,9 @@ class BadSampleError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A set. `held` are the values of its rows in the set's order, by field, or None: then they are read. Pictures are
-    never held; `chain` is what is done to them. `skips`: what is bad in it is skipped."""
+    """Prepared set. `held` are the values of its rows in the set's order, by field; None: they are read when needed.
+    Images are never in memory; `chain` are their transforms. `skips`: bad rows of the set are skipped.
+    """
 
     name: str
     table: Table
@@ -58,12 +59,12 @@ class Prepared:
 
     @property
     def late(self) -> tuple[Part, ...]:
-        """The fields of pictures."""
+        """Fields of images, which are decoded when a batch is made."""
         return tuple(part for part in self.parts if part.field.reads_late)
 
     @property
     def is_held(self) -> bool:
-        """All of it."""
+        """True if all of the set is in memory."""
         return self.held is not None and not self.late
 
     @property
@@ -72,7 +73,7 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int | None:
-        """Of all its rows in memory, and of its pictures in the files; None: nobody knows."""
+        """Size of all its rows in memory and of its images in files; None if unknown."""
         parts = [part for part in self.parts if not part.field.reads_late]
         numbers = sum(stored_as(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
         if not self.late:
@@ -89,8 +90,11 @@ class Prepared:
     def gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        """(N, *sample shape) by field (default: all), for int64 sample numbers. `epoch`: of training, which alone draws
-        changes of pictures. Raises BadSampleError, SourceError."""
+        """Return (N, *sample shape) by field (default: all), for int64 sample numbers.
+
+        `epoch`: the training epoch; random changes of images happen only in training. Raises BadSampleError,
+        SourceError.
+        """
         if self.skips is None or self.windows is not None or self.is_held:
             return self._gather(samples, names, epoch)
         samples = np.asarray(samples, np.int64)
@@ -101,7 +105,7 @@ class Prepared:
                 self.skip(error)
 
     def skip(self, error: BadSampleError) -> None:
-        """From now on the next good sample stands in its place. Raises the error where none is left."""
+        """Replace a bad row by the next good sample from now on. Raises the error if none is left."""
         assert self.skips is not None
         if not self.skips.add(error.row) or self.skips.num_bad >= len(self.rows):
             raise error
@@ -109,11 +113,11 @@ class Prepared:
 
     @property
     def left_out(self) -> list[Skipped]:
-        """What was found bad beforehand."""
+        """Rows that were found bad before the run."""
         return [] if self.skips is None else self.skips.left_out
 
     def is_skipped(self, samples: np.ndarray) -> np.ndarray | None:
-        """(N,) bool: of samples that were gathered, those in whose place others stand; None: of all their own."""
+        """Return (N,) bool: which of these samples were replaced by others; None if none was."""
         if self.skips is None or not self.skips.num_bad or self.windows is not None:
             return None
         found = self.skips.bad(self.rows.at(samples))
@@ -132,7 +136,7 @@ class Prepared:
         return self.pictures(self.given(samples), samples, epoch)
 
     def pictures(self, given: Mapping[str, Given], samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
-        """All fields of pictures, which may share draws. Raises BadSampleError."""
+        """Return all fields of images, which may share random draws. Raises BadSampleError."""
         try:
             return self.chain.arrays(given, {part.name: part.sample.shape for part in self.late}, samples, epoch)
         except BadPictureError as error:
@@ -141,7 +145,7 @@ class Prepared:
             raise BadSampleError(part, row, error.cause) from error
 
     def given(self, samples: np.ndarray) -> dict[str, Given]:
-        """What the fields of pictures are made of. Raises SourceError."""
+        """Read the columns for the fields of images. Raises SourceError."""
         late = self.late
         read = self.table.read(column_names(late), self.rows.at(samples))
         return {part.name: Given.of(part.field, part.columns, read) for part in late}
@@ -165,7 +169,7 @@ class Prepared:
         return {part.name: whole[part.name][:, part.cut] for part in parts}
 
     def _runs(self, starts: np.ndarray, length: int, parts: Sequence[Part]) -> dict[str, np.ndarray]:
-        """Of windows over neighbouring rows: each field reads the rows that it takes, and no row by its number."""
+        """Read windows over consecutive rows: each field reads the rows that it takes, as slices."""
         read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
         found = {}
         for part in parts:
@@ -195,8 +199,11 @@ def prepare(
     is_checked: bool = False,
     skips: Skips | None = None,
 ) -> Prepared:
-    """`skips`: bad rows are left out, or, of a set that is not held, stood in for. `known`: whether its values were
-    looked at before; `is_checked`: they were. Raises BadSampleError, SourceError, MissingPackageError."""
+    """Prepare a set. Raises BadSampleError, SourceError, MissingPackageError.
+
+    `skips`: bad rows are left out or, in a set that is not in memory, replaced. `known`: cache that records whether the
+    values were checked earlier; `is_checked`: they were.
+    """
     chain = chain or NO_TRANSFORMS
     try:
         table, rows, every = with_tokens(table, rows, every, skips=skips is not None)
@@ -237,7 +244,7 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: Rows, parts: Sequence[Part], most: int) -> Iterator[BadSampleError]:
-    """Of the first `most` rows."""
+    """Yield the bad rows among the first `most`."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return
@@ -258,8 +265,10 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Pa
 
 
 def glance(table: Table, rows: Rows, late: Sequence[Part], skips: Skips | None = None, name: str = "") -> None:
-    """Look at the headers of the first pictures, and at the numbers of boxes: the rest is found when it is asked for.
-    `skips`: takes what is bad. Raises BadSampleError, SourceError and MissingPackageError."""
+    """Check the headers of the first images, and the coordinates of boxes; other errors are found when images are read.
+
+    `skips` collects bad rows. Raises BadSampleError, SourceError and MissingPackageError.
+    """
     for part in late:
         if part.name != base_of(part.name):
             continue
@@ -282,7 +291,9 @@ def _with(parts: Sequence[Part], stores: Mapping[str, np.dtype[np.generic]]) -> 
 
 
 def stored_as(part: Part, num_rows: int) -> np.dtype[np.generic]:
-    """The type in which a field of a set is held: its own, but for large integer fields of known range."""
+    """Return the dtype that stores a field of a set: its own, or a narrower one for large integer fields of
+    known range.
+    """
     size = part.row.num_values
     if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
         return part.storage
@@ -291,7 +302,9 @@ def stored_as(part: Part, num_rows: int) -> np.dtype[np.generic]:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Memory that is ours to keep: not the file's (it may be cut short while we read), nor the table's."""
+    """Return the array, copied if it is a view: a file may be truncated while it is mapped, and tables own their
+    memory.
+    """
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 
@@ -303,7 +316,7 @@ def look_at(table: Table, rows: Rows, parts: Sequence[Part], most: int = LOOKED_
 
 
 def converted(table: Table, rows: Rows, parts: Sequence[Part]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """The fields' values in chunks of rows, each with the place in the set that it begins at."""
+    """Yield the fields' values in chunks of rows, each with its first position in the set."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         yield start, _convert(table, numbers, parts)
 
@@ -324,7 +337,7 @@ def values_of(
 
 @contextmanager
 def in_row(part: Part, numbers: slice | np.ndarray) -> Iterator[None]:
-    """A bad value of these rows is a BadSampleError."""
+    """Convert a BadValueError of these rows into a BadSampleError."""
     try:
         yield
     except BadValueError as error:
@@ -343,7 +356,7 @@ Problem = BadSampleError | SourceError | ValueError
 def measure(
     table: Table, training: Rows, parts: Sequence[Part]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Statistics by field, in one pass over the rows, and what went wrong with which field."""
+    """Return the statistics by field, from one pass over the rows, and the error of each field that failed."""
     tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
     counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
     problems: dict[str, Problem] = {}

@@ -1,5 +1,7 @@
-"""A DataSpec -> its prepared sets, and records of its files, which tell later whether they are the same. What
-`describe` prepared a moment ago is not read again."""
+"""Opening of sets: a DataSpec -> its prepared sets, and records of its files, which show later whether they changed.
+
+Sets that `describe` prepared in this process are not read again.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ _latest: dict[str, dict[str, Prepared]] = {}
 
 
 def remember(spec: DataSpec, sets: dict[str, Prepared]) -> None:
-    """Keep these sets for the next `prepared_sets` of an equal spec; those of any other are dropped."""
+    """Keep these sets for the next `prepared_sets` of an equal spec; drop those of any other."""
     _keep(_key(spec), sets)
 
 
@@ -51,7 +53,7 @@ def _keep(key: str, sets: dict[str, Prepared]) -> None:
 
 
 def _key(spec: DataSpec) -> str:
-    """Written as it stands: `asdict` copies the record of each of 10,000 files first."""
+    """Return the spec as JSON; without `asdict`, which would first copy the record of each of 10,000 files."""
     return json.dumps(spec, default=_as_fields, sort_keys=True)
 
 
@@ -60,7 +62,7 @@ def _as_fields(value: Any) -> dict[str, object]:
 
 
 def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
-    """By name, `training` first. Raises DataError when the data are not those of the spec."""
+    """Return the sets by name, `training` first. Raises DataError if the data differ from the spec."""
     key = _key(spec)
     if key not in _latest:
         try:
@@ -73,7 +75,7 @@ def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
 
 
 def training_values(spec: DataSpec, field: str) -> Iterator[np.ndarray]:
-    """The values (N, ...) that a field has in the training samples, in chunks: for what is counted beforehand."""
+    """Yield the values (N, ...) of a field in the training samples, in chunks, for counts before training."""
     training = prepared_sets(spec)[TRAINING]
     for start in range(0, training.num_samples, _COUNTED):
         samples = np.arange(start, min(start + _COUNTED, training.num_samples))
@@ -83,14 +85,17 @@ def training_values(spec: DataSpec, field: str) -> Iterator[np.ndarray]:
 def arranged(
     rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, tuple[Rows, Windows | None]]:
-    """The rows of sets of one table in the order of their samples, with their windows."""
+    """Return the rows of sets of one table in the order of their samples, with their windows."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
     return {name: windowed(each, window, order) for name, each in rows.items()}
 
 
 def opened(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
-    """`skips`: without rows that do not parse, and with numbers where a few rows hold none. Raises SourceError."""
+    """Open a source. Raises SourceError.
+
+    `skips`: rows that cannot be parsed are left out, and a text column with few non-numbers is read as numbers.
+    """
     with skipping(skips):
         table = dataset.open()
     if skips:
@@ -103,7 +108,10 @@ def opened(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Tab
 def usable(
     table: Table, rows: Mapping[str, Rows], fields: Mapping[str, Field], *, skips: bool
 ) -> tuple[dict[str, Rows], dict[str, list[Skipped]]]:
-    """The rows of sets without those that miss a value, where these are skipped, and what is. Raises SourceError."""
+    """Return the rows of sets without those that lack a value, if these are skipped, and the rows left out.
+
+    Raises SourceError.
+    """
     if not skips:
         return dict(rows), {}
     columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
@@ -178,16 +186,18 @@ SAMPLE_BYTES = 64 << 10
 
 
 def records(paths: Iterable[str]) -> list[FileRecord]:
-    """Of every file that a recipe rests on. Raises SourceError."""
+    """Return the records of all files that a recipe uses. Raises SourceError."""
     sizes = {path: 0 if _is_remote_folder(path) else size_bytes(path) for path in paths}
     are_few = sum(sizes.values()) <= ALL_BYTES
     return [record(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
 
 
 def record(path: str, *, whole: bool) -> FileRecord:
-    """Of a folder of pictures: their names and sizes, and the latest of their dates. Of a file, not `whole`: `sha256`
-    covers the size and the beginning, the middle and the end, 64 KiB each; and the date is kept, which changes with
-    what lies in between. Raises SourceError."""
+    """Return the record of a file or folder. Raises SourceError.
+
+    For a folder of images: names, sizes and the latest date. For a file that is not hashed `whole`, `sha256` covers the
+    size and the first, middle and last 64 KiB, and its date is kept, which changes with the rest.
+    """
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         return _folder_record(path, local)
@@ -217,7 +227,7 @@ def _is_remote_folder(path: str) -> bool:
 
 
 def _remote_folder_record(path: str) -> FileRecord:
-    """What its listing says of the pictures: their names, and sizes and tags where it says them."""
+    """Return the record of a remote folder from its listing: names, and sizes and tags if it has them."""
     root = path.rstrip("/")
     found = {name: told_of(root, name) for name in sorted(remote_pictures(root))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())

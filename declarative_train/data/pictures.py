@@ -1,7 +1,7 @@
-"""Pictures of samples: decoded when they are asked for, changed by the transforms in order, and made into arrays.
+"""Images of samples: decoded when they are needed, changed by the transforms in order, and converted to arrays.
 
-What is drawn depends on (seed, epoch, sample, place in the list) alone: neither the rank, the loader process nor the
-other samples of the batch matter, and a resumed run draws what the whole one would have drawn.
+Random numbers depend on (seed, epoch, sample, place in the list) only: rank, loader process and the other samples of
+the batch do not matter, and a resumed run draws what the uninterrupted run would have drawn.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ GLANCED = 8  # pictures of a set whose header is read beforehand
 
 
 class Given(NamedTuple):
-    """What is read for a field of pictures: values (N,) of its column. For one of boxes, `beside` are the values of the
-    column of their classes."""
+    """Values (N,) of the column of a field of images or boxes. For boxes, `beside` is the column of their classes."""
 
     field: PictureField | BoxesField
     column: Column
@@ -42,14 +41,14 @@ class Given(NamedTuple):
         return cls(cast("PictureField | BoxesField", field), columns[0], read[columns[0].name], beside)
 
     def boxes(self, row: int) -> Boxes:
-        """Of a field of boxes, as the file has them. Raises BadValueError."""
+        """Read the boxes of a row, as they are in the file. Raises BadValueError."""
         assert isinstance(self.field, BoxesField)
         columns = (self.column,) if self.beside is None else (self.column, self.beside[0])
         labels = None if self.beside is None else self.beside[1][row]
         return self.field.read(self.values[row], labels, columns, row)
 
     def glance(self, row: int) -> None:
-        """Raises BadValueError and MissingPackageError."""
+        """Check a row without decoding the image. Raises BadValueError and MissingPackageError."""
         if isinstance(self.field, BoxesField):
             self.boxes(row)
         else:
@@ -57,7 +56,7 @@ class Given(NamedTuple):
 
 
 class BadPictureError(Exception):
-    """`row` counts within what was given."""
+    """Error: an image cannot be read; `row` counts within the given values."""
 
     def __init__(self, name: str, row: int, cause: BadValueError) -> None:
         super().__init__(str(cause))
@@ -67,7 +66,7 @@ class BadPictureError(Exception):
 
 
 class TransformError(Exception):
-    """The transform at `place` does not fit; or, without one, what comes out has no one size."""
+    """Error: the transform at `place` does not fit; without a place, the resulting images differ in size."""
 
     def __init__(self, place: int | None, misfit: Misfit) -> None:
         super().__init__(misfit.message)
@@ -77,18 +76,20 @@ class TransformError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The transforms of a recipe, and the seed that their draws follow from."""
+    """Transforms of a recipe, and the seed of their random draws."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0
 
     @classmethod
     def of(cls, spec: DataSpec) -> Chain:
-        """Raises ComponentError."""
+        """Read the transforms of a spec. Raises ComponentError."""
         return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
 
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
-        """What the field becomes, which is the same in training and outside of it. Raises TransformError."""
+        """Return the spec of the field after all transforms, the same in training and evaluation. Raises
+        TransformError.
+        """
         if isinstance(field, BoxesField):
             self._check_boxes(name, field)
             return field.row_spec(columns, {})
@@ -151,8 +152,10 @@ class Chain:
     def arrays(
         self, given: Mapping[str, Given], shapes: Mapping[str, tuple[int, ...]], keys: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
-        """(N, C, H, W) by field, of masks (N, H, W), of boxes as `BoxesField.made`. `keys`: the numbers of the
-        samples; `epoch`: None outside of training. Raises BadPictureError."""
+        """Return (N, C, H, W) by field; for masks (N, H, W), for boxes as `BoxesField.made`. Raises BadPictureError.
+
+        `keys`: the numbers of the samples; `epoch`: None outside of training.
+        """
         steps = [
             (key_of("transform", self.seed, epoch, place), transform)
             for place, transform in enumerate(self.transforms)
@@ -206,7 +209,7 @@ NO_TRANSFORMS = Chain()
 
 
 def whole_pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
-    """As Pillow holds them, in the size that they have in the file. Raises BadPictureError."""
+    """Return the images as Pillow objects, in their size in the file. Raises BadPictureError."""
     found = {}
     for name, each in given.items():
         if isinstance(each.field, BoxesField):
@@ -221,8 +224,10 @@ def whole_pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
 def placed(
     given: Mapping[str, Given], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
-    """By picture and field, before the transforms; the outputs of a field are read once. `sizes`: of the picture in the
-    file, and when it was brought to its `size`. Raises BadPictureError."""
+    """Return the boxes by image and field, before the transforms; all outputs of a field share one reading.
+
+    `sizes`: of the image in the file, and after it was resized to its `size`. Raises BadPictureError.
+    """
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
         field = cast("BoxesField", each.field)
@@ -251,19 +256,19 @@ def _is_mask(given: Given) -> bool:
 
 
 def _size(value: Any) -> tuple[int, int]:
-    """Height and width of a picture of Pillow, or of an array (C, H, W)."""
+    """Return height and width of a Pillow image, or of an array (C, H, W)."""
     if isinstance(value, np.ndarray):
         return int(value.shape[-2]), int(value.shape[-1])
     return int(value.height), int(value.width)
 
 
 def field_of_pictures(field: object) -> PictureField:
-    """Of a field that `reads_late`."""
+    """Return a field that `reads_late`, with its type."""
     return cast("PictureField", field)
 
 
 def _of_mask(transform: Transform) -> Misfit | None:
-    """Why a mask cannot stay as it is where pictures are changed."""
+    """Return why a mask cannot stay unchanged while images are changed by the transform."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
         message = f"`{transform.type}` mixes pictures, and between two classes of a mask there is none"
         return Misfit(message, field="type", help="use `cutmix`, which pastes parts of the mask too")
@@ -277,7 +282,7 @@ def _of_mask(transform: Transform) -> Misfit | None:
 
 
 def _of_boxes(transform: Transform) -> Misfit | None:
-    """Why boxes cannot stay as they are where their picture is changed."""
+    """Return why boxes cannot stay unchanged while their image is changed by the transform."""
     if transform.of_pairs:
         message = f"`{transform.type}` mixes pictures, and the boxes stay those of one"
         return Misfit(message, field="type", help="leave it out, or name other fields")

@@ -1,6 +1,7 @@
-"""What a field takes over from the run whose weights the model starts from: means, fill values, class numbers.
+"""Statistics of an earlier run: a field takes means, fill values and class numbers from the run whose weights the
+model starts from.
 
-The weights were trained on numbers made with the run's statistics, so that new ones would change what they mean.
+The weights were trained on numbers made with that run's statistics; new ones would change what they mean.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SHOWN = 8
 
 
 class Inherited(NamedTuple):
-    """A field of the run called `origin` (`runs/x step 40`); `span` is where the recipe names it."""
+    """Field of the run called `origin` (`runs/x step 40`); `span` is the place where the recipe names the run."""
 
     spec: FieldSpec
     origin: str
@@ -37,19 +38,19 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Whether the run has all statistics that the field needs."""
+        """Return whether the run has all statistics that the field needs."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
 def origin_of(inherited: Inherited | None) -> str:
-    """The run whose statistics a field has; "" for those of its own rows."""
+    """Return the run whose statistics a field has; "" if they are those of its own rows."""
     return inherited.origin if inherited is not None and inherited.statistics else ""
 
 
 def measured(
     table: Table, training: Rows, parts: Sequence[Part], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """As `measure`: what a run has is taken over, and what it has not is made of the training rows."""
+    """Return statistics as `measure` does: those of the run, and the missing ones from the training rows."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
     statistics, problems = measure(table, training, asked)
@@ -57,7 +58,9 @@ def measured(
 
 
 def misread(part: Part, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Why the run's statistics and classes would stand for something else here; `span` is where the columns stand."""
+    """Return why the run's statistics and classes would have another meaning here; `span` is the place of the
+    columns.
+    """
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
@@ -87,7 +90,7 @@ def _other_columns(part: Part, inherited: Inherited) -> str | None:
 
 
 def _other_size(part: Part, inherited: Inherited) -> str | None:
-    """Of columns that hold arrays, or of a run that does not say its columns."""
+    """Compare the number of values per row, for columns of arrays, or for a run that did not record its columns."""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
         return f"a row of it has {counted(part.row.num_elements, 'value')} here, and had {len(means)}"
@@ -95,7 +98,7 @@ def _other_size(part: Part, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: Part, inherited: Inherited) -> str | None:
-    """Where no vocabulary stands for them."""
+    """Compare the number of classes, if there is no vocabulary."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are words or numbers out of a list here, and were class numbers"
@@ -109,7 +112,7 @@ def _other_meaning(part: Part, inherited: Inherited) -> str | None:
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """For a value that the run's vocabulary does not hold; None where the cause is another one."""
+    """Return the diagnostic of a value that the run's vocabulary lacks; None if the error has another cause."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None

@@ -1,4 +1,4 @@
-"""Sets of which a number says nothing: those that hold rows of another one, and those without a class of the target."""
+"""Overlap of sets: sets that share rows with another one, and sets that lack a class of the target."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _NOT_WHICH = {"rows"}  # how many there are, and not which ones
 def overlaps(
     source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
 ) -> Iterator[Diagnostic]:
-    """Own sources of sets against the main one and against each other. Sets that are cut from one source never share a
-    row."""
+    """Yield a diagnostic for each own source of a set that is also read by training or by another set.
+
+    Sets that are divided from one source never share a row.
+    """
     known: list[tuple[str, str, Dataset, Table | None]] = [("training", "data.source", source, tables.get(None))]
     for name, each in split.items():
         own = each.own_source
@@ -106,7 +108,7 @@ def _sets_without_class(
 
 
 def _named(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
-    """Return the few classes by number and word, many as a count with the first ones."""
+    """Return the missing classes: a few by number and word, many as a count with the first ones."""
     names = [_called(field, each) for each in lacking[:4]]
     if num_classes > MOST_CLASSES and len(lacking) > len(names):
         return f"of {len(lacking):,} of the {num_classes:,} classes of `{field.name}`: {', '.join(names)}, ..."
@@ -114,7 +116,7 @@ def _named(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
 
 
 def _called(field: FieldSpec, number: float) -> str:
-    """Return a class by its number and the word that it stands for."""
+    """Return the name of a class: its number, and the word that it stands for."""
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and len(found) == 1 else None
     unknown = field.component.get("unknown")

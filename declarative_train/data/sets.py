@@ -1,4 +1,4 @@
-"""A DataSpec -> sets that give tensors: held ones gather rows of tensors, the others read the rows asked for."""
+"""Sets of tensors, from a DataSpec: sets in memory gather rows of tensors, the others read the requested rows."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ class SampleSet(ABC):
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        """(N, *sample shape) by field, contiguous, in the dtype of the field's spec. `epoch`: of training, which alone
-        draws changes of pictures. Raises DataError."""
+        """Return (N, *sample shape) by field, contiguous, in the dtype of the field's spec.
+
+        `epoch`: the training epoch; random changes of images happen only in training. Raises DataError.
+        """
 
     @abstractmethod
     def to(self, device: torch.device) -> SampleSet:
-        """The set in the memory of a device, if it is held."""
+        """Return the set in the memory of a device, if it is in memory at all."""
 
 
 class HeldSet(SampleSet):
-    """Fields as tensors of rows; the windows of a field are an overlapping view of its rows."""
+    """Set in memory: fields as tensors of rows; the windows of a field are an overlapping view of its rows."""
 
     is_held = True
 
@@ -77,7 +79,7 @@ class HeldSet(SampleSet):
 
 
 class ReadSet(SampleSet):
-    """A set too large to hold, or of pictures: its rows are read and converted when they are asked for."""
+    """Set that is too large for memory, or of images: rows are read and converted when they are requested."""
 
     is_held = False
 
@@ -101,7 +103,7 @@ class ReadSet(SampleSet):
 
 @contextmanager
 def said(prepared: Prepared) -> Iterator[None]:
-    """What cannot be read of a set is a DataError."""
+    """Convert errors of reading a set into DataError."""
     try:
         yield
     except BadSampleError as error:
@@ -112,7 +114,7 @@ def said(prepared: Prepared) -> Iterator[None]:
 
 
 def open_sets(spec: DataSpec) -> dict[str, SampleSet]:
-    """Every set by name, `training` first. Raises DataError when the data are not those of the spec."""
+    """Return every set by name, `training` first. Raises DataError if the data differ from the spec."""
     return {name: of_prepared(prepared) for name, prepared in prepared_sets(spec).items()}
 
 
@@ -126,7 +128,7 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
-    """(N - length + 1, length, ...): entry k holds the rows k..k+length-1; no copy."""
+    """Return a view (N - length + 1, length, ...): entry k holds the rows k..k+length-1; no copy."""
     count = max(len(rows) - length + 1, 0)
     return rows.as_strided((count, length, *rows.shape[1:]), (rows.stride(0), *rows.stride()))
 

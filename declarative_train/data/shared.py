@@ -1,8 +1,8 @@
-"""Held sets that one process of a machine has prepared -> the others there, in memory that all of them map.
+"""Sharing of sets: one process of a machine prepares the sets in memory, and the other processes map them.
 
-The memory is a file without a name (memfd): it goes with the last process that has it open, however that ends. Each
-maps it privately, so that a write stays with who writes. Where that cannot be (another system, sets that are not held,
-code of one's own that does not travel) every process prepares its own.
+The memory is a file without a name (memfd), which disappears with the last process that has it open, however it ends.
+Each process maps it privately, so that writes are not shared. If that is not possible (another system, sets that are
+not in memory, user code that cannot be pickled), every process prepares its own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _AT_ONCE = 1 << 30  # bytes of a write
 
 
 class Offer(NamedTuple):
-    """An open file of another process. `mark`: the file begins with it, so that a process of the same number in another
-    container is not taken for it. `ends`: of what follows, the pickled sets and their arrays."""
+    """Open file of another process. `mark`: its first bytes, which detect a process of the same number in another
+    container. `ends`: the ends of the pickled sets and of their arrays in it.
+    """
 
     pid: int
     file: int
@@ -42,8 +43,10 @@ class Offer(NamedTuple):
 
 
 def offer(spec: DataSpec) -> Offer | None:
-    """Prepare the sets of the spec, if they are not there, and lay them into shared memory, which this process uses
-    from now on, too. None: they cannot be shared. Raises DataError."""
+    """Prepare the sets of the spec and move them to shared memory, which this process uses from now on, too.
+
+    None: they cannot be shared. Raises DataError.
+    """
     sets = prepared_sets(spec)
     if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
         return None
@@ -60,7 +63,7 @@ def offer(spec: DataSpec) -> Offer | None:
 
 @contextmanager
 def offered(spec: DataSpec) -> Iterator[Offer | None]:
-    """As long as the others may ask for it."""
+    """Offer the sets for as long as the other processes may request them."""
     try:
         made = offer(spec)
     except DataError:  # which the others find, too, and say
@@ -73,7 +76,7 @@ def offered(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """From now on `prepared_sets` of the spec finds what another process has prepared. False: it cannot be had."""
+    """Make `prepared_sets` of the spec return the sets of another process. False: they cannot be mapped."""
     try:
         sets = _read(made)
     except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
@@ -122,7 +125,7 @@ def _aligned(place: int) -> int:
 
 
 class _Gone(Table):
-    """The table of a held set in a process that has not opened it: what is known without reading."""
+    """Table of a set in memory in a process that has not opened its files: what is known without reading."""
 
     def __init__(self, table: Table) -> None:
         self.columns, self.num_rows, self.files = {}, table.num_rows, table.files

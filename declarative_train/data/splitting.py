@@ -1,4 +1,4 @@
-"""Splits and a table -> the rows of every set. Rows are split before windows are made of them."""
+"""Splitting: splits and a table -> the rows of every set. Rows are split before windows are made of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTED_MADE = (
 
 
 class SplitError(Exception):
-    """The split of one set cannot be made; the message is for the user."""
+    """Error: the split of one set is not possible; the message is for the user."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -29,10 +29,10 @@ class SplitError(Exception):
 def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
 ) -> dict[str, Rows]:
-    """The rows of `training`, then of every set that is cut from this table; a row is in one set at most.
+    """Return the rows of `training`, then of every set that is divided from this table; a row is in one set at most.
 
-    Sets by value are cut first, then the last rows, then whole groups, then single rows by chance. `by` and `sort` are
-    the window's. Raises SplitError.
+    Sets by value are taken first, then the last rows, then whole groups, then random single rows. `by` and `sort` are
+    those of the window. Raises SplitError.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
@@ -81,7 +81,7 @@ def split_rows(
 def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
 ) -> dict[str, Rows]:
-    """Each source by itself; a split that is `of` one takes nothing of the others."""
+    """Split each source of a mixture by itself; a split that is `of` one source takes no rows of the others."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
     cuts = [
@@ -108,7 +108,9 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
 
 
 def _block_starts(table: Table, rows: Rows) -> np.ndarray | None:
-    """Of rows that lie in the order of the file, where each block may give its share."""
+    """Return the starts of the blocks, if the rows are in the order of the file, so that each block can give a
+    share.
+    """
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:
@@ -157,7 +159,7 @@ def _shuffled(name: str, seed: int, size: int) -> np.ndarray:
 
 
 def _parted(rows: Rows, chosen: np.ndarray | range) -> tuple[Rows, Rows]:
-    """The chosen places (ascending) and the others."""
+    """Return the rows at the chosen places (ascending), and the others."""
     if isinstance(chosen, range) and isinstance(rows, RowRange) and chosen.stop == len(rows):
         middle = rows.start + chosen.start
         return RowRange(middle, rows.stop), RowRange(rows.start, middle)

@@ -1,7 +1,7 @@
-"""Who waits long for data says for what: which thread or loader process, at which file, since when.
+"""Report of stalls: which thread or loader process has been waiting for data, for which file, and since when.
 
-A wait is told after half a minute, and again at twice the time. Where a thread or a loader process waits for another,
-it passes on what that one does, and only the one in front, which the training loop waits in, speaks, and gives up.
+A wait is reported after half a minute, and again after twice the time. A thread or loader process that itself waits
+for another one passes on what that one does; only the training loop's own wait is reported, and ends in an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """How long this process waits for data, and to whom it tells that it does."""
+    """Limits of this process for waits: how long it waits for data, and where it reports waits."""
 
     def __init__(self) -> None:
         self.reset()
@@ -40,7 +40,7 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """One wait. `of`: what that does which is waited for, None where nothing is known."""
+    """One wait. `of` returns what the awaited thread or process does; None: unknown."""
 
     def __init__(self, of: Callable[[], Doing | None]) -> None:
         self._of = of
@@ -48,7 +48,7 @@ class Wait:
         self._tell_s = TELL_S
 
     def look(self) -> None:
-        """From time to time. Raises DataError when nothing has moved for too long."""
+        """Check the wait; call it from time to time. Raises DataError if there was no progress for too long."""
         now, doing = time.monotonic(), self._of()
         if is_loader() or threading.current_thread().name.startswith(OURS):
             note(doing or Doing(None, self._begun))

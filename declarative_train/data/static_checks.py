@@ -1,4 +1,4 @@
-"""What is wrong with a data section whatever its source holds: windows, rows of fields, transforms."""
+"""Static checks of a data section, independent of its source: windows, rows of fields, transforms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """What does not fit the window: with one of these, what can be cut, and how much is left of it, says nothing."""
+    """Yield errors that concern the window; after one of them, the sets are not divided."""
     for name, misfit in packed_beside(section.fields, window):
         yield column_does_not_fit(span(f"data.fields.{name}.pack"), name, misfit.message, misfit.help)
     if window is None:
@@ -41,7 +41,7 @@ def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> I
 
 
 def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
-    """Where there is no window."""
+    """Yield errors in a section without a window."""
     for name, field in section.fields.items():
         if field.cut is not None:
             yield rows_without_window(span(f"data.fields.{name}.rows"), name)

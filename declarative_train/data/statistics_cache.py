@@ -1,5 +1,7 @@
-"""What a look at the rows of a source gave, kept for the next time: statistics, and that the first values are as fields
-take them. Only of sources that know when their files are others (`Table.fingerprint`)."""
+"""Statistics cache: statistics of a source's rows on disk, and the record that its first values were checked.
+
+Only for sources that detect changes of their files (`Table.fingerprint`).
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,19 @@ from declarative_train.files.cache import load, place_of, save
 
 Statistics = dict[str, dict[str, object]]
 Measured = tuple[Statistics, dict[str, Any]]
-"""Statistics by field, and what went wrong with which."""
+"""Statistics by field, and errors by field."""
 _TELLING = frozenset({"category", "tensor"})  # fields whose keys say all: others have code or files of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of the rows of one set: `cut` is all that decides which they are."""
+    """Cache for the rows of one set; `cut` is everything that decides which rows these are."""
 
     table: Table
     cut: tuple[object, ...]
 
     def statistics(self, parts: Sequence[Part], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """What `measure` gives, or gave: what went wrong is not kept."""
+        """Return the cached result of `measure`, or call it; errors are not cached."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
         if kept is not None:
@@ -36,7 +38,7 @@ class Known:
         return found, problems
 
     def looked(self, parts: Sequence[Part], look: Callable[[], None]) -> None:
-        """Look, unless that was done."""
+        """Check the values, unless an earlier check succeeded."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()

@@ -1,5 +1,4 @@
-"""Fields of tokens: their tokens are made once, and a set reads them from there, a row for a text or, packed, a row for
-as many as fit."""
+"""Fields of tokens: texts are tokenized once; a set reads the tokens, one row for a text or, packed, for several."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _PROBED = 16  # texts that a cache's name is made of, too
 
 
 class BadTextError(Exception):
-    """A text that a field cannot take; `row` is that of the table."""
+    """Error: a field cannot take a text; `row` is that of the table."""
 
     def __init__(self, part: Part, cause: BadValueError) -> None:
         super().__init__(str(cause))
@@ -44,8 +43,10 @@ def is_of_tokens(part: Part) -> bool:
 def with_tokens(
     table: Table, rows: Rows, parts: Sequence[Part], *, skips: bool = False
 ) -> tuple[Table, Rows, tuple[Part, ...]]:
-    """The same samples with tokens in the place of texts; those of a packed field are rows of a table of their own.
-    `skips`: rows without a text are among no samples. Raises BadTextError and SourceError."""
+    """Return the same samples with tokens instead of texts; a packed field gets a table of its own.
+
+    `skips`: rows without a text are in no sample. Raises BadTextError and SourceError.
+    """
     mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
     if not mine or isinstance(table, TextRows | PackedRows):
         return table, rows, tuple(parts)
@@ -72,13 +73,14 @@ def field_of(part: Part) -> TokensField:
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """What stands in the place of the texts: an output of the field `name`."""
+    """Return the column that replaces the texts: an output of the field `name`."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.length,))
 
 
 def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
-    """Of all rows of the table; with `skips` none of those without a text, which were left out. Raises BadTextError and
-    SourceError."""
+    """Return the tokens of all rows; with `skips`, none for rows without a text. Raises BadTextError and
+    SourceError.
+    """
     field, columns = field_of(part), part.columns
     found = tokenizer(field.tokenizer)
     texts = [column for column in columns if column.name != field.tools]
@@ -110,8 +112,11 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
 
 
 def _about(table: Table, part: Part, found: Tokenizer) -> object:
-    """What the tokens depend on: the files and some of their texts (how a file is read is the source's business), the
-    tokenizer, and the keys that put tokens around a text. None: nothing says when the texts change."""
+    """Return all that the tokens depend on, as a cache key.
+
+    These are the files and some of their texts (which depend on how the source reads files), the tokenizer, and the
+    keys that add tokens to a text. None: changes of the texts cannot be detected.
+    """
     if not table.files:
         return None
     files = []
@@ -128,7 +133,7 @@ def _about(table: Table, part: Part, found: Tokenizer) -> object:
 
 
 def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, Misfit]]:
-    """What a packed field cannot stand beside: a sample of it holds several rows."""
+    """Yield what cannot be combined with a packed field, whose samples hold several rows."""
     packed = next((name for name, field in fields.items() if getattr(field, "pack", None)), None)
     if packed is None:
         return
@@ -142,7 +147,7 @@ def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Ite
 
 
 def list_unread(table: Table) -> Iterator[tuple[str, str]]:
-    """Yield each field whose chat template does not read some keys of messages, and which: a table of `with_tokens`."""
+    """Yield each field whose chat template does not read some keys of messages, with the keys; `table` has tokens."""
     if isinstance(table, TextRows):
         found = {name: tokens.unread for name, (_, tokens) in table.fields.items()}
         source = table.source
@@ -160,8 +165,9 @@ def list_unread(table: Table) -> Iterator[tuple[str, str]]:
 
 
 class TextRows(Table):
-    """A table with its texts as (3, length) tokens beside them. `reads_files`: other columns are read, so that a row
-    costs its block; tokens alone cost their bytes."""
+    """Table with the tokens (3, length) of its texts as further columns. `reads_files`: other columns are read, so
+    that a row costs as much as its block.
+    """
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self.source, self.fields = table, fields
@@ -213,8 +219,9 @@ class TextRows(Table):
 
 
 class PackedRows(Table):
-    """Samples of several texts each. Its own column of text is what they hold, for people. `source`: whose rows they
-    are made of."""
+    """Table whose samples hold several texts each. Its own column of text is for display. `source`: table of the
+    texts.
+    """
 
     def __init__(self, table: Table, name: str, part: Part, tokens: Tokens, chosen: np.ndarray) -> None:
         field = field_of(part)
@@ -247,7 +254,7 @@ class PackedRows(Table):
         return objects([found.decode(each, skips_special=False) for each in texts])
 
     def _laid_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """The pieces of each sample one behind the other."""
+        """Join the pieces of each sample."""
         packing = self.packing
         firsts = packing.begins[samples]
         counts = packing.begins[samples + 1] - firsts
@@ -257,7 +264,7 @@ class PackedRows(Table):
         return layout.rows(outputs, pieces, packing.length, self._pad)
 
     def place(self, row: int) -> str:
-        """That of its first text."""
+        """Return the place of its first text."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
         return f"sample {row + 1}, which begins in {self.source.place(text)}"

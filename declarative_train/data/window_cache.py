@@ -1,7 +1,7 @@
-"""Windows of a rolled set, each read and converted once, ahead of its use, by threads; batches are gathered from them.
+"""Window cache: windows of a block-shuffled set, each read and converted once, ahead of its use, by threads.
 
-A window is dropped when its stream goes on to the next one. How far the threads are ahead is bounded by samples in
-memory, so that a run needs as much after a thousand windows as after the first.
+Batches are gathered from the windows. A window is dropped when its stream goes on to the next one. The threads' lead
+is limited by the samples in memory, so that memory does not grow during a run.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ _LONG = 8  # rows of a window from which on they are moved together
 
 
 class HeldWindow:
-    """The samples of a window: the rows that its pieces have, field by field, or what pictures are made of.
+    """Samples of a window in memory: the rows of its pieces, by field, or the columns of images.
 
     samples  (size,) int64, the numbers of the samples in the window's order
-    index    (size,) int64, the row that each begins with: of the arena, or, where that had no room, of its own rows.
-             What a stream takes next lies side by side in it, and anywhere among the rows: to move these once is less
-             than to lay them out first
+    index    (size,) int64, the first row of each: in the arena or, if that was full, in its own arrays. Consecutive
+             samples of a stream may have rows anywhere: one gather costs less than sorting the rows first
     """
 
     def __init__(self, prepared: Prepared, order: RolledOrder, name: Name, arena: Arena) -> None:
-        """Raises DataError."""
+        """Read a window. Raises DataError."""
         layout = order.epoch(name[0])
         self.window: Window = layout.window(name[1])
         self._prepared = prepared
@@ -63,11 +62,11 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """Its samples are not gathered together with those of others."""
+        """True if its samples cannot be gathered together with those of other windows."""
         return self._place is None
 
     def _room(self, parts: Sequence[Part], num_rows: int) -> dict[Part, np.ndarray]:
-        """For the rows of each field."""
+        """Return memory for the rows of each field."""
         self._num_rows, self._place = num_rows, None if self._prepared.late else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), _kind(self._prepared, part)) for part in parts}
@@ -77,7 +76,7 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[Part]) -> np.ndarray | None:
-        """The row that each sample begins with, as the pieces have them; None: sample k of them has row k."""
+        """Read the pieces; return the first row of each sample, or None if sample k has row k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -95,7 +94,7 @@ class HeldWindow:
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[Part]) -> np.ndarray:
-        """The same without bad rows: for each of those the next good one of its piece."""
+        """Read the pieces without bad rows: each is replaced by the next good one of its piece."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
@@ -111,13 +110,15 @@ class HeldWindow:
         return np.concatenate(starts)
 
     def release(self) -> None:
-        """Nothing of it is read any more."""
+        """Give its memory back to the arena; its rows must not be read after this."""
         if self._place is not None:
             self._arena.give(self._place, self._num_rows)
 
     def gather(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The numbers of the samples at these places of the window, and (N, *sample shape) by field. Raises
-        DataError."""
+        """Return the numbers of the samples at these places of the window, and (N, *sample shape) by field.
+
+        Raises DataError.
+        """
         pictures = self._pictures(places, self.index.take(places)) if self._raw else {}
         index = self.index[places]  # after the pictures, in whose place others may stand
         return self.samples[places], taken(self._prepared, self._rows, index) | pictures
@@ -133,8 +134,7 @@ class HeldWindow:
         return self._pictures(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """The next sample of the window stands in the place of one whose picture is broken. Raises the error where
-        none is left."""
+        """Use the next sample of the window instead of one whose image is broken. Raises the error if none is left."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error
@@ -148,8 +148,10 @@ class HeldWindow:
 
 
 def taken(prepared: Prepared, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
-    """(N, *sample shape) by field of `rows`, of the samples that begin with these rows. By NumPy, which is several
-    times as fast as `index_select` on short rows, and takes one thread."""
+    """Return (N, *sample shape) by field of `rows`, for samples with these first rows.
+
+    It uses NumPy, which is several times faster than `index_select` on short rows, and runs in one thread.
+    """
     windows, found = prepared.windows, {}
     for part in prepared.parts:
         if part.name in rows:
@@ -165,8 +167,9 @@ def taken(prepared: Prepared, rows: Mapping[str, np.ndarray], index: np.ndarray)
 
 
 def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
-    """(N, length, *row shape): neighbours from each of `begins` on, moved as a whole, which takes a third of the time
-    that each row by its number does."""
+    """Return (N, length, *row shape): consecutive rows from each of `begins` on, copied as a whole, in a third of the
+    time of single rows.
+    """
     shape = len(rows) - length + 1, length, *rows.shape[1:]
     strides = rows.strides[0], *rows.strides
     every = np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
@@ -174,18 +177,18 @@ def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
 
 
 def _kind(prepared: Prepared, part: Part) -> np.dtype[np.generic]:
-    """Of its rows in a window: tokens are as narrow there as in a set that is held."""
+    """Return the dtype of a field's rows in a window: tokens are as narrow as in a set in memory."""
     return stored_as(part, len(prepared.rows))
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """int64: the numbers of so many samples from the first on, piece by piece."""
+    """Return int64: the numbers of the samples of all pieces (first, count)."""
     return np.concatenate([np.arange(first, first + count) for first, count in pieces])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of a piece, of `count` samples from `first` on."""
+    """Rows of a piece, with `count` samples from `first` on."""
 
     rows: slice | np.ndarray
     num_rows: int
@@ -202,7 +205,7 @@ class _Stretch:
         return cls(prepared.rows.between(begin, stop), stop - begin, piece.first, piece.count, windows)
 
     def starts(self) -> np.ndarray:
-        """The row, from the first of these on, that each sample begins with."""
+        """Return the first row of each sample, counted from the first row of the piece."""
         if self.windows is None:
             return np.arange(self.count)
         found = self.windows.starts(np.arange(self.first, self.first + self.count))
@@ -211,8 +214,9 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Needs:
-    """What a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and the positions that it has
-    in the last, partial batch of each epoch."""
+    """Data that a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and `tail`, its positions
+    in the last, partial batch of each epoch.
+    """
 
     streams: tuple[int, ...]
     tail: np.ndarray
@@ -225,7 +229,7 @@ class Needs:
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
     def windows(self, order: RolledOrder) -> Iterator[Name]:
-        """By the position of the sequence that first needs one."""
+        """Yield the windows, by the position of the sequence that first needs one."""
         for epoch in range(self.epoch, self.last_epoch + 1):
             layout = order.epoch(epoch)
             own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]
@@ -243,14 +247,16 @@ class Needs:
 
 
 class _Apart(NamedTuple):
-    """Values of samples of a batch, and their places in it."""
+    """Values of samples of a batch that are gathered separately, and their places in it."""
 
     places: np.ndarray
     values: dict[str, np.ndarray]
 
 
 class WindowsAhead:
-    """What a rank needs of a rolled set from a step on, in the order of its need. Close it to end its threads."""
+    """Windows that a rank needs of a block-shuffled set, from a step on, in the order of use. `close` ends the
+    threads.
+    """
 
     def __init__(self, prepared: Prepared, order: RolledOrder, needs: Needs) -> None:
         self._order = order
@@ -275,18 +281,22 @@ class WindowsAhead:
         self._current: dict[int, Name] = {}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """The samples at these positions of an epoch, and their tensors. Positions do not go back. Raises DataError."""
+        """Return the samples at these positions of an epoch, and their tensors. Positions must increase. Raises
+        DataError.
+        """
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """The same, of slots of a full batch and of those in the full batches behind it, `count` in all."""
+        """Return the samples of slots of a full batch, and of the same slots in the next full batches, `count`
+        in all.
+        """
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
-        """Batches that take `length` samples of each of some streams, from these places of the layout on."""
+        """Return batches that take `length` samples of each of some streams, from these places of the layout on."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -311,7 +321,7 @@ class WindowsAhead:
         return samples.reshape(-1), self._gathered(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
-        """The same, at places in the layout of the epoch."""
+        """Return the samples at places in the layout of the epoch, and their tensors."""
         layout = self._order.epoch(epoch)
         runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
         samples, index = np.zeros((2, len(places)), np.int64)
@@ -328,7 +338,7 @@ class WindowsAhead:
         return samples, self._gathered(index, apart)
 
     def _gathered(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
-        """The tensors of samples that begin with these rows of the arena, but for those that are apart."""
+        """Return the tensors of samples with these rows in the arena; those in `apart` have their own values."""
         parts = self._prepared.parts
         if sum(len(each.places) for each in apart) < len(index):
             values = taken(self._prepared, self._arena.rows, index)
@@ -343,12 +353,12 @@ class WindowsAhead:
         return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
     def _together(self, epoch: int, number: int) -> HeldWindow | None:
-        """The window, if its samples are gathered together with those of others."""
+        """Return the window, if its samples can be gathered together with those of others."""
         window = self._window(epoch, number)
         return None if window is None or window.is_apart else window
 
     def _window(self, epoch: int, number: int) -> HeldWindow | None:
-        """None: another rank's."""
+        """Return the window; None if it belongs to another rank."""
         return self._take((epoch, number)) if self._needs.has(self._order, (epoch, number)) else None
 
     def _apart(self, epoch: int, number: int, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""What is made of windows ahead of who takes it, by threads, within a bound on what is held."""
+"""Prefetch of windows: threads make them ahead of their use, within a limit of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from declarative_train.files.file_activity import doing_of, turn_to
 
 T = TypeVar("T")
 Name = tuple[int, int]
-"""Of a window: its epoch and number."""
+"""Window by its epoch and number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,10 @@ class _Failure:
 
 
 class Ahead(Generic[T]):
-    """What `make` makes of names, in their order, by threads that are ahead of who takes it: as long as no more than
-    `room` is held (by `size_of`), but for one that is made while all others are in use."""
+    """Results of `make` for names, in their order, made ahead by threads.
+
+    No more than `room` is kept (by `size_of`), except for one that is made while all others are in use.
+    """
 
     def __init__(
         self, make: Callable[[Name], T], names: Iterator[Name], size_of: Callable[[Name], int], room: int, threads: int
@@ -78,7 +80,7 @@ class Ahead(Generic[T]):
         return sum(self._sizes.values()) + self._size_of(self._next) <= self._room
 
     def get(self, name: Name) -> T:
-        """Waits until it is there; what is taken stays until it is dropped."""
+        """Wait for the result of a name; it is kept until it is dropped."""
         with self._changed:
             if name not in self._made:
                 self._wanted = name
@@ -99,7 +101,7 @@ class Ahead(Generic[T]):
         return self._is_closed or (self._next is None and name not in self._sizes)
 
     def drop(self, is_done: Callable[[Name], bool]) -> list[T]:
-        """What was made of these names."""
+        """Drop the results of these names and return them."""
         with self._changed:
             done = [name for name in self._made if is_done(name)]
             found = [self._made.pop(name) for name in done]
