@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     import torch
 
-SHARED_BYTES = 256 << 10  # larger tensors cross by shared memory, which costs most of a millisecond each
+SHARED_BYTES = 256 << 10  # larger tensors use shared memory, at most of a millisecond each
 
 
-@dataclass(slots=True)  # not frozen, which would double the cost of making one: of small rows an eighth of all
+@dataclass(slots=True)  # not frozen, which would double the cost of making one: an eighth of the total for small rows
 class Batch:
     """Rows of one rank for one forward. A batch is never changed.
 
@@ -41,19 +41,19 @@ Take: TypeAlias = "Callable[[int | None, np.ndarray], Taken]"
 """Function from an epoch (None in an evaluation) and positions in it to samples and tensors."""
 
 
-def packed(batch: Batch) -> Batch:
+def pack_batch(batch: Batch) -> Batch:
     """Prepare a batch for transfer between processes: small tensors become arrays, which are pickled with the batch."""
-    return Batch({name: _packed(tensor) for name, tensor in batch.tensors.items()}, *_rest(batch))
+    return Batch({name: _pack_tensor(tensor) for name, tensor in batch.tensors.items()}, *_rest(batch))
 
 
-def _packed(tensor: torch.Tensor) -> Any:
+def _pack_tensor(tensor: torch.Tensor) -> Any:
     import torch
 
     is_small = tensor.numel() * tensor.itemsize < SHARED_BYTES
     return tensor.numpy() if is_small and tensor.dtype != torch.bfloat16 else tensor  # NumPy has no bfloat16
 
 
-def unpacked(batch: Batch) -> Batch:
+def unpack_batch(batch: Batch) -> Batch:
     import torch
 
     tensors = {
@@ -67,21 +67,21 @@ def _rest(batch: Batch) -> tuple[int, torch.Tensor | None, Any, int | None]:
     return batch.num_rows, batch.row_weight, batch.sample_ids, batch.epoch
 
 
-def moved(batch: Batch, device: torch.device | None) -> Batch:
+def move_batch(batch: Batch, device: torch.device | None) -> Batch:
     if device is None:
         return batch
-    weight = None if batch.row_weight is None else _moved(batch.row_weight, device)
-    return Batch(tensors_moved(batch.tensors, device), batch.num_rows, weight, batch.sample_ids, batch.epoch)
+    weight = None if batch.row_weight is None else _move_tensor(batch.row_weight, device)
+    return Batch(move_tensors(batch.tensors, device), batch.num_rows, weight, batch.sample_ids, batch.epoch)
 
 
-def tensors_moved(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:
+def move_tensors(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:
     """Copy tensors to a device through pinned memory, without waiting; tensors that are there already are
     returned as is.
     """
-    return tensors if device is None else {name: _moved(tensor, device) for name, tensor in tensors.items()}
+    return tensors if device is None else {name: _move_tensor(tensor, device) for name, tensor in tensors.items()}
 
 
-def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if not tensor.is_cpu:
         return tensor
     # mps shares the host's memory: nothing is gained by pinning it, nor by not waiting

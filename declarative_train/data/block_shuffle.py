@@ -24,16 +24,16 @@ from functools import lru_cache
 import numpy as np
 
 from declarative_train.components.counter_rng import key_of
-from declarative_train.data.order import permuted, shuffled
+from declarative_train.data.order import permute, shuffle_all
 from declarative_train.data.spec import RollSpec
 
-STREAMS = 32  # of a recipe that names no number: at most
-POOL_BYTES = 512 << 20  # of samples that are mixed with each other, of a recipe that names no number
-LEAST_BYTES = 32  # that a sample in a window takes: its number, and where it lies
+STREAMS = 32  # at most, if the recipe sets no number
+POOL_BYTES = 512 << 20  # of samples that are shuffled together, if the recipe sets no number
+LEAST_BYTES = 32  # least memory of a sample in a window: its number and its place
 _LEAST_BLOCKS = 2  # of a window, as long as there may be fewer streams
 
 
-def chosen(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
+def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
     """Return the streams and blocks per window that are closest to `window` samples in memory (None: `POOL_BYTES`)."""
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
     blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # in memory at a time
@@ -46,7 +46,7 @@ def chosen(num_samples: int, num_blocks: int, sample_bytes: int, window: int | N
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BlockPiece:
     """Run of `count` samples of one block, from `first` on."""
 
     first: int
@@ -68,17 +68,17 @@ class Window:
 
     def order(self) -> np.ndarray:
         """Return (size,) int64: the sample at each place of the window, numbered as in its pieces."""
-        return np.arange(self.size) if self.key is None else shuffled(self.key, self.size)
+        return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
         """Return the window's samples at places of the layout, numbered as in its pieces."""
         places = places - self.start
-        return places if self.key is None else np.asarray(_mixed(self.key, self.size)[places])
+        return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
 
 @lru_cache(maxsize=8)
-def _mixed(key: int, size: int) -> np.ndarray:
-    return shuffled(key, size)
+def _window_order(key: int, size: int) -> np.ndarray:
+    return shuffle_all(key, size)
 
 
 class RolledOrder:
@@ -178,7 +178,7 @@ def _stream_of(
     end_first = first * more
     end_phase = end_first + (np.maximum(phase, first) - first) * rounds
     end_last = end_phase + (last - np.maximum(phase, first)) * more
-    few = np.maximum(rounds, 1)  # where there are no rounds no slot lies in those stretches
+    few = np.maximum(rounds, 1)  # without rounds, those stretches have no slots
     found = np.where(slot < end_first, slot // more, first + (slot - end_first) // few)
     found = np.where(slot >= end_phase, np.maximum(phase, first) + (slot - end_phase) // more, found)
     found = np.where(slot >= end_last, last + (slot - end_last) // few, found)
@@ -193,7 +193,7 @@ class EpochLayout:
         self._key = None if seed is None else key_of("window", seed, epoch)
         order = np.arange(len(starts) - 1)
         if seed is not None:
-            order = permuted(key_of("blocks", seed, epoch), order, len(order))
+            order = permute(key_of("blocks", seed, epoch), order, len(order))
         self._blocks = starts[order]
         self._laid = np.concatenate([[0], np.cumsum(np.diff(starts)[order])])
         cuts = [_cut(self._laid, *ends, window, stream, len(stretches) - 1) for stream, ends in _pairs(stretches)]
@@ -226,14 +226,14 @@ class EpochLayout:
         key = None if self._key is None else key_of(self._key, number)
         return Window(self._epoch, number, stream, start, stop - start, key)
 
-    def pieces(self, window: Window) -> list[Piece]:
+    def pieces(self, window: Window) -> list[BlockPiece]:
         """Return the pieces of a window, in the order that `Window.inner` numbers."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))
         ends = np.clip(self._laid[first : last + 1], start, stop)
         begins = self._blocks[first:last] + ends[:-1] - self._laid[first:last]
-        return [Piece(*each) for each in zip(begins.tolist(), np.diff(ends).tolist(), strict=True) if each[1]]
+        return [BlockPiece(*each) for each in zip(begins.tolist(), np.diff(ends).tolist(), strict=True) if each[1]]
 
 
 def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:

@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from declarative_train.data.batch import Batch, make_batches, packed, positions_of, unpacked
+from declarative_train.data.batch import Batch, make_batches, pack_batch, positions_of, unpack_batch
 from declarative_train.data.batch_slices import locate, slots
 from declarative_train.data.block_shuffle import RolledOrder
-from declarative_train.data.materialize import Prepared
+from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.mixture_reader import MixedWindows
 from declarative_train.data.prefetch import by_workers
 from declarative_train.data.spec import BatchSpec
-from declarative_train.data.window_cache import Needs, WindowsAhead
+from declarative_train.data.window_cache import RankNeeds, WindowsAhead
 
 
 @dataclass(frozen=True, slots=True)
 class RolledShare:
     """Share `part` of `num_parts`: each chunk of the rank is cut into that many runs of consecutive samples."""
 
-    prepared: Prepared
+    prepared: PreparedSet
     order: RolledOrder | MixedOrder
     batch: BatchSpec
     rank: int
@@ -41,7 +41,7 @@ class RolledShare:
         num_samples = self.prepared.num_samples
         last = locate(self.first_step + max(self.num_steps, 1) - 1, self.batch, num_samples)
         first = locate(self.first_step, self.batch, num_samples)
-        needs = Needs(self._streams(self.order), self._tail(), first.epoch, first.start, last.epoch)
+        needs = RankNeeds(self._streams(self.order), self._tail(), first.epoch, first.start, last.epoch)
         return WindowsAhead(self.prepared, self.order, needs)
 
     def positions(self, step: int) -> list[np.ndarray]:
@@ -80,7 +80,7 @@ class RolledShare:
 
 def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
     """Yield the rank's steps from loader processes: each reads its own streams and makes its part of every step."""
-    makers = [_Part(share, part, num_workers) for part in range(num_workers)]
+    makers = [_PartMaker(share, part, num_workers) for part in range(num_workers)]
     made = by_workers(partial(_make, makers), 0, share.num_steps * num_workers, num_workers)
     for step in range(share.first_step, share.first_step + share.num_steps):
         pieces = [next(made) for _ in range(num_workers)]
@@ -88,13 +88,13 @@ def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
         yield make_batches(slots(found, share.batch, share.rank), _join(pieces), found.epoch)
 
 
-def _make(makers: list[_Part], number: int) -> Any:
+def _make(makers: list[_PartMaker], number: int) -> Any:
     """Make a part of a step; part p of each step is made by loader process p."""
     share = makers[number % len(makers)]
     return share.make(number // len(makers))
 
 
-class _Part:
+class _PartMaker:
     def __init__(self, share: RolledShare, part: int, num_parts: int) -> None:
         self._share = replace(share, part=part, num_parts=num_parts)
         self._windows: WindowsAhead | MixedWindows | None = None
@@ -109,12 +109,12 @@ class _Part:
         if not len(positions):  # of a short step that the other parts make
             return Batch({}, 0, None, positions, epoch), [0] * len(chunks)
         ids, tensors = self._windows.gather(epoch, positions)
-        return packed(Batch(tensors, len(ids), None, ids, epoch)), [len(each) for each in chunks]
+        return pack_batch(Batch(tensors, len(ids), None, ids, epoch)), [len(each) for each in chunks]
 
 
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """Join the parts of a step, chunk by chunk, to the result of one gather."""
-    batches = [unpacked(batch) for batch, _ in pieces]
+    batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
 
     def take(_: int | None, positions: np.ndarray) -> tuple[np.ndarray, dict[str, torch.Tensor]]:

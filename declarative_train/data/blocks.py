@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from declarative_train.components.data import Table
-from declarative_train.data.block_shuffle import LEAST_BYTES, POOL_BYTES, chosen
-from declarative_train.data.materialize import HOLD_BYTES, Prepared
+from declarative_train.data.block_shuffle import LEAST_BYTES, POOL_BYTES, fit_roll
+from declarative_train.data.materialize import HOLD_BYTES, PreparedSet
 from declarative_train.data.mixing import MixedOrder, shares
 from declarative_train.data.rows import RowChain, RowList, RowRange, Rows, RowShare
 from declarative_train.data.spec import DataError, DataSpec, MemberSpec, RollSpec
@@ -40,7 +40,7 @@ def _samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
     return np.where(run < 0, 0, counts)
 
 
-def sources_in(prepared: Prepared) -> np.ndarray:
+def sources_in(prepared: PreparedSet) -> np.ndarray:
     """Return (sources + 1,) int64 for a mixture: the first sample of each source in the set, and the number of samples.
 
     A set keeps the rows of one source together, in any order of rows.
@@ -50,7 +50,7 @@ def sources_in(prepared: Prepared) -> np.ndarray:
     return _samples_before(np.asarray([*places, len(rows)], np.int64), prepared.windows)
 
 
-def mixed_order(spec: DataSpec, training: Prepared, batch_size: int) -> MixedOrder:
+def make_mixed_order(spec: DataSpec, training: PreparedSet, batch_size: int) -> MixedOrder:
     """Return the order of a mixture. Raises DataError."""
     starts = sources_in(training)
     if np.diff(starts).tolist() != [member.num_samples for member in spec.mix]:
@@ -63,8 +63,8 @@ def _row_of(rows: Rows) -> Callable[[int], int]:
     return lambda place: int(rows.at(np.asarray([place]))[0])
 
 
-def mixed(
-    training: Prepared, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
+def list_members(
+    training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
 ) -> tuple[MemberSpec, ...]:
     """Return the sources of a mixture as the training set has them.
 
@@ -84,7 +84,7 @@ def mixed(
             sample_bytes = -(-size // training.num_samples)
             most = max(1, round(part * (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES)))))
             if len(own) > 1:
-                roll = chosen(sizes[number], len(own), sample_bytes, most, streams)
+                roll = fit_roll(sizes[number], len(own), sample_bytes, most, streams)
         found.append(MemberSpec(name, parts[number], sizes[number], roll))
     return tuple(found)
 
@@ -97,7 +97,7 @@ def most_held(table: Table, rows: Rows, windows: Windows | None, window: int | N
     return HOLD_BYTES if sample_blocks(table, rows, windows) is None else 0
 
 
-def most_held_beside(training: Prepared) -> int:
+def most_held_beside(training: PreparedSet) -> int:
     """Return the same limit for the other sets of the training set's source: 0 if that is read in blocks.
 
     Rows from all over the files would otherwise mean reading all files before the first step.
@@ -105,7 +105,7 @@ def most_held_beside(training: Prepared) -> int:
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
 
-def rolled(training: Prepared, window: int | None, streams: int | None) -> RollSpec | None:
+def choose_roll(training: PreparedSet, window: int | None, streams: int | None) -> RollSpec | None:
     """Return how the training set is block-shuffled, by the keys of the recipe; None for a full shuffle.
 
     A full shuffle costs nothing if all samples are in memory, or if the source reads single rows efficiently.
@@ -116,10 +116,10 @@ def rolled(training: Prepared, window: int | None, streams: int | None) -> RollS
     if size <= HOLD_BYTES if window is None else window >= num_samples:
         return None
     blocks = blocks_of(training)
-    return None if blocks is None else chosen(num_samples, len(blocks) - 1, -(-size // num_samples), window, streams)
+    return None if blocks is None else fit_roll(num_samples, len(blocks) - 1, -(-size // num_samples), window, streams)
 
 
-def blocks_of(prepared: Prepared) -> np.ndarray | None:
+def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
     found = sample_blocks(prepared.table, prepared.rows, prepared.windows)
     return found if found is None or not prepared.table.blocks_may_be_cut else cut(found, MOST_SAMPLES)
 

@@ -22,7 +22,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import DType
 from declarative_train.data import static_checks
-from declarative_train.data.blocks import mixed, most_held, most_held_beside, rolled
+from declarative_train.data.blocks import choose_roll, list_members, most_held, most_held_beside
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
 from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
@@ -35,20 +35,20 @@ from declarative_train.data.checks.samples import (
     split_does_not_fit,
 )
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
-from declarative_train.data.field_reader import Part, base_of, columns_of, each_output, make_part
-from declarative_train.data.materialize import BadSampleError, Prepared, prepare
-from declarative_train.data.opened import arranged, opened, records, remember, usable
+from declarative_train.data.field_reader import FieldReader, base_of, columns_of, each_output, make_part
+from declarative_train.data.materialize import BadSampleError, PreparedSet, prepare
+from declarative_train.data.opened import arrange_rows, open_table, records, remember, usable
 from declarative_train.data.pairs import misfits
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.plugin_data import outlines, sources, unrun
 from declarative_train.data.problems import Place, bad_sample, row_with, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowChain, RowRange, Rows
-from declarative_train.data.run_statistics import Inherited, measured, misread, origin_of, unknown_value
+from declarative_train.data.run_statistics import Inherited, measure_missing, misread, origin_of, unknown_value
 from declarative_train.data.set_overlap import overlaps
 from declarative_train.data.skipping import Skipped, Skips, in_words
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
-from declarative_train.data.statistics_cache import Known
+from declarative_train.data.statistics_cache import StatisticsCache
 from declarative_train.data.texts import list_unread
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.files.errors import SourceError
@@ -182,7 +182,7 @@ class _Description:
                 self.report(remote_source(self.span(f"{place}.path"), remote))
                 continue
             try:
-                tables[name] = opened(dataset, self.section.fields, skips=self.skips)
+                tables[name] = open_table(dataset, self.section.fields, skips=self.skips)
             except SourceError as error:
                 self.report(source_problem(self.span(f"{place}{error.below}.path"), error))
         return tables
@@ -194,7 +194,7 @@ class _Description:
             for name, field in self.section.fields.items():
                 columns, missed = columns_of(field, table)
                 for missing in missed:
-                    self.report(self._missed(source, table, name, field, missing))
+                    self.report(self._missing_column(source, table, name, field, missing))
                 if missed:
                     continue
                 if not columns:
@@ -213,7 +213,7 @@ class _Description:
                 found |= {(source, each): columns for each in self.fields if base_of(each) == name}
         return found
 
-    def _missed(self, source: str | None, table: Table, name: str, field: Field, column: str) -> Diagnostic:
+    def _missing_column(self, source: str | None, table: Table, name: str, field: Field, column: str) -> Diagnostic:
         if source is not None:
             place = self.span(f"data.split.{source}.source")
             return unknown_column(place, column, table.columns, table.left_out, f"the source of `{source}`")
@@ -316,7 +316,7 @@ class _Description:
 
     def _parts(
         self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
-    ) -> dict[str, Part]:
+    ) -> dict[str, FieldReader]:
         """Return the fields, with the statistics of the training rows."""
         draft = []
         for name, field in self.fields.items():
@@ -327,9 +327,9 @@ class _Description:
                 draft.append(make_part(name, read, columns[None, name], {}, None, self.chain))
             except TransformError as error:
                 self._report_transform(name, error)
-        known = Known(main, (TRAINING, *self.cut))
+        known = StatisticsCache(main, (TRAINING, *self.cut))
         statistics, problems = known.statistics(
-            draft, lambda: measured(main, training, draft, self.inherited), may_keep=not self.inherited
+            draft, lambda: measure_missing(main, training, draft, self.inherited), may_keep=not self.inherited
         )
         for name, problem in {id(problem): (name, problem) for name, problem in problems.items()}.values():
             if isinstance(problem, BadSampleError):
@@ -354,7 +354,7 @@ class _Description:
                 del found[name]
         return found
 
-    def _check_pairs(self, parts: Mapping[str, Part]) -> None:
+    def _check_pairs(self, parts: Mapping[str, FieldReader]) -> None:
         specs = {name: part.sample for name, part in parts.items()}
         pictures = [name for name, part in parts.items() if part.field.reads_late and not part.field.takes_lists]
         for place, misfit in misfits(self.section.transforms, specs, pictures):
@@ -364,12 +364,12 @@ class _Description:
     def _prepare(
         self,
         sets: Mapping[str, _SetRows],
-        parts: Mapping[str, Part],
+        parts: Mapping[str, FieldReader],
         columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
-    ) -> dict[str, Prepared]:
+    ) -> dict[str, PreparedSet]:
         """Convert the rows of each set; a field with a bad value is reported once, and the others are still checked."""
         left = dict(parts)
-        found: dict[str, Prepared] = {}
+        found: dict[str, PreparedSet] = {}
         for name, each in sets.items():
             while left:
                 used = self._of_set(each.source, left, columns)
@@ -379,7 +379,7 @@ class _Description:
                     else:
                         window = self.section.shuffle_window if name == TRAINING and self.section.shuffle else None
                         most = most_held(each.table, each.rows, each.windows, window)
-                    known = Known(each.table, (name, *self.cut))
+                    known = StatisticsCache(each.table, (name, *self.cut))
                     skips = Skips() if self.skips else None
                     found[name] = prepare(
                         name, each.table, each.rows, each.windows, used, most, self.chain, known, skips=skips
@@ -399,7 +399,7 @@ class _Description:
                     break
         return found
 
-    def _report_skipped(self, tables: Mapping[str | None, Table], prepared: Mapping[str, Prepared]) -> None:
+    def _report_skipped(self, tables: Mapping[str | None, Table], prepared: Mapping[str, PreparedSet]) -> None:
         """Report the rows that were left out, and store them with the training set for the run's log."""
         for table in tables.values():
             self.skipped += [Skipped("", place, why) for place, why in table.skipped]
@@ -411,7 +411,7 @@ class _Description:
             first.left_out = self.skipped
             self.report(rows_skipped(self.span("data.on_bad_row"), in_words(self.skipped)))
 
-    def _report_unread(self, main: Table, parts: Mapping[str, Part], tables: Mapping[str | None, Table]) -> None:
+    def _report_unread(self, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]) -> None:
         """Report data of dialogues that no token represents. `tables`: tables with tokens, by source."""
         for table in tables.values():
             for name, keys in list_unread(table):
@@ -429,15 +429,16 @@ class _Description:
     def _of_set(
         self,
         source: str | None,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, FieldReader],
         columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
-    ) -> tuple[Part, ...]:
+    ) -> tuple[FieldReader, ...]:
         """Return the fields on the columns of the set's source; fields that do not fit were reported earlier."""
         if source is None:
             return tuple(parts.values())
         own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
         return tuple(
-            Part(part.name, part.field, found, part.statistics, part.row, part.sample) for part, found in own.items()
+            FieldReader(part.name, part.field, found, part.statistics, part.row, part.sample)
+            for part, found in own.items()
         )
 
     def _report_bad(self, table: Table, error: BadSampleError) -> None:
@@ -451,11 +452,11 @@ class _Description:
         if key is None or key not in field.model_fields_set:
             self.report(bad_sample(column, error, table.place(error.row)))
             return
-        made = (Related(column, "the column stands here"),)
+        made = (Related(column, "the column is here"),)
         self.report(bad_sample(self.span(f"data.fields.{name}.{key}"), error, table.place(error.row), made))
 
     def _spec(
-        self, tables: Mapping[str | None, Table], parts: Mapping[str, Part], prepared: Mapping[str, Prepared]
+        self, tables: Mapping[str | None, Table], parts: Mapping[str, FieldReader], prepared: Mapping[str, PreparedSet]
     ) -> DataSpec:
         section = self.section
         sets = []
@@ -490,7 +491,7 @@ class _Description:
             sets=tuple(sets),
             seed=self.seed,
             shuffle=section.shuffle,
-            roll=rolled(prepared[TRAINING], section.shuffle_window, section.shuffle_streams)
+            roll=choose_roll(prepared[TRAINING], section.shuffle_window, section.shuffle_streams)
             if section.shuffle and not mix
             else None,
             mix=mix,
@@ -502,12 +503,12 @@ class _Description:
             files=() if self.offline else tuple(records(paths)),  # lint keeps no plan
         )
 
-    def _mix(self, training: Prepared) -> tuple[MemberSpec, ...]:
+    def _mix(self, training: PreparedSet) -> tuple[MemberSpec, ...]:
         source, section = self.section.source, self.section
         if not isinstance(source, MixDataset):
             return ()
         weights = [member.weight for member in source.of.values()]
-        return mixed(training, weights, section.shuffle_window, section.shuffle_streams, shuffle=section.shuffle)
+        return list_members(training, weights, section.shuffle_window, section.shuffle_streams, shuffle=section.shuffle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,7 +524,7 @@ class _SetRows:
 def _set_rows(
     source: str | None, table: Table, rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, _SetRows]:
-    return {name: _SetRows(source, table, *found) for name, found in arranged(rows, window, order).items()}
+    return {name: _SetRows(source, table, *found) for name, found in arrange_rows(rows, window, order).items()}
 
 
 def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> Misfit | None:

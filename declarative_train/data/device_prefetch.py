@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from declarative_train.data import prefetch
-from declarative_train.data.batch import Batch, moved, unpacked
+from declarative_train.data.batch import Batch, move_batch, unpack_batch
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
     """Yield the batches of loader processes on the device."""
-    return from_host(([unpacked(batch) for batch in batches] for batches in made), first, count, device)
+    return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 
 def from_host(
@@ -34,13 +34,13 @@ def from_host(
 ) -> Iterator[list[Batch]]:
     """Yield `count` results of `made` on the device; for a GPU, a thread fetches and copies them ahead."""
     if is_gpu(device) and count:
-        yield from copied_ahead(in_thread(made), first, count, device)
+        yield from copy_ahead(in_thread(made), first, count, device)
         return
     for batches in made:
-        yield [moved(batch, device) for batch in batches]
+        yield [move_batch(batch, device) for batch in batches]
 
 
-def copied_ahead(
+def copy_ahead(
     make: Callable[[int], list[Batch]], first: int, count: int, device: torch.device
 ) -> Iterator[list[Batch]]:
     """Yield `make(first)`, `make(first + 1)`, ... on the device, made and copied ahead by a thread."""
@@ -48,23 +48,23 @@ def copied_ahead(
 
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copied(number: int) -> tuple[list[Batch], Any]:
+    def copy(number: int) -> tuple[list[Batch], Any]:
         torch.cuda.set_device(device)  # a thread begins on GPU 0, where leaving the stream would make a context
         made = make(number)
         with torch.cuda.stream(stream):
-            batches = [moved(batch, device) for batch in made]
+            batches = [move_batch(batch, device) for batch in made]
             return batches, stream.record_event()
 
-    ahead = prefetch.ahead(copied, first, count)
+    ahead = prefetch.ahead(copy, first, count)
     try:
         for batches, event in ahead:
-            yield taken_over(batches, event, device)
+            yield wait_for_copies(batches, event, device)
     finally:
         if isinstance(ahead, Generator):
             ahead.close()
 
 
-def taken_over(batches: list[Batch], event: Any, device: torch.device) -> list[Batch]:
+def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> list[Batch]:
     """Let the computing stream wait for the copies, and keep their memory until it has used them.
 
     The memory belongs to the copying stream, which could otherwise reuse it too early.

@@ -15,7 +15,7 @@ from declarative_train.data.spec import WindowSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class FieldReader:
     """Field with everything that turns rows of the table into its values. `row` is the spec of one row, `sample` the
     spec per sample of a batch.
     """
@@ -60,13 +60,13 @@ def make_part(
     statistics: Mapping[str, object],
     window: WindowSpec | None,
     chain: Chain | None = None,
-) -> Part:
+) -> FieldReader:
     """Make the reader of a field. Raises TransformError."""
     if field.reads_late:
         row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:
         row = field.row_spec(columns, statistics)
-    return Part(name, field, columns, statistics, row, _sample(field, row, window))
+    return FieldReader(name, field, columns, statistics, row, _sample(field, row, window))
 
 
 def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorSpec:
@@ -77,7 +77,7 @@ def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorS
     return replace(row, shape=(length, *row.shape))
 
 
-def column_names(parts: Sequence[Part]) -> list[str]:
+def column_names(parts: Sequence[FieldReader]) -> list[str]:
     return list(dict.fromkeys(column.name for part in parts for column in part.columns))
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from declarative_train.components.counter_rng import key_of
 from declarative_train.data.block_shuffle import RolledOrder
-from declarative_train.data.order import permuted
+from declarative_train.data.order import permute
 from declarative_train.data.spec import DataSpec, MemberSpec
 from declarative_train.files.open_files import shown
 
@@ -54,7 +54,7 @@ class _Choice:
     left: int
     ways: tuple[_Choice | int, _Choice | int]
 
-    def gone_left(self, turns: np.ndarray) -> np.ndarray:
+    def count_left(self, turns: np.ndarray) -> np.ndarray:
         """Return how many of this number of turns go left."""
         if self.parts > _MOST_PARTS:  # exact at the price of Python's numbers
             exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
@@ -87,8 +87,8 @@ class Schedule:
             if isinstance(at, int):
                 source[where], turn[where] = at, turns
                 continue
-            left = at.gone_left(turns)
-            goes = at.gone_left(turns + 1) > left
+            left = at.count_left(turns)
+            goes = at.count_left(turns + 1) > left
             waiting.append((at.ways[0], left[goes], where[goes]))
             waiting.append((at.ways[1], (turns - left)[~goes], where[~goes]))
         return source, turn
@@ -97,7 +97,7 @@ class Schedule:
         """Return how many samples of the source come before these positions."""
         turns = np.asarray(positions, np.int64)
         for choice, is_left in self._ways[source]:
-            left = choice.gone_left(turns)
+            left = choice.count_left(turns)
             turns = left if is_left else turns - left
         return turns
 
@@ -113,7 +113,7 @@ def _ways(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class MixturePositions:
     """Positions of a mixture, (N,) each: the source, its pass, and the place in that pass.
 
     For a block-shuffled source, the place is one in the layout of the pass (data/block_shuffle.py), else in its order.
@@ -164,7 +164,7 @@ class MixedOrder:
                 own = np.concatenate([starts[number : number + 1], inside, starts[number + 1 : number + 2]])
                 self.rolled[number] = RolledOrder(self._keys[number], own, member.roll, batch_size)
 
-    def at(self, epoch: int, positions: np.ndarray) -> Placed:
+    def at(self, epoch: int, positions: np.ndarray) -> MixturePositions:
         positions = np.asarray(positions, np.int64)
         sources, turns = self.schedule.turns(positions + epoch * self.num_samples)
         sizes = self._sizes[sources]
@@ -178,9 +178,9 @@ class MixedOrder:
                 first = np.maximum(self.schedule.before(number, begin) - skipped, 0)
                 last = np.minimum(self.schedule.before(number, end) - skipped, size)
                 places[mine] = order.places_of_run(places[mine] - first, first, last - first)
-        return Placed(sources, passes, places)
+        return MixturePositions(sources, passes, places)
 
-    def samples(self, placed: Placed) -> np.ndarray:
+    def samples(self, placed: MixturePositions) -> np.ndarray:
         """Return int64 samples of the set."""
         found = np.empty(len(placed.sources), np.int64)
         for source, number, mine in placed.pieces():
@@ -194,9 +194,9 @@ class MixedOrder:
         start, size = int(self._starts[source]), int(self._sizes[source])
         if not self._shuffle:
             return start + places
-        return start + permuted(key_of("order", self._keys[source], number), places, size)
+        return start + permute(key_of("order", self._keys[source], number), places, size)
 
-    def numbers(self, samples: np.ndarray, placed: Placed) -> np.ndarray:
+    def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
         """Return a unique number for each use of a sample: the sample, plus the size of the set for each earlier
         pass.
         """
@@ -205,7 +205,7 @@ class MixedOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MixturePart:
     """Part of a source in an epoch: its part of the samples, and how often each of its own samples comes."""
 
     name: str
@@ -214,11 +214,11 @@ class Seen:
     times: float
 
 
-def seen(members: Sequence[MemberSpec]) -> list[Seen]:
+def measure_parts(members: Sequence[MemberSpec]) -> list[MixturePart]:
     whole, total = sum(member.share for member in members), sum(member.num_samples for member in members)
     parts = [member.share / max(whole, 1) for member in members]
     return [
-        Seen(member.name, member.num_samples, part, part * total / max(member.num_samples, 1))
+        MixturePart(member.name, member.num_samples, part, part * total / max(member.num_samples, 1))
         for member, part in zip(members, parts, strict=True)
     ]
 
@@ -232,7 +232,7 @@ def mixture(data: DataSpec) -> list[tuple[str, ...]]:
     """
     members = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", data.source["of"])
     rows: list[tuple[str, ...]] = []
-    for each in seen(data.mix):
+    for each in measure_parts(data.mix):
         source = members[each.name]["source"]
         path = source.get("path")
         first = path[0] if isinstance(path, list) else path

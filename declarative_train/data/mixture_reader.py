@@ -9,16 +9,16 @@ import torch
 
 from declarative_train.data.batch import Taken
 from declarative_train.data.batch_slices import locate
-from declarative_train.data.materialize import Prepared
+from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.sets import ReadSet, SampleSet
 from declarative_train.data.spec import BatchSpec
-from declarative_train.data.window_cache import Needs, WindowsAhead
+from declarative_train.data.window_cache import RankNeeds, WindowsAhead
 
 _LOOKED_AT = 1 << 18  # positions, for the streams that a rank reads
 
 
-def taken(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
+def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
     """Return samples of a set that is in memory or read row by row. Raises DataError.
 
     Random changes of an image depend on the pass of its source, so that an image that comes twice in an epoch differs.
@@ -29,7 +29,7 @@ def taken(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarr
     if not samples.prepared.late:
         return numbers, samples.gather(found)
     pieces = [(mine, samples.gather(found[mine], number)) for _, number, mine in placed.pieces()]
-    return numbers, _joined(pieces, len(positions))
+    return numbers, _join_pieces(pieces, len(positions))
 
 
 class MixedWindows:
@@ -39,7 +39,7 @@ class MixedWindows:
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedSet,
         order: MixedOrder,
         batch: BatchSpec,
         first_step: int,
@@ -59,7 +59,7 @@ class MixedWindows:
         for source, rolled in order.rolled.items():
             begin, end = order.schedule.before(source, np.asarray(ends)).tolist()
             (at_pass, place), last_pass = divmod(begin, rolled.num_samples), max(end - 1, begin) // rolled.num_samples
-            needs = Needs(streams[source], np.empty(0, np.int64), at_pass, place, last_pass)
+            needs = RankNeeds(streams[source], np.empty(0, np.int64), at_pass, place, last_pass)
             self._ahead[source] = WindowsAhead(prepared, rolled, needs)
 
     def _streams(self, batch: BatchSpec, real: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
@@ -90,14 +90,14 @@ class MixedWindows:
                 tensors = self._rows.gather(ids, number)
             samples[mine] = ids
             pieces.append((mine, tensors))
-        return self._order.numbers(samples, placed), _joined(pieces, len(positions))
+        return self._order.numbers(samples, placed), _join_pieces(pieces, len(positions))
 
     def close(self) -> None:
         for ahead in self._ahead.values():
             ahead.close()
 
 
-def _joined(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
+def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
     """Join the pieces, each row at its position."""
     back = np.empty(size, np.int64)
     back[np.concatenate([mine for mine, _ in pieces])] = np.arange(size)

@@ -25,29 +25,29 @@ from declarative_train.components.splits import SPLITS
 from declarative_train.core.amounts import counted
 from declarative_train.data.blocks import most_held_beside
 from declarative_train.data.field_reader import columns_of, make_part
-from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, Prepared, prepare
+from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, PreparedSet, prepare
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_rows
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
-from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
+from declarative_train.data.windows import RowOrder, Windows, make_windows, row_order
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skipping
 from declarative_train.files.remote_folder import told_of
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`
-# The sets of one spec. Forked ranks find here what their parent prepared, beside the Job and not in it: in a Job that
-# is pickled, for ranks that are spawned, all data would travel; those read them anew.
-_latest: dict[str, dict[str, Prepared]] = {}
+# The sets of one spec. Forked ranks find here what their parent prepared. The sets are not part of the Job: it is
+# pickled for spawned ranks, and would carry all data; those ranks read the files again.
+_latest: dict[str, dict[str, PreparedSet]] = {}
 
 
-def remember(spec: DataSpec, sets: dict[str, Prepared]) -> None:
+def remember(spec: DataSpec, sets: dict[str, PreparedSet]) -> None:
     """Keep these sets for the next `prepared_sets` of an equal spec; drop those of any other."""
     _keep(_key(spec), sets)
 
 
-def _keep(key: str, sets: dict[str, Prepared]) -> None:
+def _keep(key: str, sets: dict[str, PreparedSet]) -> None:
     _latest.clear()
     _latest[key] = sets
 
@@ -61,7 +61,7 @@ def _as_fields(value: Any) -> dict[str, object]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
+def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
     """Return the sets by name, `training` first. Raises DataError if the data differ from the spec."""
     key = _key(spec)
     if key not in _latest:
@@ -76,22 +76,22 @@ def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
 
 def training_values(spec: DataSpec, field: str) -> Iterator[np.ndarray]:
     """Yield the values (N, ...) of a field in the training samples, in chunks, for counts before training."""
-    training = prepared_sets(spec)[TRAINING]
+    training = prepare_sets(spec)[TRAINING]
     for start in range(0, training.num_samples, _COUNTED):
         samples = np.arange(start, min(start + _COUNTED, training.num_samples))
         yield training.gather(samples, [field])[field]
 
 
-def arranged(
+def arrange_rows(
     rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, tuple[Rows, Windows | None]]:
     """Return the rows of sets of one table in the order of their samples, with their windows."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
-    return {name: windowed(each, window, order) for name, each in rows.items()}
+    return {name: make_windows(each, window, order) for name, each in rows.items()}
 
 
-def opened(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
+def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
     """Open a source. Raises SourceError.
 
     `skips`: rows that cannot be parsed are left out, and a text column with few non-numbers is read as numbers.
@@ -118,7 +118,7 @@ def usable(
     return whole_rows(table, rows, columns)
 
 
-def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
+def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
     window = spec.window
     fields = [(each, FIELDS.read(each.component)) for each in spec.fields]
     splits: dict[str, Split] = {
@@ -127,11 +127,11 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     chain = Chain.of(spec)
     skips = spec.on_bad_row == "skip"
     of_fields = {each.name: field for each, field in fields}
-    main = opened(DATASETS.read(spec.source), of_fields, skips=skips)
+    main = open_table(DATASETS.read(spec.source), of_fields, skips=skips)
     by, sort = (None, None) if window is None else (window.by, window.sort)
     cuts, _ = usable(main, split_rows(main, splits, spec.seed, by, sort), of_fields, skips=skips)
-    rows = arranged(cuts, window, row_order(main, window))
-    sets: dict[str, Prepared] = {}
+    rows = arrange_rows(cuts, window, row_order(main, window))
+    sets: dict[str, PreparedSet] = {}
     for each in spec.sets:
         most = HOLD_BYTES
         if each.name == TRAINING:
@@ -139,9 +139,9 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
         elif each.source is None:
             most = most_held_beside(sets[TRAINING])
         if each.source is not None:
-            table = opened(DATASETS.read(each.source), of_fields, skips=skips)
+            table = open_table(DATASETS.read(each.source), of_fields, skips=skips)
             whole, _ = usable(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)
-            own = arranged(whole, window, row_order(table, window))[each.name]
+            own = arrange_rows(whole, window, row_order(table, window))[each.name]
             sets[each.name] = _prepare_one(each, table, own, fields, window, chain, most, skips)
         else:
             sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain, most, skips)
@@ -157,7 +157,7 @@ def _prepare_one(
     chain: Chain,
     most: int,
     skips: bool,
-) -> Prepared:
+) -> PreparedSet:
     parts = []
     for spec, field in fields:
         columns, missed = columns_of(field, table)
@@ -215,7 +215,7 @@ def record(path: str, *, whole: bool) -> FileRecord:
 def _folder_record(path: str, folder: str) -> FileRecord:
     found = {}
     for name in sorted(pictures_in(folder)):
-        with suppress(OSError):  # a link that leads nowhere: who decodes it says so
+        with suppress(OSError):  # a broken link: decoding reports it
             found[name] = os.stat(os.path.join(folder, name))
     digest = hashlib.sha256("".join(f"{name}\0{each.st_size}\n" for name, each in found.items()).encode())
     latest = max((each.st_mtime_ns for each in found.values()), default=0)

@@ -25,18 +25,18 @@ _AT_ONCE = 1 << 14  # numbers that stay in a cache of the processor
 
 def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
     """Return int64 samples at these positions (int64, each in 0..num_samples-1) of the shuffled epoch."""
-    return permuted(key_of("order", seed, epoch), positions, num_samples)
+    return permute(key_of("order", seed, epoch), positions, num_samples)
 
 
-def permuted(key: int, positions: np.ndarray, size: int) -> np.ndarray:
+def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
     """Return int64: the images of the positions under the permutation of 0..size-1 that belongs to `key`."""
     if size <= _SORTED:
-        order: np.ndarray = _sorted(key, size)[positions]
+        order: np.ndarray = _sort_keys(key, size)[positions]
         return order
-    return _walked(key, np.asarray(positions, np.uint64), size)
+    return _walk_cycle(key, np.asarray(positions, np.uint64), size)
 
 
-def shuffled(key: int, size: int) -> np.ndarray:
+def shuffle_all(key: int, size: int) -> np.ndarray:
     """Return int64: all of 0..size-1 in an order that belongs to `key`, at a tenth of the cost of `permuted`.
 
     The numbers below the next power of two are multiplied by odd numbers and their upper halves folded into the lower,
@@ -44,7 +44,7 @@ def shuffled(key: int, size: int) -> np.ndarray:
     dropped.
     """
     if size <= _FEW:
-        return _sorted(key, size).copy()
+        return _sort_keys(key, size).copy()
     bits = (size - 1).bit_length()
     kind = np.dtype(np.uint32 if bits <= 32 else np.uint64)  # the lower bits of what comes out need no others
     every = (1 << 8 * kind.itemsize) - 1
@@ -70,13 +70,13 @@ def shuffled(key: int, size: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _sorted(key: int, size: int) -> np.ndarray:
+def _sort_keys(key: int, size: int) -> np.ndarray:
     order = np.argsort(mixed(np.arange(size), key))  # no two keys are equal: any sort gives the same order
     order.setflags(write=False)
     return order
 
 
-def _walked(key: int, positions: np.ndarray, size: int) -> np.ndarray:
+def _walk_cycle(key: int, positions: np.ndarray, size: int) -> np.ndarray:
     bits = (size - 1).bit_length()
     found = _network(key, positions, bits)
     outside = np.flatnonzero(found >= size)

@@ -37,7 +37,7 @@ def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Transforms that mix the samples of a training batch; `fields`: the fields that each changes besides the
+    """Transforms that mix the samples of a training batch; `fields`: the fields that each changes in addition to the
     labels.
     """
 
@@ -54,7 +54,7 @@ class Pairs:
         pictures = tuple(field.name for field in spec.fields if field.component["type"] in ("image", "mask"))
         return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
 
-    def mixed(self, batch: Batch) -> Batch:
+    def mix(self, batch: Batch) -> Batch:
         """Mix the samples of a batch; at most one transform acts on a sample, and its partner is the unchanged
         sample.
         """
@@ -99,7 +99,7 @@ def misfits(
     for place, entry in entries:
         later = next((each for each in transforms[place + 1 :] if not isinstance(each, PairTransform)), None)
         if later is not None:
-            message = f"`{entry.type}` mixes finished samples, and `{later.type}` stands behind it"
+            message = f"`{entry.type}` mixes finished samples, but `{later.type}` follows it"
             yield (place, "type"), Misfit(message, help="put it at the end of the list")
         yield from _of_names(place, entry, specs, pictures)
 
@@ -109,7 +109,7 @@ def _of_names(
 ) -> Iterator[tuple[tuple[int | str, ...], Misfit]]:
     for at, name in enumerate(entry.fields or ()):
         if name in entry.labels:
-            yield (place, "fields", at), Misfit(f"`{name}` stands under `labels` too", help="name it once")
+            yield (place, "fields", at), Misfit(f"`{name}` is also in `labels`", help="name it once")
         elif entry.of_pictures and name in specs and name not in pictures:
             message = f"`{name}` holds no pictures, and `{entry.type}` pastes parts of them"
             yield (place, "fields", at), Misfit(message, help="name fields of `type: image`, or use `mixup`")

@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from declarative_train.components.fields.image import PictureField
     from declarative_train.data.spec import DataSpec
 
-GLANCED = 8  # pictures of a set whose header is read beforehand
+GLANCED = 8  # pictures of a set whose headers are checked before the run
 
 
-class Given(NamedTuple):
-    """Values (N,) of the column of a field of images or boxes. For boxes, `beside` is the column of their classes."""
+class PictureValues(NamedTuple):
+    """Values (N,) of the column of a field of images or boxes. For boxes, `classes` is the column of their classes."""
 
     field: PictureField | BoxesField
     column: Column
     values: np.ndarray
-    beside: tuple[Column, np.ndarray] | None = None
+    classes: tuple[Column, np.ndarray] | None = None
 
     @classmethod
-    def of(cls, field: Field, columns: Sequence[Column], read: Mapping[str, np.ndarray]) -> Given:
-        beside = (columns[1], read[columns[1].name]) if len(columns) > 1 else None
-        return cls(cast("PictureField | BoxesField", field), columns[0], read[columns[0].name], beside)
+    def of(cls, field: Field, columns: Sequence[Column], read: Mapping[str, np.ndarray]) -> PictureValues:
+        classes = (columns[1], read[columns[1].name]) if len(columns) > 1 else None
+        return cls(cast("PictureField | BoxesField", field), columns[0], read[columns[0].name], classes)
 
     def boxes(self, row: int) -> Boxes:
         """Read the boxes of a row, as they are in the file. Raises BadValueError."""
         assert isinstance(self.field, BoxesField)
-        columns = (self.column,) if self.beside is None else (self.column, self.beside[0])
-        labels = None if self.beside is None else self.beside[1][row]
+        columns = (self.column,) if self.classes is None else (self.column, self.classes[0])
+        labels = None if self.classes is None else self.classes[1][row]
         return self.field.read(self.values[row], labels, columns, row)
 
     def glance(self, row: int) -> None:
@@ -150,7 +150,11 @@ class Chain:
         return field.sized_spec(size, interval)
 
     def arrays(
-        self, given: Mapping[str, Given], shapes: Mapping[str, tuple[int, ...]], keys: np.ndarray, epoch: int | None
+        self,
+        given: Mapping[str, PictureValues],
+        shapes: Mapping[str, tuple[int, ...]],
+        keys: np.ndarray,
+        epoch: int | None,
     ) -> dict[str, np.ndarray]:
         """Return (N, C, H, W) by field; for masks (N, H, W), for boxes as `BoxesField.made`. Raises BadPictureError.
 
@@ -168,13 +172,13 @@ class Chain:
         return found
 
     def _sample(
-        self, given: Mapping[str, Given], steps: Sequence[tuple[int, Transform]], row: int, key: int
+        self, given: Mapping[str, PictureValues], steps: Sequence[tuple[int, Transform]], row: int, key: int
     ) -> dict[str, np.ndarray]:
         of_boxes = {name: each for name, each in given.items() if isinstance(each.field, BoxesField)}
         given = {name: each for name, each in given.items() if name not in of_boxes}
         whole = whole_pictures(given, row)
         values: dict[str, Any] = {name: _field(given[name]).brought_to_size(each) for name, each in whole.items()}
-        boxes = placed(of_boxes, {name: (_size(whole[name]), _size(each)) for name, each in values.items()}, row)
+        boxes = place_boxes(of_boxes, {name: (_size(whole[name]), _size(each)) for name, each in values.items()}, row)
         for step_key, transform in steps:
             named = [name for name in given if transform.changes(name)]
             names = [name for name in named if not _is_mask(given[name])]
@@ -208,7 +212,7 @@ class Chain:
 NO_TRANSFORMS = Chain()
 
 
-def whole_pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
+def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, Any]:
     """Return the images as Pillow objects, in their size in the file. Raises BadPictureError."""
     found = {}
     for name, each in given.items():
@@ -221,8 +225,8 @@ def whole_pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
     return found
 
 
-def placed(
-    given: Mapping[str, Given], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
+def place_boxes(
+    given: Mapping[str, PictureValues], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
     """Return the boxes by image and field, before the transforms; all outputs of a field share one reading.
 
@@ -247,11 +251,11 @@ def _base(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _field(given: Given) -> PictureField:
+def _field(given: PictureValues) -> PictureField:
     return field_of_pictures(given.field)
 
 
-def _is_mask(given: Given) -> bool:
+def _is_mask(given: PictureValues) -> bool:
     return _field(given).is_mask
 
 

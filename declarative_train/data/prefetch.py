@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from weakref import WeakSet
 
 from declarative_train.data.spec import DataError
-from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait, said
+from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait, format_wait
 from declarative_train.files.file_activity import Doing, Slots, doing_of, turn_to
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
 
     slots = Slots(num_workers)
     with warnings.catch_warnings():
-        # more loaders than cores: lint says so, at the key in the recipe
+        # more loaders than cores: lint reports it, at the key in the recipe
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         loader: DataLoader[T | _Lost] = DataLoader(
             _Numbered(make, first, count),  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def _next(iterator: Iterator[T], slots: Slots, turn: int) -> T:
             if "DataLoader worker" not in str(error):
                 raise
             found = doing()
-            last = "" if found is None or found.path is None else f"; {said(found, time.monotonic())}"
+            last = "" if found is None or found.path is None else f"; {format_wait(found, time.monotonic())}"
             raise DataError(f"a loader process was lost: {str(error).splitlines()[0]}{last}") from error
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from declarative_train.data.materialize import BadSampleError, Prepared
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.materialize import BadSampleError, PreparedSet
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.spec import DataSpec
 from declarative_train.files.errors import SourceError
 
@@ -25,9 +25,9 @@ class Sample:
     of all sets; `num_training` of them belong to the training set.
     """
 
-    def __init__(self, sets: Sequence[Prepared], most: int) -> None:
+    def __init__(self, sets: Sequence[PreparedSet], most: int) -> None:
         self._sets = sets
-        self._samples = [_chosen(each, most if number == 0 else most // 4) for number, each in enumerate(sets)]
+        self._samples = [_choose_samples(each, most if number == 0 else most // 4) for number, each in enumerate(sets)]
         self.num_rows = sum(map(len, self._samples))
         self.num_training = len(self._samples[0])
         self.is_whole = all(len(chosen) == each.num_samples for chosen, each in zip(self._samples, sets, strict=True))
@@ -46,7 +46,7 @@ class Sample:
         except (SourceError, BadSampleError):
             return None
 
-    def telling(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
+    def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
         """Return the first training samples, and up to `most` others with extreme values.
 
         A value is extreme if it is the least, the greatest, or the closest to zero in a field: there, logarithms,
@@ -77,7 +77,7 @@ class Sample:
                     each.gather(chosen, [name])[name] for each, chosen in zip(self._sets, self._samples, strict=True)
                 ]
                 self._values[name] = np.concatenate(parts)
-            except (SourceError, BadSampleError):  # a file that changes meanwhile: the run says it
+            except (SourceError, BadSampleError):  # the file changed meanwhile: the run reports it
                 self._values[name] = None
         return self._values[name]
 
@@ -100,12 +100,12 @@ class Sample:
 
 def sample(spec: DataSpec) -> Sample:
     """Return a sample of the sets that `describe` has prepared. Raises DataError."""
-    sets: Mapping[str, Prepared] = prepared_sets(spec)
+    sets: Mapping[str, PreparedSet] = prepare_sets(spec)
     largest = max((field.tensor.num_elements for field in spec.fields), default=1)
     return Sample(tuple(sets.values()), max(16, min(MOST_ROWS, MOST_ELEMENTS // max(largest, 1))))
 
 
-def _chosen(each: Prepared, most: int) -> np.ndarray:
+def _choose_samples(each: PreparedSet, most: int) -> np.ndarray:
     """Return ascending sample numbers: all, or spread over the set; the first ones if they have to be read."""
     if each.held is None:
         return np.arange(min(each.num_samples, most, MOST_READ))

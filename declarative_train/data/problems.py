@@ -63,7 +63,7 @@ def with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) 
         odd = [row for row, value in enumerate(values) if value is not None and not _is_number(value)]
         if odd and 5 * len(odd) < len(values):
             where = f"`{values[odd[0]]:.40}` in {table.place(odd[0])}"
-            message = f"`{column.name}` holds numbers, and text beside them: {where}"
+            message = f"`{column.name}` holds numbers, but also text: {where}"
             return misfit._replace(message=message, help="write a number there, or nothing and `missing: mean`")
     return misfit
 

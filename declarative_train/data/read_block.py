@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from declarative_train.components.data import Table
-from declarative_train.data.field_reader import Part, column_names
-from declarative_train.data.materialize import BadSampleError, Prepared, failing, in_row, values_of
+from declarative_train.data.field_reader import FieldReader, column_names
+from declarative_train.data.materialize import BadSampleError, PreparedSet, failing, in_row, values_of
 from declarative_train.data.skipping import LOG, Skipped
 
 _SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
 
 
 def convert_good(
-    prepared: Prepared, numbers: slice | np.ndarray, parts: Sequence[Part], late: Sequence[Part]
+    prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], late: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
     """Convert consecutive rows and replace bad ones. Raises BadSampleError and SourceError.
 
@@ -35,14 +35,17 @@ def convert_good(
     good = np.flatnonzero(~np.isin(rows, [each.row for each in bad]))
     if not len(good):
         raise bad[0]
-    LOG.tell(*(Skipped(prepared.name, table.place(each.row), str(each.cause)) for each in bad))
+    LOG.write(*(Skipped(prepared.name, table.place(each.row), str(each.cause)) for each in bad))
     values = values_of({name: each[good] for name, each in read.items()}, rows[good], parts)
     stands = np.searchsorted(good, np.arange(len(rows))) % len(good)
     return values, {name: each[good] for name, each in raw.items()}, stands
 
 
 def convert_into(
-    prepared: Prepared, numbers: slice | np.ndarray, parts: Mapping[Part, np.ndarray], late: Sequence[Part]
+    prepared: PreparedSet,
+    numbers: slice | np.ndarray,
+    parts: Mapping[FieldReader, np.ndarray],
+    late: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
     """Convert consecutive rows into the given arrays of each part; return the columns of `late`.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from declarative_train.components.counter_rng import key_of
-from declarative_train.data.order import permuted
+from declarative_train.data.order import permute
 
 
 class Rows(ABC):
@@ -125,7 +125,7 @@ class RowDraw(Rows):
         return self.stop - self.start
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        return self.base.at(permuted(self.key, np.asarray(places, np.int64) + self.start, len(self.base)))
+        return self.base.at(permute(self.key, np.asarray(places, np.int64) + self.start, len(self.base)))
 
     def between(self, start: int, stop: int) -> np.ndarray:
         return self.at(np.arange(start, stop))
@@ -184,6 +184,6 @@ class RowShare(Rows):
     def _of_block(self, block: int) -> np.ndarray:
         rows = np.arange(*self.starts[block : block + 2]) if self.base is None else self.base._of_block(block)
         own = int(self.counts[block + 1] - self.counts[block])
-        drawn = permuted(key_of(self.key, block), np.arange(len(rows)), len(rows))
+        drawn = permute(key_of(self.key, block), np.arange(len(rows)), len(rows))
         found: np.ndarray = rows[np.sort(drawn[len(rows) - own :] if self.others else drawn[:own])]
         return found

@@ -15,7 +15,7 @@ from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
-from declarative_train.data.field_reader import Part
+from declarative_train.data.field_reader import FieldReader
 from declarative_train.data.materialize import BadSampleError, Problem, measure
 from declarative_train.data.rows import Rows
 from declarative_train.data.spec import FieldSpec
@@ -47,8 +47,8 @@ def origin_of(inherited: Inherited | None) -> str:
     return inherited.origin if inherited is not None and inherited.statistics else ""
 
 
-def measured(
-    table: Table, training: Rows, parts: Sequence[Part], inherited: Mapping[str, Inherited]
+def measure_missing(
+    table: Table, training: Rows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
     """Return statistics as `measure` does: those of the run, and the missing ones from the training rows."""
     taken = {name: each.statistics for name, each in inherited.items()}
@@ -57,7 +57,7 @@ def measured(
     return {part.name: statistics.get(part.name, {}) | taken.get(part.name, {}) for part in parts}, problems
 
 
-def misread(part: Part, inherited: Inherited, span: Span) -> list[Diagnostic]:
+def misread(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
     """Return why the run's statistics and classes would have another meaning here; `span` is the place of the
     columns.
     """
@@ -66,16 +66,16 @@ def misread(part: Part, inherited: Inherited, span: Span) -> list[Diagnostic]:
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
 
 
-def _other_keys(part: Part, inherited: Inherited) -> str | None:
+def _other_keys(part: FieldReader, inherited: Inherited) -> str | None:
     here = part.field.as_data()
     for key in ("type", *part.field.meaning):
         before, now = inherited.spec.component.get(key), here.get(key)
         if before != now:
-            return f"`{key}` is {_written(now)} here, and was {_written(before)}"
+            return f"`{key}` is {_format_value(now)} here, and was {_format_value(before)}"
     return None
 
 
-def _other_columns(part: Part, inherited: Inherited) -> str | None:
+def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
     now, before = tuple(column.name for column in part.columns), inherited.spec.columns
     if not before or now == before:
         return None
@@ -89,7 +89,7 @@ def _other_columns(part: Part, inherited: Inherited) -> str | None:
     return None
 
 
-def _other_size(part: Part, inherited: Inherited) -> str | None:
+def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
     """Compare the number of values per row, for columns of arrays, or for a run that did not record its columns."""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
@@ -97,7 +97,7 @@ def _other_size(part: Part, inherited: Inherited) -> str | None:
     return None
 
 
-def _other_classes(part: Part, inherited: Inherited) -> str | None:
+def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
     """Compare the number of classes, if there is no vocabulary."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
@@ -107,7 +107,7 @@ def _other_classes(part: Part, inherited: Inherited) -> str | None:
     return None
 
 
-def _other_meaning(part: Part, inherited: Inherited) -> str | None:
+def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
     return part.field.misreads(inherited.statistics)
 
 
@@ -133,5 +133,5 @@ def _several(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names[:_SHOWN]) + more
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     return "not set" if value is None else f"`{value}`"

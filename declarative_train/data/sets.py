@@ -11,8 +11,8 @@ import torch
 
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.batch import Batch
-from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, Prepared
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, PreparedSet
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.files.errors import SourceError
 
@@ -21,7 +21,7 @@ class SampleSet(ABC):
     """Samples by number, 0..num_samples-1, in the set's own order."""
 
     num_samples: int
-    prepared: Prepared
+    prepared: PreparedSet
     is_held: bool  # gathering costs a copy in memory, and no reading
     sample_bytes: int  # of one sample in a batch, all fields
     held_bytes: int = 0  # of all rows of a held set
@@ -45,7 +45,7 @@ class HeldSet(SampleSet):
 
     is_held = True
 
-    def __init__(self, prepared: Prepared, device: torch.device | None = None) -> None:
+    def __init__(self, prepared: PreparedSet, device: torch.device | None = None) -> None:
         assert prepared.held is not None
         self.num_samples = prepared.num_samples
         self.prepared = prepared
@@ -83,7 +83,7 @@ class ReadSet(SampleSet):
 
     is_held = False
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: PreparedSet) -> None:
         self.num_samples = prepared.num_samples
         self.prepared = prepared
         size = prepared.size_bytes
@@ -93,7 +93,7 @@ class ReadSet(SampleSet):
         self.sample_bytes = _sample_bytes(prepared)
 
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        with said(self.prepared):
+        with as_data_error(self.prepared):
             values = self.prepared.gather(indices, epoch=epoch)
         return {name: as_tensor(array).to(self._dtypes[name]) for name, array in values.items()}
 
@@ -102,7 +102,7 @@ class ReadSet(SampleSet):
 
 
 @contextmanager
-def said(prepared: Prepared) -> Iterator[None]:
+def as_data_error(prepared: PreparedSet) -> Iterator[None]:
     """Convert errors of reading a set into DataError."""
     try:
         yield
@@ -115,10 +115,10 @@ def said(prepared: Prepared) -> Iterator[None]:
 
 def open_sets(spec: DataSpec) -> dict[str, SampleSet]:
     """Return every set by name, `training` first. Raises DataError if the data differ from the spec."""
-    return {name: of_prepared(prepared) for name, prepared in prepared_sets(spec).items()}
+    return {name: of_prepared(prepared) for name, prepared in prepare_sets(spec).items()}
 
 
-def of_prepared(prepared: Prepared) -> SampleSet:
+def of_prepared(prepared: PreparedSet) -> SampleSet:
     return HeldSet(prepared) if prepared.is_held else ReadSet(prepared)
 
 
@@ -138,5 +138,5 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
     return found
 
 
-def _sample_bytes(prepared: Prepared) -> int:
+def _sample_bytes(prepared: PreparedSet) -> int:
     return sum(part.sample.num_elements * dtype_of(part.sample).itemsize for part in prepared.parts)

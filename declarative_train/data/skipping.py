@@ -37,22 +37,22 @@ class Skipped(NamedTuple):
     why: str
 
 
-class Log:
+class SkipLog:
     """Log of skipped rows, for this process and those that it forks: each write is a whole line, so that lines of
     several processes do not mix.
     """
 
     def __init__(self) -> None:
         self._path: str | None = None
-        self._told: set[Skipped] = set()
+        self._written: set[Skipped] = set()
 
     def to(self, path: str | None) -> None:
         self._path = path
-        self._told.clear()
+        self._written.clear()
 
-    def tell(self, *found: Skipped) -> None:
-        new = [each for each in dict.fromkeys(found) if each not in self._told]
-        self._told.update(new)
+    def write(self, *found: Skipped) -> None:
+        new = [each for each in dict.fromkeys(found) if each not in self._written]
+        self._written.update(new)
         if self._path is None or not new:
             return
         text = "".join(json.dumps(each._asdict(), ensure_ascii=False) + "\n" for each in new)
@@ -63,10 +63,10 @@ class Log:
             os.close(file)
 
 
-LOG = Log()
+LOG = SkipLog()
 
 
-def listed(path: str) -> list[Skipped]:
+def read_skipped(path: str) -> list[Skipped]:
     """Return the rows that the processes of a run have skipped, each once."""
     try:
         with open(path, encoding="utf-8") as file:

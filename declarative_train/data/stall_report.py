@@ -15,10 +15,10 @@ from declarative_train.data.spec import DataError
 from declarative_train.files.file_activity import Doing, is_loader, note
 from declarative_train.files.open_files import shown
 
-LOOK_S = 2.0  # between two looks at what is waited for
-TELL_S = 30.0
-CLOSE_S = 10.0  # for a thread to end what it is at, when nobody wants it any more
-OURS = "dtrain-"  # what threads that make data are called
+LOOK_S = 2.0  # between two checks of a wait
+REPORT_S = 30.0
+CLOSE_S = 10.0  # for a thread to finish its work when its results are no longer needed
+OURS = "dtrain-"  # prefix of the names of threads that make data
 
 
 def _on_stderr(message: str) -> None:
@@ -32,7 +32,7 @@ class Patience:
         self.reset()
 
     def reset(self) -> None:
-        self.tell: Callable[[str], None] = _on_stderr
+        self.report: Callable[[str], None] = _on_stderr
         self.limit_s = 600.0
 
 
@@ -40,12 +40,12 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """One wait. `of` returns what the awaited thread or process does; None: unknown."""
+    """Wait for data. `of` returns what the awaited thread or process does; None: unknown."""
 
     def __init__(self, of: Callable[[], Doing | None]) -> None:
         self._of = of
         self._begun = time.monotonic()
-        self._tell_s = TELL_S
+        self._report_s = REPORT_S
 
     def look(self) -> None:
         """Check the wait; call it from time to time. Raises DataError if there was no progress for too long."""
@@ -57,13 +57,13 @@ class Wait:
         still_s = min(waited_s, now - doing.since) if doing is not None else waited_s
         if still_s >= PATIENCE.limit_s:
             hint = "help: a run with a larger DTRAIN_TIMEOUT_S waits longer"
-            raise DataError(f"no data for {still_s:.0f} s: {said(doing, now)}; {hint}")
-        if waited_s >= self._tell_s:
-            self._tell_s = 2 * waited_s
-            PATIENCE.tell(f"the next batch has not come for {waited_s:.0f} s: {said(doing, now)}")
+            raise DataError(f"no data for {still_s:.0f} s: {format_wait(doing, now)}; {hint}")
+        if waited_s >= self._report_s:
+            self._report_s = 2 * waited_s
+            PATIENCE.report(f"the next batch has not come for {waited_s:.0f} s: {format_wait(doing, now)}")
 
 
-def said(doing: Doing | None, now: float) -> str:
+def format_wait(doing: Doing | None, now: float) -> str:
     if doing is None:
         return "nothing is known of what makes it"
     who = doing.who or "a thread of this process"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.components.data import Table
-from declarative_train.data.field_reader import Part
+from declarative_train.data.field_reader import FieldReader
 from declarative_train.files.cache import load, place_of, save
 
 Statistics = dict[str, dict[str, object]]
@@ -20,13 +20,13 @@ _TELLING = frozenset({"category", "tensor"})  # fields whose keys say all: other
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StatisticsCache:
     """Cache for the rows of one set; `cut` is everything that decides which rows these are."""
 
     table: Table
     cut: tuple[object, ...]
 
-    def statistics(self, parts: Sequence[Part], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
+    def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
         """Return the cached result of `measure`, or call it; errors are not cached."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
@@ -37,14 +37,14 @@ class Known:
             save(place, found)
         return found, problems
 
-    def looked(self, parts: Sequence[Part], look: Callable[[], None]) -> None:
+    def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
         """Check the values, unless an earlier check succeeded."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()
             save(place, True)
 
-    def _place(self, kind: str, parts: Sequence[Part]) -> str | None:
+    def _place(self, kind: str, parts: Sequence[FieldReader]) -> str | None:
         if self.table.fingerprint is None or any(part.field.type not in _TELLING for part in parts):
             return None
         fields = [

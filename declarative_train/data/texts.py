@@ -18,7 +18,7 @@ from declarative_train.components.texts.cache import Encoded, Tokens, Work, made
 from declarative_train.components.texts.packing import Packing, joined, pack
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.core.amounts import counted
-from declarative_train.data.field_reader import Part, base_of, column_names
+from declarative_train.data.field_reader import FieldReader, base_of, column_names
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import is_scanned, needs_values
 from declarative_train.data.spec import WindowSpec
@@ -30,19 +30,19 @@ _PROBED = 16  # texts that a cache's name is made of, too
 class BadTextError(Exception):
     """Error: a field cannot take a text; `row` is that of the table."""
 
-    def __init__(self, part: Part, cause: BadValueError) -> None:
+    def __init__(self, part: FieldReader, cause: BadValueError) -> None:
         super().__init__(str(cause))
         self.part = part
         self.cause = cause
 
 
-def is_of_tokens(part: Part) -> bool:
+def is_of_tokens(part: FieldReader) -> bool:
     return isinstance(part.field, TokensField)
 
 
 def with_tokens(
-    table: Table, rows: Rows, parts: Sequence[Part], *, skips: bool = False
-) -> tuple[Table, Rows, tuple[Part, ...]]:
+    table: Table, rows: Rows, parts: Sequence[FieldReader], *, skips: bool = False
+) -> tuple[Table, Rows, tuple[FieldReader, ...]]:
     """Return the same samples with tokens instead of texts; a packed field gets a table of its own.
 
     `skips`: rows without a text are in no sample. Raises BadTextError and SourceError.
@@ -68,7 +68,7 @@ def with_tokens(
     return made_of, RowRange(0, made_of.num_rows), changed
 
 
-def field_of(part: Part) -> TokensField:
+def field_of(part: FieldReader) -> TokensField:
     return cast("TokensField", part.field)
 
 
@@ -77,7 +77,7 @@ def column_of(name: str, field: TokensField) -> Column:
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.length,))
 
 
-def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
+def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens:
     """Return the tokens of all rows; with `skips`, none for rows without a text. Raises BadTextError and
     SourceError.
     """
@@ -90,7 +90,7 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
         values = table.read(column_names([part]), slice(start, stop))
         return field.together([values[column.name] for column in columns])
 
-    def encoded(value: Any, row: int) -> Encoded:
+    def encode(value: Any, row: int) -> Encoded:
         if skips and field.lacking(value) is not None:
             return Encoded([])
         return field.encoded(value, columns, row, found)
@@ -99,7 +99,7 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
     work = Work(
         table.num_rows,
         read,
-        encoded,
+        encode,
         found.num_tokens,
         field.marks_trained(columns),
         [about, "skip"] if skips and about is not None else about,
@@ -111,7 +111,7 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
         raise BadTextError(part, error) from error
 
 
-def _about(table: Table, part: Part, found: Tokenizer) -> object:
+def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
     """Return all that the tokens depend on, as a cache key.
 
     These are the files and some of their texts (which depend on how the source reads files), the tokenizer, and the
@@ -132,7 +132,7 @@ def _about(table: Table, part: Part, found: Tokenizer) -> object:
     return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(part).meaning_of_text()]
 
 
-def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, Misfit]]:
+def check_packed(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, Misfit]]:
     """Yield what cannot be combined with a packed field, whose samples hold several rows."""
     packed = next((name for name, field in fields.items() if getattr(field, "pack", None)), None)
     if packed is None:
@@ -186,15 +186,15 @@ class TextRows(Table):
         self.members = table.members
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-        return self._found(columns, rows, self.source.read)
+        return self._read_columns(columns, rows, self.source.read)
 
     def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
-        return self._found(columns, rows, self.source.read_once)
+        return self._read_columns(columns, rows, self.source.read_once)
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         return self.source.size_bytes([name for name in columns if name not in self._columns])
 
-    def _found(
+    def _read_columns(
         self, columns: Sequence[str], rows: Any, read: Callable[[list[str], Any], dict[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
         others = [name for name in columns if name not in self._columns]
@@ -204,11 +204,11 @@ class TextRows(Table):
             mine = (name for name in columns if name in self._columns and self._columns[name][0] == field)
             wanted = {name: self._columns[name][1] for name in mine}
             if wanted:
-                made_of = self._laid_out(field, numbers, wanted.values())
+                made_of = self._lay_out(field, numbers, wanted.values())
                 found |= {name: made_of[output] for name, output in wanted.items()}
         return found
 
-    def _laid_out(self, name: str, rows: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
+    def _lay_out(self, name: str, rows: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
         field, tokens = self.fields[name]
         begins, ends = field.kept(tokens.starts[rows], tokens.starts[rows + 1])
         pieces = layout.Pieces(tokens.tokens, begins, ends - begins, np.ones(len(rows), np.int64), tokens.trained)
@@ -223,7 +223,7 @@ class PackedRows(Table):
     texts.
     """
 
-    def __init__(self, table: Table, name: str, part: Part, tokens: Tokens, chosen: np.ndarray) -> None:
+    def __init__(self, table: Table, name: str, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
         field = field_of(part)
         assert field.pack is not None
         self._field, self._tokens, self._chosen, self.source = field, tokens, chosen, table
@@ -244,16 +244,16 @@ class PackedRows(Table):
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         numbers = np.arange(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows
         wanted = {name: self._outputs[name] for name in columns if name != self._text}
-        made_of = self._laid_out(numbers, wanted.values())
+        made_of = self._lay_out(numbers, wanted.values())
         found = {name: made_of[output] for name, output in wanted.items()}
-        return found | {name: self._shown(numbers) for name in columns if name == self._text}
+        return found | {name: self._decode(numbers) for name in columns if name == self._text}
 
-    def _shown(self, samples: np.ndarray) -> np.ndarray:
-        found, made_of = tokenizer(self._field.tokenizer), self._laid_out(samples, ("ids", "mask"))
+    def _decode(self, samples: np.ndarray) -> np.ndarray:
+        found, made_of = tokenizer(self._field.tokenizer), self._lay_out(samples, ("ids", "mask"))
         texts = [row[mask].tolist() for row, mask in zip(made_of["ids"], made_of["mask"], strict=True)]
         return objects([found.decode(each, skips_special=False) for each in texts])
 
-    def _laid_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
+    def _lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
         """Join the pieces of each sample."""
         packing = self.packing
         firsts = packing.begins[samples]

@@ -15,19 +15,19 @@ import numpy as np
 import torch
 
 from declarative_train.data.batch import Taken
-from declarative_train.data.block_shuffle import EpochLayout, Piece, RolledOrder, Window
-from declarative_train.data.field_reader import Part
-from declarative_train.data.materialize import BadSampleError, Prepared, stored_as
-from declarative_train.data.pictures import Given
+from declarative_train.data.block_shuffle import BlockPiece, EpochLayout, RolledOrder, Window
+from declarative_train.data.field_reader import FieldReader
+from declarative_train.data.materialize import BadSampleError, PreparedSet, storage_dtype
+from declarative_train.data.pictures import PictureValues
 from declarative_train.data.read_block import convert_good, convert_into
-from declarative_train.data.sets import dtype_of, said
+from declarative_train.data.sets import as_data_error, dtype_of
 from declarative_train.data.skipping import LOG, Skipped
 from declarative_train.data.window_memory import Arena, Runs
-from declarative_train.data.window_prefetch import Ahead, Name
+from declarative_train.data.window_prefetch import Ahead, WindowName
 from declarative_train.data.windows import Windows
 
-_AHEAD = 0.25  # of the samples in use, the threads may hold so many more ready
-_SPARE = 2  # windows that there is room for besides
+_AHEAD = 0.25  # threads may prepare this share of the samples in use ahead
+_SPARE = 2  # further windows that fit
 _THREADS = 4
 _LONG = 8  # rows of a window from which on they are moved together
 
@@ -40,7 +40,7 @@ class HeldWindow:
              samples of a stream may have rows anywhere: one gather costs less than sorting the rows first
     """
 
-    def __init__(self, prepared: Prepared, order: RolledOrder, name: Name, arena: Arena) -> None:
+    def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
         """Read a window. Raises DataError."""
         layout = order.epoch(name[0])
         self.window: Window = layout.window(name[1])
@@ -50,7 +50,7 @@ class HeldWindow:
         self._num_rows = 0
         pieces = [_Stretch.of(prepared, piece) for piece in layout.pieces(self.window)]
         parts = [part for part in prepared.parts if not part.field.reads_late]
-        with said(prepared):
+        with as_data_error(prepared):
             starts = self._read(pieces, parts) if prepared.skips is None else self._read_good(pieces, parts)
         inner = self.window.order()
         self.samples = _of_pieces([(each.first, each.count) for each in pieces]).take(inner)
@@ -65,7 +65,7 @@ class HeldWindow:
         """True if its samples cannot be gathered together with those of other windows."""
         return self._place is None
 
-    def _room(self, parts: Sequence[Part], num_rows: int) -> dict[Part, np.ndarray]:
+    def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
         """Return memory for the rows of each field."""
         self._num_rows, self._place = num_rows, None if self._prepared.late else self._arena.take(num_rows)
         if self._place is None:
@@ -75,7 +75,7 @@ class HeldWindow:
         self._rows = self._arena.rows
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
-    def _read(self, pieces: Sequence[_Stretch], parts: Sequence[Part]) -> np.ndarray | None:
+    def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
         """Read the pieces; return the first row of each sample, or None if sample k has row k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
@@ -93,7 +93,7 @@ class HeldWindow:
             return None
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
-    def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[Part]) -> np.ndarray:
+    def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
         """Read the pieces without bad rows: each is replaced by the next good one of its piece."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
@@ -121,12 +121,12 @@ class HeldWindow:
         """
         pictures = self._pictures(places, self.index.take(places)) if self._raw else {}
         index = self.index[places]  # after the pictures, in whose place others may stand
-        return self.samples[places], taken(self._prepared, self._rows, index) | pictures
+        return self.samples[places], gather_rows(self._prepared, self._rows, index) | pictures
 
     def _pictures(self, places: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
         raw = {name: values[index] for name, values in self._raw.items()}
-        given = {part.name: Given.of(part.field, part.columns, raw) for part in self._prepared.late}
-        with said(self._prepared):
+        given = {part.name: PictureValues.of(part.field, part.columns, raw) for part in self._prepared.late}
+        with as_data_error(self._prepared):
             try:
                 return self._prepared.pictures(given, self.samples[places], self.window.epoch)
             except BadSampleError as error:
@@ -143,11 +143,11 @@ class HeldWindow:
         if tried >= size:
             raise error
         row = int(prepared.rows.at(self.samples[[(place + tried - 1) % size]])[0])
-        LOG.tell(Skipped(prepared.name, prepared.table.place(row), str(error.cause)))
+        LOG.write(Skipped(prepared.name, prepared.table.place(row), str(error.cause)))
         self.index[place] = self._first_index[(place + tried) % size]
 
 
-def taken(prepared: Prepared, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
+def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
     """Return (N, *sample shape) by field of `rows`, for samples with these first rows.
 
     It uses NumPy, which is several times faster than `index_select` on short rows, and runs in one thread.
@@ -176,9 +176,9 @@ def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
     return np.asarray(every[begins])
 
 
-def _kind(prepared: Prepared, part: Part) -> np.dtype[np.generic]:
+def _kind(prepared: PreparedSet, part: FieldReader) -> np.dtype[np.generic]:
     """Return the dtype of a field's rows in a window: tokens are as narrow as in a set in memory."""
-    return stored_as(part, len(prepared.rows))
+    return storage_dtype(part, len(prepared.rows))
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -197,7 +197,7 @@ class _Stretch:
     windows: Windows | None
 
     @classmethod
-    def of(cls, prepared: Prepared, piece: Piece) -> _Stretch:
+    def of(cls, prepared: PreparedSet, piece: BlockPiece) -> _Stretch:
         begin, stop, windows = piece.first, piece.first + piece.count, prepared.windows
         if windows is not None:
             begin, last = windows.starts(np.asarray([begin, stop - 1])).tolist()
@@ -213,7 +213,7 @@ class _Stretch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Needs:
+class RankNeeds:
     """Data that a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and `tail`, its positions
     in the last, partial batch of each epoch.
     """
@@ -224,11 +224,11 @@ class Needs:
     position: int
     last_epoch: int
 
-    def has(self, order: RolledOrder, name: Name) -> bool:
+    def has(self, order: RolledOrder, name: WindowName) -> bool:
         layout = order.epoch(name[0])
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
-    def windows(self, order: RolledOrder) -> Iterator[Name]:
+    def windows(self, order: RolledOrder) -> Iterator[WindowName]:
         """Yield the windows, by the position of the sequence that first needs one."""
         for epoch in range(self.epoch, self.last_epoch + 1):
             layout = order.epoch(epoch)
@@ -258,7 +258,7 @@ class WindowsAhead:
     threads.
     """
 
-    def __init__(self, prepared: Prepared, order: RolledOrder, needs: Needs) -> None:
+    def __init__(self, prepared: PreparedSet, order: RolledOrder, needs: RankNeeds) -> None:
         self._order = order
         self._needs = needs
         self._prepared = prepared
@@ -268,9 +268,9 @@ class WindowsAhead:
         room = int(in_use * (1 + _AHEAD))
         rows_each = 1 if prepared.windows is None else prepared.windows.stride
         kinds = {part.name: (part.row.shape, _kind(prepared, part)) for part in prepared.parts if not prepared.late}
-        # what is dropped in one gather, at most a window of each stream, is read to its end while others are made
+        # windows dropped in one gather, at most one of each stream, are still read while others are made
         self._arena = Arena(int(rows_each * (room + in_use + _SPARE * per_window)) + 1, kinds)
-        self._done: list[HeldWindow] = []  # that may be read in the gather that drops them, and no longer
+        self._done: list[HeldWindow] = []  # dropped in this gather: may be read until it ends
         self._held: Ahead[HeldWindow] = Ahead(
             lambda name: HeldWindow(prepared, order, name, self._arena),
             needs.windows(order),
@@ -278,7 +278,7 @@ class WindowsAhead:
             room,
             max(1, min(_THREADS, torch.get_num_threads())),
         )
-        self._current: dict[int, Name] = {}
+        self._current: dict[int, WindowName] = {}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
         """Return the samples at these positions of an epoch, and their tensors. Positions must increase. Raises
@@ -318,7 +318,7 @@ class WindowsAhead:
             for found, pieces in zip((samples, index), zip(*parts, strict=True), strict=True):
                 whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
                 found[:, row] = whole.reshape(count, length)
-        return samples.reshape(-1), self._gathered(index.reshape(-1), apart)
+        return samples.reshape(-1), self._gather_tensors(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
         """Return the samples at places in the layout of the epoch, and their tensors."""
@@ -332,16 +332,16 @@ class WindowsAhead:
                 mine.put(samples, window.samples[inside])
                 mine.put(index, window.index[inside])
             else:
-                found = self._apart(epoch, number, mine.listed())
+                found = self._apart(epoch, number, mine.list_numbers())
                 mine.put(samples, found[0])
-                apart.append(_Apart(mine.standing(), found[1]))
-        return samples, self._gathered(index, apart)
+                apart.append(_Apart(mine.list_places(), found[1]))
+        return samples, self._gather_tensors(index, apart)
 
-    def _gathered(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
+    def _gather_tensors(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
         """Return the tensors of samples with these rows in the arena; those in `apart` have their own values."""
         parts = self._prepared.parts
         if sum(len(each.places) for each in apart) < len(index):
-            values = taken(self._prepared, self._arena.rows, index)
+            values = gather_rows(self._prepared, self._arena.rows, index)
         else:
             values = {part.name: np.empty((len(index), *part.sample.shape), part.storage) for part in parts}
         for each in apart:
@@ -365,10 +365,10 @@ class WindowsAhead:
         if (window := self._window(epoch, number)) is not None:
             return window.gather(places - window.window.start)
         samples = self._order.epoch(epoch).samples(places)  # padding: a row of the batch that another rank reads
-        with said(self._prepared):
+        with as_data_error(self._prepared):
             return samples, self._prepared.gather(samples, epoch=epoch)
 
-    def _take(self, name: Name) -> HeldWindow:
+    def _take(self, name: WindowName) -> HeldWindow:
         found = self._held.get(name)
         stream = found.window.stream
         before = self._current.get(stream)
@@ -377,7 +377,7 @@ class WindowsAhead:
         self._current[stream] = name
         return found
 
-    def _stream(self, name: Name) -> int:
+    def _stream(self, name: WindowName) -> int:
         return self._order.epoch(name[0]).window(name[1]).stream
 
     def close(self) -> None:

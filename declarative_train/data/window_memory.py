@@ -85,14 +85,14 @@ class Runs(NamedTuple):
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
             return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
-        return _counted(begins, self.lengths)
+        return _count_from(begins, self.lengths)
 
-    def listed(self) -> np.ndarray:
-        return _counted(self.firsts, self.lengths)
+    def list_numbers(self) -> np.ndarray:
+        return _count_from(self.firsts, self.lengths)
 
-    def standing(self) -> np.ndarray:
+    def list_places(self) -> np.ndarray:
         """Return the places of all rows in the batch, in turn."""
-        return _counted(self.places, self.lengths)
+        return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
         """Write the rows to their places in a batch."""
@@ -113,10 +113,10 @@ def _put(found: np.ndarray, places: np.ndarray, lengths: np.ndarray, rows: np.nd
         target = np.lib.stride_tricks.as_strided(found[first:], (count, length, *found.shape[1:]), strides)
         target[...] = rows.reshape(count, length, *rows.shape[1:])
     else:
-        found[_counted(places, lengths)] = rows
+        found[_count_from(places, lengths)] = rows
 
 
-def _counted(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return consecutive numbers, `lengths` of them from each of `begins` on."""
     before = np.cumsum(lengths) - lengths
     found: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(begins - before, lengths)

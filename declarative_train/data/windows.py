@@ -52,11 +52,11 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
         return RowOrder(None, None)
 
     firsts = [first for _, first in table.members] or [0]
-    found = [_ordered(table, window, first, stop) for first, stop in pairwise([*firsts, table.num_rows])]
+    found = [_order_rows(table, window, first, stop) for first, stop in pairwise([*firsts, table.num_rows])]
     return RowOrder(np.concatenate([order for order, _ in found]), np.concatenate([sizes for _, sizes in found]))
 
 
-def _ordered(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Order the rows from `first` up to `stop`; two sources of a mixture have no groups in common."""
 
     def read(column: str) -> np.ndarray:
@@ -67,14 +67,14 @@ def _ordered(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[n
     return order + first, sizes
 
 
-def windowed(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
+def make_windows(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
     """Return the set's rows in the order of the windows, and the windows.
 
     A run ends at the end of its group, and where the next row belongs to another set.
     """
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
-            return _chained(rows, window, order)
+            return _chain_windows(rows, window, order)
         if isinstance(rows, RowRange):
             return rows, _in_runs(window, np.zeros(1, np.int64), np.asarray([len(rows)]))
         ranks = rows.at(np.arange(len(rows)))
@@ -90,9 +90,9 @@ def windowed(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Win
     return rows, _in_runs(window, begins, np.diff(np.append(begins, len(rows))))
 
 
-def _chained(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
+def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
     """Make the windows of each source of a mixture; no window holds rows of two sources."""
-    found = [windowed(piece, window, order) for piece in rows.pieces]
+    found = [make_windows(piece, window, order) for piece in rows.pieces]
     before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])
     begins = [windows.begins + place for (_, windows), place in zip(found, rows.begins, strict=False)]
     counts = [windows.counts[:-1] + start for (_, windows), start in zip(found, before, strict=False)]

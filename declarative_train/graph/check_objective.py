@@ -163,7 +163,7 @@ class ObjectiveCheck:
             return True
         misfit = _with_names(misfit, edges)
         at = [Related(self._place(item, misfit), row) for row in rows.values()]
-        said = objective_does_not_fit(self._place(item, misfit), misfit, (*self._related(item), *at))
+        said = objective_does_not_fit(self._place(item, misfit), misfit, (*self._find_origins(item), *at))
         if not any((each.message, each.related) == (said.message, said.related) for each in self.diagnostics):
             self.diagnostics.append(said)  # of several metrics with one cause, the first reports it
         return misfit.is_warning
@@ -275,7 +275,7 @@ class ObjectiveCheck:
         """Return the place of the key that the component points at; a metric with `of` has no edges of its own."""
         return self._span(item, misfit.field or misfit.port or "type")
 
-    def _related(self, item: Term | Measure) -> tuple[Related, ...]:
+    def _find_origins(self, item: Term | Measure) -> tuple[Related, ...]:
         edges, precision = item.edges, self._recipe.training.precision.compute
         names = dict.fromkeys(name for name in (edges.input, edges.target, edges.mask) if name is not None)
         return tuple(

@@ -18,7 +18,7 @@ Edge = str
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One call of a layer, an expression or a block.
+    """Call of a layer, an expression or a block.
 
     layer       `component` holds its fields (with `type`); `inputs` maps bound ports to edges
     expression  `expression` is its text with names replaced by positions, see components/expressions;

@@ -176,7 +176,7 @@ class Inference:
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
-    def _related(self, specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
+    def _relate(self, specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
         """Return the origins of the inputs with their specs, as related places of a message."""
         return tuple(
             Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.said(self._precision)}")
@@ -224,13 +224,13 @@ class Inference:
         if misfit is not None:
             said = _in_words_of_the_recipe(node, misfit)
             related = [Related(node.input_spans.get(port, node.span), row) for port, row in rows.items()]
-            self._report(inputs_do_not_fit(_place(node, misfit), said, (*self._related(specs, made_by), *related)))
+            self._report(inputs_do_not_fit(_place(node, misfit), said, (*self._relate(specs, made_by), *related)))
             if not misfit.is_warning:
                 return None
         try:
             probed = self._probe(layer, specs, built_for or specs)
         except RefusedError as problem:
-            made = self._related(specs, made_by)
+            made = self._relate(specs, made_by)
             self._report(layer_refused(node.span, layer.type, specs, str(problem), made, self._precision))
             return None
         except BatchMovedError as problem:
@@ -239,7 +239,7 @@ class Inference:
         double = next((port for port, spec in specs.items() if spec.dtype == "float64"), None)
         if double is not None and probed.parameters and not layer.counts_only:
             span = node.input_spans.get(double, node.span)
-            made = self._related({double: specs[double]}, made_by)
+            made = self._relate({double: specs[double]}, made_by)
             self._report(double_precision(span, layer.type, double, self._precision, made))
             return None
         adapters = self._adapting.of(node.path, probed.maps, self._report)
@@ -293,7 +293,7 @@ class Inference:
                 state.seen[f"{node.name}:output"] = seen
         except ExpressionError as problem:
             span = node.place(problem.offset, problem.length)
-            made = self._related(specs, made_by)
+            made = self._relate(specs, made_by)
             self._report(expression_does_not_fit(span, problem.message, problem.help, made))
             return None
         except BatchMovedError as problem:

@@ -23,7 +23,7 @@ def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
     """The parameters, the idle ones frozen; and what is to be said."""
-    rows = sample.telling(sorted(_fields_read(lowered)), ROWS, EXTREMES)
+    rows = sample.pick_extremes(sorted(_fields_read(lowered)), ROWS, EXTREMES)
     taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
     found = run_dry(
         lowered,
