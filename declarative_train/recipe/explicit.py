@@ -1,12 +1,11 @@
-"""A recipe -> the same recipe with nothing left to a default, as plain values: what `dtrain show --explicit` writes.
+"""Explicit recipe: the same recipe with all defaults filled in, as plain values, for `dtrain show --explicit`.
 
-What is typed stays as it is, merged and rendered; beside it stands what was left out: the keys of every section, node
-and component, and the params that a node leaves to its block. A default of `null` says that something is not there,
-which a recipe says by leaving it out. Paths are absolute, since the text may be put anywhere. A template that reads
-the environment, or a var that does, stays a template: its value may be a password. So does one with `index`.
-
-Shipped blocks stay shipped blocks, with all their params. Of a node of the recipe's own block, which may stand in
-several places, the keys are written that have one value in all of them.
+Written values stay as they are, merged and rendered. Added are omitted keys: those of every section, node and
+component, and the params that a node leaves to its block. A default of `null` means that something is absent, and stays
+omitted. Paths are absolute, since the text may be stored anywhere. A template that reads the environment, or a var
+that does, stays a template: its value may be a password. So does one with `index`.
+Shipped blocks stay shipped blocks, with all their params. For a node of the recipe's own block, which may occur in
+several places, the keys are added that have the same value in all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _VAR = re.compile(r"\bvars\s*\.\s*(\w+)")
 
 
 def explicit(recipe: Recipe) -> Values:
-    """The recipe by its keys, in the order of a whole one."""
+    """Return the explicit recipe by its keys, in the standard order."""
     return _Explicit(recipe).whole()
 
 
@@ -74,7 +73,7 @@ class _Explicit:
         return found
 
     def _whole(self, name: str) -> Section:
-        """A section with the defaults that its other keys give."""
+        """Return a section with the defaults that depend on its other keys."""
         training, layout, data = self._recipe.training, self._recipe.layout, self._recipe.data
         if name == "training" and training.gradient_accumulation_steps is None and training.microbatch_size is None:
             return training.model_copy(update={"gradient_accumulation_steps": 1})
@@ -89,14 +88,17 @@ class _Explicit:
         return section
 
     def _evaluates_each_epoch(self) -> bool:
-        """Unasked, for what waits for a metric. A run that is known to be shorter has one evaluation, at its end."""
+        """Return whether `every: 1 epoch` is implied, because something waits for a metric.
+
+        A run that is known to be shorter is evaluated once, at its end.
+        """
         recipe = self._recipe
         waits = recipe.training.early_stop is not None or recipe.checkpoint.best is not None
         is_shorter = recipe.training.epochs is not None and recipe.training.epochs < 1
         return recipe.evaluation.every is None and waits and not is_shorter
 
     def _parallelism(self) -> object:
-        """Axes where there are some."""
+        """Return the axes if there are any, else the word."""
         found, node = self._recipe.parallelism, self._recipe.tree.get("parallelism")
         if not isinstance(found, Axes) or found == Axes():
             return found.word
@@ -174,7 +176,7 @@ class _Explicit:
         return found | {"from": self._published[entry.key.span]} if entry.key.span in self._published else found
 
     def _own_params(self, node: Mapping) -> Values:
-        """The plain defaults of a block of the recipe's own."""
+        """Return the plain defaults of the params of a block in the recipe."""
         kind = node.get("type")
         name = kind.value if isinstance(kind, Scalar) else None
         params = _below(_below(_below(self._recipe.tree.get("model"), "blocks"), str(name)), "params")
@@ -189,7 +191,7 @@ class _Explicit:
         return found
 
     def _filled(self, node: Mapping, added: MappingABC[str, object]) -> Values:
-        """What is typed, and what is left out."""
+        """Return the written keys and the added ones."""
         found = Values()
         for entry in node:
             more = added.get(entry.name)
@@ -231,7 +233,7 @@ class _Explicit:
         return node
 
     def _is_hidden(self, node: Scalar) -> bool:
-        """Whether its template may have brought something that nobody should see."""
+        """Return whether the value may contain a secret that a template has read."""
         if node.template is None:
             return False
         names = set(_VAR.findall(node.template))
@@ -244,7 +246,7 @@ def _below(node: Node | None, key: str) -> Node | None:
 
 
 def _opened(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
-    """Every layer, and every shipped block, with the values of all its keys."""
+    """Yield every layer, and every shipped block, with the values of all its keys."""
     for node in scope.nodes:
         if isinstance(node, LayerNode):
             yield node, {key: value for key, value in node.layer.as_data().items() if value is not None}
@@ -255,7 +257,7 @@ def _opened(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
 
 
 def _components(rule: ParameterRule | None) -> Values:
-    """The rules and optimizers that an entry of `parameters` gives, with all their keys; the others win key by key."""
+    """Return the components of an entry of `parameters`, with all their keys; other settings are merged by key."""
     if rule is None:
         return {}
     parts = {"init": rule.settings.init, "optimizer": rule.settings.optimizer, "adapter": rule.settings.adapter}
@@ -276,7 +278,7 @@ def _has_null(node: Node) -> bool:
 
 
 def _hidden_vars(node: Node | None) -> set[str]:
-    """The vars that read the environment, or one that does."""
+    """Return the vars that read the environment, or another such var."""
     if not isinstance(node, Mapping):
         return set()
     texts = {entry.name: " ".join(each.text for each in scalars(entry.value) if is_open(each)) for entry in node}

@@ -1,6 +1,6 @@
-"""Document -> Recipe: templates rendered, every section read, blocks opened, the rules of this room applied.
+"""Parsing: Document -> Recipe, with templates rendered, sections read, blocks expanded and the rules applied.
 
-Goes on past every mistake: a section that is wrong is left out, and what does not need it is still checked.
+It continues after every error: a section with errors is left out, and everything that does not need it is checked.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `inde
 
 
 class Parsed(NamedTuple):
-    """`recipe` is None for a fragment and where there is an error; `draft` is what of it could be read, `document` has
-    every file that was."""
+    """Result of parsing. `recipe` is None for a fragment and if there is an error; `draft` is what could be read;
+    `document` has every file that was read.
+    """
 
     recipe: Recipe | None
     draft: Draft
@@ -41,7 +42,7 @@ class Parsed(NamedTuple):
 
 
 def parse(document: Document, *, plugins: bool = False) -> Parsed:
-    """The recipe, or all that is wrong with it."""
+    """Return the recipe, or all its errors."""
     variables, diagnostics = render_vars(document.root, os.environ)
     names: dict[str, object] = {"vars": variables, "env": os.environ}
     templates = Templates()
@@ -66,7 +67,7 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
 
 
 def _rendered(root: Mapping, templates: Templates, names: MappingABC[str, object]) -> tuple[Mapping, list[Diagnostic]]:
-    """Everything but `vars`, which has its own order, and what is opened later."""
+    """Render everything except `vars`, which has its own order, and parts of the model that are expanded later."""
     diagnostics: list[Diagnostic] = []
 
     def render(node: Node) -> Node:
@@ -96,7 +97,7 @@ _Rule = Callable[[Draft], Iterator[Diagnostic]]
 
 
 def _rules() -> Iterator[_Rule]:
-    """Those that look at a draft, by name."""
+    """Yield the rules that check a draft, sorted by name."""
     for place in sorted(RULES.values(), key=lambda place: place.rpartition(".")[2]):
         family, name = place.split(".")
         if family.endswith("_rules") and family != "text_rules":
@@ -114,7 +115,7 @@ NAMED = {  # what has a name besides nodes and blocks
 
 
 def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
-    """`written` is the merged tree before its templates are rendered."""
+    """Check a draft; `written` is the merged tree before its templates are rendered."""
     found = [*text_rules.exclusive_keys(draft.tree), *_bad_names(draft.tree), *text_rules.secret_in_recipe(written)]
     for rule in CHECKS:
         found += rule(draft)

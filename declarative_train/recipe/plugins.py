@@ -1,6 +1,6 @@
-"""`plugins` of a recipe -> the layers and sinks that its files bring, and what is wrong with the files.
+"""Plugins: `plugins` of a recipe -> the components that its files bring, and errors of the files.
 
-They are read, not imported, unless asked to: then their code runs, and shapes behind their layers can be known.
+They are read, not imported, unless requested: importing runs their code, and then shapes after their layers are known.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from declarative_train.source.document import SourceFile
 
 @dataclass(slots=True)
 class Plugins:
-    """`layers` and `sinks` are those of the plugins, `components` the others by the word of their kind; `files`
-    the plugins' texts, which messages quote. `is_whole`: every file could be read."""
+    """Components of plugins. `layers` and `sinks` by name, `components` the others by the name of their kind; `files`
+    the plugins' texts, which messages quote. `is_whole`: every file could be read.
+    """
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
     sinks: dict[str, type[PluginSink]] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Plugins:
 
 
 def read_plugins(paths: Iterable[tuple[str, Span]], *, may_import: bool) -> Plugins:
-    """`paths`: each file, absolute, and where the recipe names it."""
+    """Read plugins. `paths`: each file, absolute, and its place in the recipe."""
     plugins = Plugins()
     for path, span in paths:
         _read(path, span, may_import, plugins)

@@ -1,7 +1,7 @@
-"""Node of a section -> its frozen model: components through the table of their kind, the rest through pydantic.
+"""Reading: node of a section -> its frozen model; components by the table of their kind, the rest by pydantic.
 
-A section's fields say what stands where: a field annotated with a kind of component (`Optimizer`) is read by its
-`type`, one annotated with a section (or a mapping or list of them) by that section, and what is left is pydantic's.
+The annotation of a section's field decides: a field annotated with a kind of component (`Optimizer`) is read by its
+`type`, one annotated with a section (or a mapping or list of them) by that section, and the others by pydantic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Elsewhere = Callable[[str, str | None], str | None]
 def read(
     model: type[S], node: Node, where: str, at: Span, elsewhere: Elsewhere = lambda name, near: None
 ) -> tuple[S | None, list[Diagnostic]]:
-    """The section, or None and all that is wrong. `where` is its dotted path, `at` the place for missing keys."""
+    """Return the section, or None and its errors. `where` is its dotted path, `at` the place for missing keys."""
     if not isinstance(node, Mapping):
         hint = _as_mapping(model, node) or _with_keys(model)
         return None, [wrong_type(node.span, where, found_words(node), "a mapping", hint)]
@@ -69,8 +69,9 @@ def read_component(
     others: Iterable[str] = (),
     choices: MappingABC[str, type[C]] | None = None,
 ) -> tuple[C | None, list[Diagnostic]]:
-    """The component that `type` names, with its fields. `others` are keys beside them that are not its business;
-    `choices`: instead of the table of its kind."""
+    """Return the component that `type` names. `others` are keys of the mapping that are not its own; `choices`: types
+    to choose from, instead of the table of its kind.
+    """
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
@@ -103,7 +104,7 @@ def read_component(
 
 
 def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> tuple[C | None, list[Diagnostic]]:
-    """The layer of a node; `words` are the keys that every node has."""
+    """Return the layer of a node; `words` are the keys that every node has."""
     keys, children = tuple(words), _Children()
     if children_of(layer):
         children.read(layer, node.without(keys), str(layer.model_fields["type"].default))
@@ -113,7 +114,7 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """A help line: the kinds that do have such a key, else the section that has."""
+    """Return a help line: the types that have such a key, else the section that has it."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in written_keys(other) and other is not model]
@@ -127,7 +128,7 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
 
 
 class _Children:
-    """What was read of a mapping before pydantic sees it; a name without a value in `given` is wrong."""
+    """Values that are read before pydantic gets the mapping; a name without a value in `given` has errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}
@@ -150,7 +151,7 @@ class _Children:
 
 
 def _repeated(names: Sequence) -> Scalar | None:
-    """The first of a list of names that stands there again."""
+    """Return the first name that occurs twice in a list."""
     seen = set()
     for item in names.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -182,7 +183,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
 
 
 def _part(node: Scalar) -> str | None:
-    """`{validation: 0.2}` for a number or a percentage alone."""
+    """Return `{validation: 0.2}` for a number or a percentage."""
     text = node.text.strip().removesuffix("%")
     try:
         part = float(text) / (100 if text != node.text.strip() else 1)
@@ -213,7 +214,7 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 
 
 def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """The hint for a list, or the bare name of a component, where several are named."""
+    """Return the hint for a list, or for the name of a component, in place of a mapping of names."""
     if isinstance(node, Sequence):
         return "give each a name: `{NAME: {...}}`"
     if _as_mapping(model, node) is None:
@@ -224,7 +225,7 @@ def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _typed(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """The hint for a bare name of a component, with the keys that it and its holder need."""
+    """Return the hint for the name of a component in place of a mapping, with its required keys and its holder's."""
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)
@@ -238,7 +239,7 @@ def _typed(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable
 
 
 def _with_keys(model: type[BaseModel]) -> str | None:
-    """The keys that a section cannot do without."""
+    """Return the hint with the required keys of a section."""
     inline = getattr(model, "inline", None)
     required = (name for name, field in model.model_fields.items() if field.is_required())
     needed = [f"{'type' if name == inline else name}: ..." for name in required]
@@ -246,7 +247,7 @@ def _with_keys(model: type[BaseModel]) -> str | None:
 
 
 def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
-    """For the path of a file alone: the source that reads such files."""
+    """Return the hint for the path of a file in place of a source: the source that reads such files."""
     path = str(node.value) if isinstance(node, Scalar) else ""
     ending = path.rpartition(".")[2].lower() if "." in path else ""
     kind = {"npz": "npy", "txt": "text", "json": "jsonl", "tsv": "csv", "pq": "parquet"}.get(ending, ending)
@@ -254,5 +255,5 @@ def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:
-    """Whether the missing key stands among the component's under a misspelt name: one mistake, not two."""
+    """Return whether the missing key is among the component's under a misspelt name: one error, not two."""
     return any(nearest(entry.name, [name]) for entry in rest)

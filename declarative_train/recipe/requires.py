@@ -1,4 +1,4 @@
-"""`requires`: the versions of dtrain that a recipe is written for."""
+"""Versions of dtrain that a recipe `requires`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics; under a dtrain that is too old, with the reason why a word is unknown."""
+    """Return the diagnostics; if dtrain is too old, with that as the reason for unknown words."""
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics
@@ -42,7 +42,7 @@ _SIGNS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 
 
 def is_met(requires: str, version: str) -> bool:
-    """Return whether `version` meets the conditions. Raises ValueError with the form that is wanted."""
+    """Return whether `version` meets the conditions. Raises ValueError with the expected form."""
     form = _FORM.fullmatch(requires.strip())
     conditions = form["conditions"].split(",") if form is not None else [""]
     met = True

@@ -1,4 +1,4 @@
-"""The parts of the JSON schema that no model describes: graphs, nodes beside their component, blocks."""
+"""Parts of the JSON schema without a model: graphs, keys of every node, blocks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _TYPES: dict[str | None, dict[str, Any]] = {
 
 
 def shipped_schema(name: str) -> dict[str, Any]:
-    """A node of a shipped block: its params, with the words that stand behind them in its file."""
+    """Return the schema of a node of a shipped block: its params, with the comments after them in its file."""
     text = shipped_file(name).text
     block, problems = shipped_block(name)
     assert block is not None, problems
@@ -112,7 +112,7 @@ def shipped_schema(name: str) -> dict[str, Any]:
 
 
 def _from(block: str) -> dict[str, Any]:
-    """Where sizes come from, of a block that published models are."""
+    """Return the schema of `from`, for a block that published models match."""
     family = family_of(block)
     if family is None:
         return {}
@@ -137,8 +137,11 @@ def _param(param: Param, text: str) -> dict[str, Any]:
 
 
 def documented(about: str | None, default: object) -> dict[str, Any]:
-    """What an editor shows of a key. Editors insert defaults: one that would be wrong there is described, not given (a
-    list becomes a block of lines, which is not YAML inside `{ }`; a template of a block's params is empty outside)."""
+    """Return the description and default of a key for editors.
+
+    Editors insert defaults: one that would be wrong is only described (a list becomes a block of lines, which is not
+    valid inside `{ }`; a template of a block's params is empty outside).
+    """
     if (isinstance(default, list) and default) or (isinstance(default, str) and is_template(default)):
         about = f"{about or ''}\n\nDefault: {json.dumps(default, ensure_ascii=False)}".strip()
         default = None
@@ -147,7 +150,7 @@ def documented(about: str | None, default: object) -> dict[str, Any]:
 
 
 def unwrapped(value: Any) -> Any:
-    """A schema whose words flow: editors show each line break of ours as one of theirs."""
+    """Join the lines of descriptions in a schema: editors show each line break."""
     if isinstance(value, list):
         return [unwrapped(each) for each in value]
     if not isinstance(value, dict):

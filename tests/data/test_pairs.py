@@ -204,10 +204,10 @@ def test_shares_follow_their_distribution(alpha: float) -> None:
     [
         ([MIX | {"labels": ["labels"]}], "there is no field `labels`"),
         ([MIX | {"labels": ["number"]}], "`number` is int64, and between two of its values there is none"),
-        ([MIX, FLIP], "`random_flip` stands behind it"),
+        ([MIX, FLIP], "`random_flip` follows it"),
         ([MIX | {"p": 0.7}, CUT], "add up to 1.1"),
         ([CUT | {"fields": ["price"], "labels": []}], "`price` holds no pictures"),
-        ([MIX | {"fields": ["image", "label"]}], "`label` stands under `labels` too"),
+        ([MIX | {"fields": ["image", "label"]}], "`label` is also in `labels`"),
         ([CUT | {"only": "evaluation"}], "`cutmix` draws"),
     ],
 )

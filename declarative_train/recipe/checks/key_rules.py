@@ -92,12 +92,15 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _stand_together(draft: Draft) -> bool:
-    """A `keep: 0` of the command line, or of a recipe that extends another, means the `every` of that one, too."""
+    """Return whether both keys are from one file.
+
+    `keep: 0` on the command line, or in a recipe that extends another, also switches off the `every` of the base.
+    """
     return draft.span("checkpoint.keep").path == draft.span("checkpoint.every").path
 
 
 def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
-    """In fp64 all is as wide as it is."""
+    """Yield a warning for `matmul: tf32` in a run without float32 matrix products."""
     precision = None if draft.training is None else draft.training.precision
     if precision is None or precision.compute == "fp32":
         return
@@ -130,7 +133,7 @@ def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnost
 
 
 def _of_layers(scope: Scope) -> Iterator[Diagnostic]:
-    """Each place once, however many copies it makes."""
+    """Yield the diagnostics of layers, each place once, however many copies it makes."""
     said: set[Span] = set()
     for node in _layers(scope):
         if node.params:

@@ -164,7 +164,7 @@ def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
         parallelism: ddp
         layout: {gpus: 2}
     """
-    """Of a run on one node: what the nodes of a cluster have is not known here."""
+    """Only for a run on one node: the cores of a cluster's nodes are unknown here."""
     data, parallelism, layout = draft.data, draft.parallelism, draft.layout
     if data is None or parallelism is None or layout is None or layout.num_nodes > 1:
         return

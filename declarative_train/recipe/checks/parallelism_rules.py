@@ -48,7 +48,7 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
-    """The GPUs do not divide over the sizes that are numbers, or over them and the ranks of a pipeline."""
+    """Return the error for GPUs that do not divide over the given sizes, or over them and the ranks of a pipeline."""
     sizes = {} if axes.data is None else axes.data.sizes
     written = [name for name, size in sizes.items() if size != "all"]
     number, gpus = axes.known_size(), counted(layout.num_gpus, "GPU")
@@ -221,12 +221,12 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _sharded_by(draft: Draft) -> str | None:
-    """The key that has the parameters sharded."""
+    """Return the key that shards the parameters."""
     return "parallelism.data.shard" if draft.axes is not None and draft.axes.is_sharded else None
 
 
 def _optimizers(draft: Draft) -> Iterator[tuple[Optimizer, Span]]:
-    """That of the run, and those of some parameters."""
+    """Yield the optimizer of the run, and those of some parameters."""
     if draft.training is not None:
         yield draft.training.optimizer, draft.span("training.optimizer.type")
     for rule in draft.rules:

@@ -1,4 +1,4 @@
-"""Rules about the text of a recipe: they look at its tree of nodes, or its document, and not at a draft.
+"""Rules about the text of a recipe: they read its tree of nodes, or its document, not a draft.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """

@@ -59,7 +59,7 @@ def _multiples(size: int, unit: int) -> list[int]:
 
 
 def _divisors_near(number: int, wanted: int) -> list[int]:
-    """The divisors of `number` next below and above `wanted`."""
+    """Return the closest divisors of `number` below and above `wanted`."""
     small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
     divisors = sorted({*small, *(number // divisor for divisor in small)})
     below = [divisor for divisor in divisors if divisor < wanted][-1:]
@@ -156,7 +156,7 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
-    """Every optimizer that the recipe names, with its path where it stands in the recipe's own tree, and a place."""
+    """Yield every optimizer of the recipe, with its path if it is in the recipe's own tree, and a place."""
     if draft.training is not None:
         path: tuple[str, ...] = ("training", "optimizer")
         yield draft.training.optimizer, path, draft.span(path)

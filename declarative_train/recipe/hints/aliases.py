@@ -1,4 +1,4 @@
-"""What people write who come from other frameworks -> the word here. Data alone, read where a mistake is explained."""
+"""Aliases: words of other frameworks -> the word of the recipe language. Data only, read to explain an error."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ _ENDS = ("", "loss", "score", "lr", "layer", "optimizer", "dataset")  # of class
 
 
 def type_here(name: str, known: Collection[str]) -> str | None:
-    """The name here of a class of another framework (`nn.CrossEntropyLoss`, `BatchNorm2d`), or None."""
+    """Return the name here of a class of another framework (`nn.CrossEntropyLoss`, `BatchNorm2d`), or None."""
     typed = letters(name.rpartition(".")[2])
     ours = {letters(each): each for each in known}
     for end in _ENDS:
@@ -381,7 +381,7 @@ def letters(name: str) -> str:
 
 
 def renamed(span: Span, name: str, word: str) -> tuple[Fix, ...]:
-    """The edit that writes our word in the place of another framework's."""
+    """Return the edit that replaces another framework's word."""
     return (Fix(span, word, safe=_is_equal(name, word), replaces=name),)
 
 

@@ -1,4 +1,4 @@
-"""Every error of pydantic -> a diagnostic at its own place: the one room where pydantic's words become ours."""
+"""Errors of pydantic: each becomes a diagnostic at its own place, in the words of the recipe language."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _BOUNDS = {
 
 
 class _Problem(NamedTuple):
-    """A pydantic error with its place: the deepest node on its way, and the branches of unions passed through."""
+    """Pydantic error with its place: the deepest node on its path, and the branches of unions passed through."""
 
     error: Any
     node: Node
@@ -65,7 +65,7 @@ class _Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What `validate` was given; `where` is what messages call the mapping."""
+    """Arguments of `validate`; `where` is the name of the mapping in messages."""
 
     node: Mapping
     where: str
@@ -75,14 +75,19 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """What pydantic says of the entries `kept` of a mapping; `place` is where it points for keys that are missing."""
+    """Return diagnostics for pydantic's errors in the entries `kept` of a mapping; `place` is for keys that are
+    missing.
+    """
     problems = _without_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
 def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """One mistake, not two: without the missing keys that stand there under a misspelt name, the lists that are too
-    short only because of an entry that is wrong, and a short form beside the long one, which has its own rule."""
+    """Drop errors that follow from another one.
+
+    These are: missing keys that are present under a misspelt name, lists that are too short only because an entry is
+    wrong, and a short form in addition to the long one, which has its own rule.
+    """
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:
@@ -129,8 +134,11 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """One entry per mistake: where every branch of a union failed, the errors of the branch that came furthest, or
-    all of them together when each failed at its door."""
+    """Return one entry per error.
+
+    If every branch of a union failed, keep the errors of the branch that came furthest, or all together if each failed
+    at its first check.
+    """
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}
     for problem in problems:
@@ -242,7 +250,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """A value that no branch of a union takes, all of them named in one sentence."""
+    """Return the error of a value that fits no branch of a union; it names all branches."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:
@@ -278,7 +286,7 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
-    """`min | max` for a key that takes one of a few words; else nothing."""
+    """Return `min | max` for a key that takes one of a few words; else ""."""
     for holder in _models_at(model, path):
         field = holder.model_fields.get(written_keys(holder).get(name, name))
         if field is not None and get_origin(field.annotation) is Literal:
@@ -287,7 +295,7 @@ def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) ->
 
 
 def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """The keys of the model that stands at `path` below `model`, as far as its fields tell."""
+    """Return the keys of the model at `path` below `model`, as far as its fields show."""
     found = _models_at(model, path)
     if len(found) != 1:
         return sorted({name for each in found for name in written_keys(each)})
@@ -295,7 +303,7 @@ def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """The models that may stand at `path` below `model`; where one of several may, its fields are not followed."""
+    """Return the possible models at `path` below `model`; if there are several, their fields are not followed."""
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:
@@ -305,7 +313,7 @@ def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type
 
 
 def _allowed(expected: str) -> list[str]:
-    """The words of pydantic's "'a', 'b' or 'c'"."""
+    """Return the words of pydantic's "'a', 'b' or 'c'"."""
     parts = expected.replace(" or ", ", ").split(", ")
     return [{"True": "true", "False": "false", "None": "null"}.get(part, part.strip("'")) for part in parts]
 

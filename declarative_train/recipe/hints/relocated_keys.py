@@ -1,4 +1,6 @@
-"""Words of other tools that are said in another way or in another section here -> the hint, with what to write."""
+"""Relocated keys: words of other tools that have another form or another section here -> the hint, with what to
+write.
+"""
 
 from __future__ import annotations
 
@@ -149,5 +151,5 @@ MODES = {  # of parallelism, by letters alone
 
 
 def hint_for(key: str, where: str) -> str | None:
-    """`where`: what messages call the mapping that it stands in."""
+    """Return the hint for a key; `where` is the name of its mapping in messages."""
     return IN_SECTIONS.get(where, {}).get(key) or ANYWHERE.get(key)

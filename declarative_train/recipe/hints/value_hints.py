@@ -1,5 +1,6 @@
-"""What to write in the place of a value of the wrong type, where that is certain: words of YAML 1.1, quotes too many or
-too few."""
+"""Hints for values of a wrong type, where the right value is certain: words of YAML 1.1, missing or superfluous
+quotes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class ValueHint(NamedTuple):
 
 
 def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
-    """`kind`: pydantic's word for the type that was wanted; `key`: what the value is given to."""
+    """Return a hint for a value. `kind`: pydantic's name of the expected type; `key`: the key of the value."""
     if not isinstance(node, Scalar) or node.value is None:
         return ValueHint()
     if node.template is not None:
@@ -83,7 +84,7 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
 
 
 def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
-    """A number in a form that YAML has not: a percentage, a thousand with a mark or a letter, a formula."""
+    """Return a hint for a number in a form that YAML lacks: a percentage, a thousand separator or suffix, a formula."""
     if node.quoted and _is_number(text):
         return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:
@@ -99,7 +100,7 @@ def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHi
 
 
 def _of_list(node: Scalar, text: str) -> ValueHint:
-    """Python's tuple where a list is wanted, or may stand for a number per dimension."""
+    """Return a hint for a Python tuple in place of a list, or of one number per dimension."""
     tuple_ = _TUPLE.fullmatch(text) or _NUMBERS_IN_TEXT.fullmatch(text)
     return ValueHint() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
 

@@ -1,6 +1,6 @@
-"""`model` of a recipe, merged -> the tree of nodes: blocks opened, copies made, templates rendered, wires drawn.
+"""Expansion: the merged `model` of a recipe -> the tree of nodes, with blocks, copies, templates and wires resolved.
 
-A block that stands in several places with the same params is opened once; paths are given at the end. Templates of the
+A block that is used several times with the same params is expanded once; paths are set at the end. Templates of the
 main graph see `vars` and `env`, those of a block its `params`, both `index` under a `repeat` (decisions, Q4 and Q20).
 """
 
@@ -55,7 +55,9 @@ _NO_FILES = Paths(frozenset())
 
 
 class Expanded(NamedTuple):
-    """`rules` are the blocks' own `parameters`, inner blocks first; `files` the shipped blocks that the model names."""
+    """Expanded model. `rules` are the blocks' own `parameters`, inner blocks first; `files` the shipped blocks
+    it uses.
+    """
 
     scope: Scope
     rules: tuple[BlockRules, ...]
@@ -63,8 +65,10 @@ class Expanded(NamedTuple):
     wiring: Wiring
 
     def wire(self, reference: str) -> Wire:
-        """The wire of the main scope that a reference of the objective (`kl`, `lstm.hidden`, `layers.3`) stands for: a
-        field's name, or `node:output`."""
+        """Return the wire of the main scope for a reference of the objective (`kl`, `lstm.hidden`, `layers.3`).
+
+        A wire is the name of a field, or `node:output`.
+        """
         edge = read_reference(reference, Span("", 1, 1, 1, 1))
         wire = None if edge is None or self.wiring.problem_of(edge) is not None else self.wiring.wire(edge)
         assert wire is not None  # else there had been a diagnostic, and no Expanded
@@ -82,12 +86,12 @@ def expand(
     paths: Paths = _NO_FILES,
     field_outputs: MappingABC[str, tuple[str, ...]] | None = None,
 ) -> tuple[Expanded | None, list[Diagnostic]]:
-    """Open the model, or say all that is wrong with its graph and blocks.
+    """Expand the model, or report all errors of its graph and blocks.
 
-    `fields`: the fields of the data; a mapping to the place of each, where unused ones shall be told; `field_outputs`:
-    of those that have several. `names`: `vars` and `env`. `objective`: what the objective reads and where, the outputs
-    of the main scope; None when it could not be read: then no node counts as unused. A `graph` that is missing or no
-    mapping is the section's error.
+    `fields`: the fields of the data; as a mapping to their places, unused ones are reported; `field_outputs`: outputs
+    of those that have several. `names`: `vars` and `env`. `objective`: what the objective reads and where: the outputs
+    of the main scope; None if it could not be read, and then no node counts as unused. A `graph` that is missing or
+    not a mapping is reported by the section.
     """
     library = Library(layers, model.get("blocks"))
     expander = _Expander(library, templates, paths)
@@ -114,7 +118,7 @@ def expand(
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """The objective's references to nodes, and what is wrong with the others: None where that is reported already."""
+    """Return the objective's references to nodes, and the errors of the others; None for an error that is reported."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -131,7 +135,7 @@ def _outputs(
 
 
 class _Frame(NamedTuple):
-    """A graph to be opened. `chain`: the blocks that it stands in, outermost first."""
+    """Graph to expand. `chain`: the blocks around it, outermost first."""
 
     graph: Mapping
     around: Surroundings
@@ -145,7 +149,7 @@ class _Frame(NamedTuple):
 
 
 class _Expander:
-    """Collects diagnostics over all blocks, each once, and keeps what was opened."""
+    """Expansion of graphs and blocks: collects each diagnostic once, and caches expanded blocks."""
 
     def __init__(self, library: Library, templates: Templates, paths: Paths) -> None:
         self._paths = paths
@@ -162,7 +166,7 @@ class _Expander:
         return [*self._library.diagnostics, *self._said.values()]
 
     def _say(self, found: Iterable[Diagnostic]) -> bool:
-        """Note what is wrong; True when something is."""
+        """Add diagnostics; return whether one is an error."""
         any_error = False
         for problem in found:
             self._said.setdefault((problem.code, problem.span, problem.message), problem)
@@ -184,8 +188,7 @@ class _Expander:
         used: Collection[str] | None,
         readers: str,
     ) -> Scope | None:
-        """The scope, or None when anything in it is wrong. `used`: the nodes that are read from outside, or None when
-        that is not known."""
+        """Build the scope; None if it has an error. `used`: nodes that are read from outside, None if unknown."""
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()
         if used is not None and is_whole:
@@ -225,7 +228,7 @@ class _Expander:
     # -- nodes
 
     def _nodes(self, draft: Typed | ExpressionDraft, frame: _Frame, wiring: Wiring) -> Iterable[ModelNode | None]:
-        """The node of a draft, or its copies; None for one that is wrong (and then no more)."""
+        """Yield the node of a draft, or its copies; ends with None after an error."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
         spans = {port: edge.span for port, edge in bound.items() if port in inputs}
@@ -295,7 +298,7 @@ class _Expander:
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
-        """The body of a block where it stands."""
+        """Return the scope of a block for a node."""
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
         beside = {entry.name for entry in (*draft.reserved, *fields)}
@@ -358,7 +361,7 @@ class _Expander:
         return None if is_wrong else scope
 
     def _unread_inputs(self, block: BlockDefinition, wiring: Wiring) -> Iterator[Diagnostic]:
-        """Inputs that no node reads, switched off or not, nor an output names. Nothing where a node is wrong."""
+        """Yield inputs that neither a node, even if switched off, nor an output reads; nothing if a node has errors."""
         if wiring.diagnostics or not wiring.knows_all_readers:
             return
         read = {edge.name for edges in wiring.edges.values() for edge in edges.values() if edge is not None}
@@ -367,7 +370,7 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """A block that is called again gets the same inputs as the first time; they decide what it is made of."""
+        """Check that a block that is called again gets the same inputs as the first time: they decide its contents."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None
@@ -377,8 +380,10 @@ class _Expander:
 
 
 def _chained(draft: Typed, first: str) -> dict[str, str]:
-    """What a copy of a repeat takes of the one before, by port: the first port its output of the same name, else the
-    first output; every other port one of its own name."""
+    """Return what a copy of a repeat takes from the copy before, by port.
+
+    The first port takes the output of the same name, else the first output; every other port takes one of its own name.
+    """
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

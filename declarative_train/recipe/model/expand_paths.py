@@ -1,4 +1,4 @@
-"""An opened model whose nodes know their names -> the same with paths from the root, rules of blocks, and units."""
+"""Paths: an expanded model -> the same with paths from the root, the rules of its blocks, and its units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a s
 
 
 def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """The scope with paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks first."""
+    """Return the scope with paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks first."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:
@@ -31,7 +31,9 @@ def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple
 
 
 def units_of(scope: Scope) -> tuple[str, ...]:
-    """Copies of the outermost repeats, blocks opened down to them; without a repeat the top-level layers and blocks."""
+    """Return the copies of the outermost repeats, also inside blocks; without a repeat, the top-level layers and
+    blocks.
+    """
     copies = tuple(_copies(scope))
     return copies or tuple(node.path for node in scope.nodes if isinstance(node, LayerNode | BlockNode))
 

@@ -1,4 +1,4 @@
-"""The linear maps of shipped blocks -> the modules of the published models that the blocks are."""
+"""Published names: linear maps of shipped blocks -> modules of the published models that match the blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def published_blocks(scope: Scope) -> Iterator[BlockNode]:
-    """The nodes that published models can be."""
+    """Yield the nodes that published models match."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             if node.params and family_of(node.block) is not None:
@@ -22,7 +22,7 @@ def published_blocks(scope: Scope) -> Iterator[BlockNode]:
 
 
 class PublishedNames:
-    """Of a model: what its parameters are called in published files."""
+    """Names of a model's parameters in published files."""
 
     def __init__(self, scope: Scope) -> None:
         self._blocks: dict[str, tuple[Mapping[str, tuple[Part, ...]], str]] = {}
@@ -35,8 +35,7 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[Part, ...], str]:
-        """The tensors that a parameter is made of, and what all names begin with; () for one that no published model
-        has."""
+        """Return the tensors that form a parameter, and the prefix of all names; () if no published model has it."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
@@ -46,8 +45,10 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """What a linear map is in a folder of PEFT's: itself, where its own name has an adapter there, else the modules
-        of the published model."""
+        """Return the modules of a PEFT folder that form a linear map.
+
+        That is the map itself, if its own name has an adapter in the folder, else the modules of the published model.
+        """
         own = [Slice(path, 0, rows)]
         if folder.names_of(own):
             return own
