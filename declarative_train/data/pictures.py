@@ -117,7 +117,7 @@ class Chain:
             hint = "bring both to one size: a `resize` or crop with `only: training`, and one with `only: evaluation`"
             raise TransformError(None, Misfit(f"its pictures have {said}", help=hint))
         if 0 in sizes[0]:
-            hint = "say to which: `size: 224`, or a transform that crops"
+            hint = "set one: `size: 224`, or a transform that crops"
             raise TransformError(None, Misfit("nothing brings its pictures to one size", help=hint))
         if field.is_mask:
             return ways[0]
@@ -197,7 +197,7 @@ class Chain:
                     moved = transform.motions(before[picture], Drawn(step_key, key)) if transform.moves else ()
                     boxes[picture] = {base: each.moved(moved) for base, each in boxes[picture].items()}
                     if any(each.size != _size(values[picture]) for each in boxes[picture].values()):
-                        raise ValueError(f"it changes the size of `{picture}`, and does not say where boxes are then")
+                        raise ValueError(f"it changes the size of `{picture}`, and does not define where boxes are")
             except (ValueError, OSError) as error:
                 message = f"`{transform.type}` cannot change it: {error}"
                 cause = BadValueError("unreadable", given[named[0]].column.name, message, row=row)
@@ -277,7 +277,7 @@ def _of_mask(transform: Transform) -> Misfit | None:
         message = f"`{transform.type}` mixes pictures, and between two classes of a mask there is none"
         return Misfit(message, field="type", help="use `cutmix`, which pastes parts of the mask too")
     if transform.moves is None and transform.fields is None:
-        message = f"nothing says whether `{transform.type}` moves what is in a picture, and the mask with it"
+        message = f"it is unknown whether `{transform.type}` moves the content of a picture, and the mask with it"
         return Misfit(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
     if transform.fields is not None and not transform.of_pairs:
         message = f"`{transform.type}` does not change a mask"
@@ -291,7 +291,7 @@ def _of_boxes(transform: Transform) -> Misfit | None:
         message = f"`{transform.type}` mixes pictures, and the boxes stay those of one"
         return Misfit(message, field="type", help="leave it out, or name other fields")
     if transform.moves is None and transform.fields is None:
-        message = f"nothing says whether `{transform.type}` moves what is in a picture, and the boxes with it"
+        message = f"it is unknown whether `{transform.type}` moves the content of a picture, and the boxes with it"
         return Misfit(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
     return None
 

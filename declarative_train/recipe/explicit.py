@@ -44,10 +44,10 @@ def explicit(recipe: Recipe) -> Values:
 class _Explicit:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._hidden = _hidden_vars(recipe.document.root.get("vars"))
+        self._hidden = _find_hidden_vars(recipe.document.root.get("vars"))
         self._opened: dict[Span, list[Values]] = {}
         self._published: dict[Span, str] = {}
-        for node, values in _opened(recipe.model.scope):
+        for node, values in _iterate_nodes(recipe.model.scope):
             self._opened.setdefault(node.key_span, []).append(values)
             if isinstance(node, BlockNode) and node.published is not None:
                 self._published[node.key_span] = node.published.folder
@@ -58,9 +58,9 @@ class _Explicit:
         for name in HEAD:
             value = getattr(recipe, name)
             if name == "vars":
-                value = self._typed(recipe.document.root.get(name) or {})  # rendered when they are read again
+                value = self._as_written(recipe.document.root.get(name) or {})  # rendered when they are read again
             elif name == "meta":
-                value = self._typed(recipe.tree.get(name) or {})
+                value = self._as_written(recipe.tree.get(name) or {})
             if value not in (None, {}, ()):
                 found[name] = value
         for name in SECTIONS:
@@ -115,7 +115,7 @@ class _Explicit:
             items = node.items if isinstance(node, Sequence) and len(node.items) == len(value) else [None] * len(value)
             return [self._read(item, typed) for item, typed in zip(value, items, strict=True)]
         if isinstance(node, Scalar) and node.value == value:  # else a path, which is absolute by now
-            return self._typed(node)
+            return self._as_written(node)
         return str(value) if isinstance(value, Duration) else value
 
     def _fields(self, value: BaseModel, node: Node | None) -> Values:
@@ -152,7 +152,7 @@ class _Explicit:
             elif entry.name == "parameters" and isinstance(entry.value, Mapping):
                 found[entry.name] = self._parameters(entry.value)
             else:
-                found[entry.name] = self._typed(entry.value)
+                found[entry.name] = self._as_written(entry.value)
         return found
 
     def _graph(self, node: Node | None) -> Values:
@@ -162,7 +162,7 @@ class _Explicit:
     def _node(self, entry: Entry) -> object:
         node = entry.value
         if not isinstance(node, Mapping):
-            return self._typed(node)
+            return self._as_written(node)
         handed = node.get("params")
         given = {item.text for item in handed.items if isinstance(item, Scalar)} if isinstance(handed, Sequence) else ()
         opened = [values for values in self._opened.get(entry.key.span, ()) if values]
@@ -172,7 +172,7 @@ class _Explicit:
             for key, value in (opened[0] if opened else own).items()
             if key not in given and key not in NODE_WORDS and all(each.get(key) == value for each in opened)
         }
-        found = self._filled(node, added)
+        found = self._fill(node, added)
         return found | {"from": self._published[entry.key.span]} if entry.key.span in self._published else found
 
     def _own_params(self, node: Mapping) -> Values:
@@ -187,18 +187,18 @@ class _Explicit:
             declared = _below(entry.value, "type") is not None
             default = _below(entry.value, "default") if declared else entry.value
             if default is not None and not is_open(default) and not _has_null(default):
-                found[entry.name] = self._typed(default)
+                found[entry.name] = self._as_written(default)
         return found
 
-    def _filled(self, node: Mapping, added: MappingABC[str, object]) -> Values:
+    def _fill(self, node: Mapping, added: MappingABC[str, object]) -> Values:
         """Return the written keys and the added ones."""
         found = Values()
         for entry in node:
             more = added.get(entry.name)
             if isinstance(entry.value, Mapping) and isinstance(more, MappingABC):
-                found[entry.name] = self._filled(entry.value, more)
+                found[entry.name] = self._fill(entry.value, more)
             else:
-                found[entry.name] = self._typed(entry.value)
+                found[entry.name] = self._as_written(entry.value)
         return found | {key: _plain(value) for key, value in added.items() if key not in found and value is not None}
 
     def _weights(self, model: Mapping, node: str) -> Values:
@@ -216,18 +216,18 @@ class _Explicit:
         for entry in node:
             rule = self._rules.get(entry.key.span)
             if isinstance(entry.value, Mapping):
-                found[entry.name] = self._filled(entry.value, _components(rule))
+                found[entry.name] = self._fill(entry.value, _components(rule))
             else:
-                found[entry.name] = self._typed(entry.value)
+                found[entry.name] = self._as_written(entry.value)
         return found
 
     # -- what is typed
 
-    def _typed(self, node: object) -> object:
+    def _as_written(self, node: object) -> object:
         if isinstance(node, Mapping):
-            return {entry.name: self._typed(entry.value) for entry in node}
+            return {entry.name: self._as_written(entry.value) for entry in node}
         if isinstance(node, Sequence):
-            return [self._typed(item) for item in node.items]
+            return [self._as_written(item) for item in node.items]
         if isinstance(node, Scalar):
             return node.template if self._is_hidden(node) else node.value
         return node
@@ -245,7 +245,7 @@ def _below(node: Node | None, key: str) -> Node | None:
     return node.get(key) if isinstance(node, Mapping) else None
 
 
-def _opened(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
+def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
     """Yield every layer, and every shipped block, with the values of all its keys."""
     for node in scope.nodes:
         if isinstance(node, LayerNode):
@@ -253,7 +253,7 @@ def _opened(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
         elif isinstance(node, BlockNode):
             yield node, {key: _plain(value) for key, value in node.params.items() if value is not None}
             if not node.params:
-                yield from _opened(node.scope)
+                yield from _iterate_nodes(node.scope)
 
 
 def _components(rule: ParameterRule | None) -> Values:
@@ -277,7 +277,7 @@ def _has_null(node: Node) -> bool:
     return any(each.value is None for each in scalars(node))
 
 
-def _hidden_vars(node: Node | None) -> set[str]:
+def _find_hidden_vars(node: Node | None) -> set[str]:
     """Return the vars that read the environment, or another such var."""
     if not isinstance(node, Mapping):
         return set()

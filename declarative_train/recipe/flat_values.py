@@ -41,10 +41,10 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
         elif name in values and name != "model":
             yield from _read((name,), values[name], tree.get(name))
         else:
-            yield from _written((name,), tree.get(name))
+            yield from _iterate_written((name,), tree.get(name))
     for entry in tree:
         if entry.name not in HEAD and entry.name not in SECTIONS and entry.name not in _OF_FILES:
-            yield from _written((entry.name,), entry.value)
+            yield from _iterate_written((entry.name,), entry.value)
 
 
 def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
@@ -68,11 +68,11 @@ def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
         yield Leaf(path, shown, None if node is None else node.span)
 
 
-def _written(path: Path, node: Node | None) -> Iterator[Leaf]:
+def _iterate_written(path: Path, node: Node | None) -> Iterator[Leaf]:
     """Yield the values of a node as written."""
     if isinstance(node, Mapping):
         for entry in node:
-            yield from _written((*path, entry.name), entry.value)
+            yield from _iterate_written((*path, entry.name), entry.value)
     elif isinstance(node, Sequence):
         yield Leaf(path, to_value(node), node.span)
     elif isinstance(node, Scalar):

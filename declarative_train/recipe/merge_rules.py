@@ -55,7 +55,7 @@ def normalise(path: Path, node: Node) -> Node:
     if path == ("objective",) and isinstance(node, Mapping):
         return _with_losses(node)
     if path == ("objective", "metrics") and isinstance(node, Sequence):
-        return _named(node)
+        return _name_metrics(node)
     if path == ("model", "weights") and _is_value(node):
         return Mapping((_entry("", _mapping(node.span, path=node), node.span),), node.span)
     if path == ("model", "weights") and isinstance(node, Mapping) and isinstance(node.get("path"), Scalar):
@@ -108,7 +108,7 @@ def _with_own_source(node: Mapping) -> Mapping:
     return node.with_entries((_entry("type", _text("source", source.key.span), source.key.span), *node.entries))
 
 
-def _named(node: Sequence) -> Node:
+def _name_metrics(node: Sequence) -> Node:
     """Expand `[accuracy]` to `{accuracy: {}}`: the name is the type if none is given.
 
     A list that names one twice is returned unchanged, and its reader reports it.
@@ -159,7 +159,7 @@ def with_default_types(tree: Mapping) -> Mapping:
     This happens after merging and rendering: earlier, it would look like a change of the base's type.
     """
 
-    def typed(path: Path, entry: Entry) -> Node:
+    def add_type(path: Path, entry: Entry) -> Node:
         here, node = (*path, entry.name), entry.value
         if not isinstance(node, Mapping):
             return node
@@ -169,25 +169,25 @@ def with_default_types(tree: Mapping) -> Mapping:
             added = Entry(_text("type", span), _text(name, span))
             return node if node.entry("type") is not None else node.with_entries((added, *node.entries))
         is_above = any(holder[: len(here)] == here for holder in DEFAULT_TYPES)
-        return node.with_values(lambda each: typed(here, each)) if is_above else node
+        return node.with_values(lambda each: add_type(here, each)) if is_above else node
 
-    return tree.with_values(lambda entry: typed((), entry))
+    return tree.with_values(lambda entry: add_type((), entry))
 
 
 def axes_of_word(word: Scalar) -> Mapping:
     """Return `fsdp` as `{data: {shard: all}}`, each part at the place of the word."""
 
-    def made(value: str | MappingABC[str, object]) -> Node:
+    def make(value: str | MappingABC[str, object]) -> Node:
         if isinstance(value, str):
             return _text(value, word.span)
-        return _mapping(word.span, **{key: made(each) for key, each in value.items()})  # type: ignore[arg-type]
+        return _mapping(word.span, **{key: make(each) for key, each in value.items()})  # type: ignore[arg-type]
 
-    found = made(AXES_OF_WORDS[str(word.value)])
+    found = make(AXES_OF_WORDS[str(word.value)])
     assert isinstance(found, Mapping)
     return found
 
 
-def _opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
+def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
     """Expand a word of `parallelism` that a mapping extends; `auto` and `dp` are not axes, so a mapping replaces them.
 
     If both have an axis of size `all`, the later one displaces the earlier.
@@ -205,7 +205,7 @@ MERGE_RULES = MergeRules(
     normalise=normalise,
     exclusive=tuple(frozenset({(*pair.holder, pair.either), (*pair.holder, pair.other)}) for pair in EXCLUSIVE),
     default_type=_default_type,
-    opened=_opened,
+    opened=_expand_word,
     foreign=foreign,
     depth=3,  # of a set under `data.split`
 )

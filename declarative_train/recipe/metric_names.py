@@ -10,14 +10,14 @@ from declarative_train.recipe.sections.objective import ObjectiveSection
 FINAL_SETS = ("test",)  # looked at once, at the end, unless evaluation.sets names them
 
 
-def evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> tuple[str, ...]:
+def list_evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> tuple[str, ...]:
     """Return the sets of every evaluation."""
     if evaluation is not None and evaluation.sets is not None:
         return evaluation.sets
     return tuple(name for name in split if name not in FINAL_SETS)
 
 
-def watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
+def list_watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
     """Return the metrics' names, with whether more is better."""
     names: dict[str, bool] = {}
     for each in sets:

@@ -28,7 +28,7 @@ from declarative_train.recipe.checks.plugins import (
     plugin_without_layers,
     unreadable_plugin,
 )
-from declarative_train.recipe.model.blocks import shipped_names
+from declarative_train.recipe.model.blocks import list_shipped
 from declarative_train.recipe.model.references import REUSE
 from declarative_train.recipe.sections.logging import PluginSink, Sinks
 from declarative_train.recipe.validate import table_of_word
@@ -63,9 +63,9 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
             text = file.read()
     except (OSError, UnicodeDecodeError) as problem:
         folder = os.path.dirname(path)
-        beside = [name for name in os.listdir(folder) if name.endswith(".py")] if os.path.isdir(folder) else []
+        others = [name for name in os.listdir(folder) if name.endswith(".py")] if os.path.isdir(folder) else []
         plugins.is_whole = False
-        plugins.diagnostics.append(missing_plugin(span, os.path.relpath(path), _reason(problem), beside))
+        plugins.diagnostics.append(missing_plugin(span, os.path.relpath(path), _reason(problem), others))
         return
     shown = os.path.relpath(path)
     plugins.files.append(SourceFile(shown, text, "plugin"))
@@ -78,7 +78,7 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
     if not layers and not sinks and not any(components.values()) and not problems:
         plugins.diagnostics.append(plugin_without_layers(span, shown))
     for name, found in layers.items():
-        taken = _taken(name, plugins)
+        taken = _find_taken(name, plugins)
         if taken is not None:
             at = Span(shown, found.line, found.column, found.line, found.end_column)
             plugins.diagnostics.append(shadowed_type(at, name, "plugin's layer", taken))
@@ -116,10 +116,10 @@ def _section(path: str, sink: FoundSink) -> type[PluginSink]:
     return made
 
 
-def _taken(name: str, plugins: Plugins) -> str | None:
+def _find_taken(name: str, plugins: Plugins) -> str | None:
     if name in LAYERS:
         return "a layer"
-    if name in shipped_names():
+    if name in list_shipped():
         return "a shipped block"
     if name == REUSE:
         return "a word of the language"

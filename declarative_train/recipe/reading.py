@@ -75,7 +75,7 @@ def read_component(
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
-        hint = (_source(node, known) if where.endswith("source") else None) or _typed(node, known)
+        hint = (_source(node, known) if where.endswith("source") else None) or _hint_type(node, known)
         return None, [wrong_type(node.span, where, found_words(node), "a mapping with a `type`", hint)]
     name = node.get("type")
     if name is None:
@@ -150,7 +150,7 @@ class _Children:
                 self.take(entry.name, *_read_child(child, entry.value, path, entry.key.span))
 
 
-def _repeated(names: Sequence) -> Scalar | None:
+def _find_repeated(names: Sequence) -> Scalar | None:
     """Return the first name that occurs twice in a list."""
     seen = set()
     for item in names.items:
@@ -165,10 +165,10 @@ def _repeated(names: Sequence) -> Scalar | None:
 def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object, list[Diagnostic]]:
     if child.holder is None:
         return _read_one(child, node, where, at)
-    if isinstance(node, Sequence) and child.holder is dict and (again := _repeated(node)) is not None:
+    if isinstance(node, Sequence) and child.holder is dict and (again := _find_repeated(node)) is not None:
         return None, [wrong_value(again.span, f"`{again.text}` is named twice", "name it once")]
     if child.holder is dict and not isinstance(node, Mapping):
-        hint, fixes = _named(child.model, node, where), tuple[Fix, ...]()
+        hint, fixes = _hint_names(child.model, node, where), tuple[Fix, ...]()
         if where == "data.split" and isinstance(node, Scalar) and (part := _part(node)) is not None:
             hint, fixes = f"give it a name: `{part}`", (Fix(node.span, part, safe=False),)
         return None, [wrong_type(node.span, where, found_words(node), "a mapping of names", hint, fixes)]
@@ -210,10 +210,10 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
     if inline is None:
         return None
     own = [name for name, field in model.model_fields.items() if field.is_required() and name != inline]
-    return _typed(node, table(children_of(model)[inline].model), own)
+    return _hint_type(node, table(children_of(model)[inline].model), own)
 
 
-def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
+def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
     """Return the hint for a list, or for the name of a component, in place of a mapping of names."""
     if isinstance(node, Sequence):
         return "give each a name: `{NAME: {...}}`"
@@ -224,7 +224,7 @@ def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
     return f"give it a name: `{{NAME: {{type: {to_value(node)}, ...}}}}`"
 
 
-def _typed(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
+def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
     """Return the hint for the name of a component in place of a mapping, with its required keys and its holder's."""
     if not isinstance(node, Scalar):
         return None

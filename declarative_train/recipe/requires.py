@@ -50,7 +50,7 @@ def is_met(requires: str, version: str) -> bool:
         parts = _CONDITION.fullmatch(condition)
         if parts is None:
             raise ValueError(f"`{requires}` is not of the form `dtrain>=0.1` or `dtrain>=0.1,<0.3`")
-        met = met and _SIGNS[parts["sign"]](*_padded(_numbers(version), _numbers(parts["version"])))
+        met = met and _SIGNS[parts["sign"]](*_pad(_numbers(version), _numbers(parts["version"])))
     return met
 
 
@@ -59,6 +59,6 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
 
 
-def _padded(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _pad(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     length = max(len(one), len(other))
     return one + (0,) * (length - len(one)), other + (0,) * (length - len(other))

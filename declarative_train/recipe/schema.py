@@ -18,9 +18,15 @@ from declarative_train.components.field_docs import field_docs
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.metrics import METRICS
 from declarative_train.core.names import NODE_WORDS
-from declarative_train.recipe.model.blocks import shipped_names
+from declarative_train.recipe.model.blocks import list_shipped
 from declarative_train.recipe.model.references import REUSE
-from declarative_train.recipe.schema_graph import REUSE_SCHEMA, documented, graph_definitions, shipped_schema, unwrapped
+from declarative_train.recipe.schema_graph import (
+    REUSE_SCHEMA,
+    document_key,
+    graph_definitions,
+    join_lines,
+    make_shipped_schema,
+)
 from declarative_train.recipe.sections.parallelism import DEFAULT, WORDS, Axes, DataAxes, PipelineAxis
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import Top
@@ -63,7 +69,7 @@ def schema() -> Schema:
         "default": DEFAULT().mode,
         "anyOf": [{"enum": [*WORDS]}, {"$ref": "#/$defs/parallelism"}, OPEN],
     }
-    whole: Schema = unwrapped({"$schema": ADDRESS, **root, "$defs": dict(sorted(definitions.items()))})
+    whole: Schema = join_lines({"$schema": ADDRESS, **root, "$defs": dict(sorted(definitions.items()))})
     return whole
 
 
@@ -93,7 +99,7 @@ class _Definitions:
                 continue
             value = self._child(name, children[key]) if key in children else written["properties"][name]
             about = docs.get(key) or (inspect.getdoc(children[key].model) if key in children else None)
-            said = documented(about, written["properties"][name].get("default"))
+            said = document_key(about, written["properties"][name].get("default"))
             properties[name] = {**said, **_or_open(self._value(value))}
         holders = [properties]
         while holders:  # one that is used may use others
@@ -160,7 +166,7 @@ class _Definitions:
     def nodes(self) -> None:
         """Define `$defs/node`: layers, shipped blocks and `reuse` closed, a user's block open."""
         branches = {kind: self.model(model) for kind, model in LAYERS.items()}
-        branches |= {name: shipped_schema(name) for name in shipped_names()} | {REUSE: REUSE_SCHEMA}
+        branches |= {name: make_shipped_schema(name) for name in list_shipped()} | {REUSE: REUSE_SCHEMA}
         for kind, branch in branches.items():
             words = {word: {"$ref": f"#/$defs/node_{word}"} for word in NODE_WORDS}
             about = {"const": kind, "description": branch["description"]}

@@ -108,7 +108,7 @@ class Sectioning:
     def _head(self) -> None:
         """Read the keys that are not sections. A section under the name of a misspelt one is not counted as written."""
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
-        outdented = set(_outdented(self.document.root))
+        outdented = set(_find_outdented(self.document.root))
         unknown = (entry for entry in self.document.root if entry.name not in known and entry.name not in outdented)
         head, found = validate(
             Head,
@@ -218,17 +218,17 @@ class Sectioning:
             if (reference := getattr(term, key)) is not None
         ]
 
-    def _shown(self) -> Mapping:
+    def _render_tree(self) -> Mapping:
         """Return the tree with the main graph's templates rendered, too, if they do not need `index`."""
 
-        def shown(path: str, node: Node) -> Node:
+        def render(path: str, node: Node) -> Node:
             if path in ("model.graph", "model.parameters"):
                 return self.templates.render(node, self.names)[0]
             if path == "model" and isinstance(node, Mapping):
-                return node.with_values(lambda entry: shown(f"model.{entry.name}", entry.value))
+                return node.with_values(lambda entry: render(f"model.{entry.name}", entry.value))
             return node
 
-        return self.tree.with_values(lambda entry: shown(entry.name, entry.value))
+        return self.tree.with_values(lambda entry: render(entry.name, entry.value))
 
     @property
     def variables(self) -> MappingABC[str, object]:
@@ -272,7 +272,7 @@ class Sectioning:
             exclude = self._exclude(entry.name, values.exclude)
             if values.format is not None:
                 try:
-                    path = _published_path(values, path)
+                    path = _resolve_published(values, path)
                 except PublishedError as problem:
                     self.diagnostics.append(published_model(span, str(problem), problem.hint))
                     continue
@@ -328,12 +328,12 @@ class Sectioning:
             vars=self.variables,
             model=Model(self.expanded.scope, self.rules, self.weights),
             document=self.whole_document(),
-            tree=self._shown(),
+            tree=self._render_tree(),
             **sections,
         )
 
 
-def _published_path(values: WeightsSection, path: str) -> str:
+def _resolve_published(values: WeightsSection, path: str) -> str:
     """Return the path of weights: a folder for `huggingface`, else a file. Raises PublishedError."""
     if values.format == TRANSFORMERS:
         return published_folder(values.path, path)
@@ -359,7 +359,7 @@ def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
     return {name: outputs for name, outputs in found.items() if outputs}
 
 
-def _outdented(root: Mapping) -> Iterator[str]:
+def _find_outdented(root: Mapping) -> Iterator[str]:
     """Yield top-level keys that belong inside the empty section above them: only the empty section is reported."""
     holder: set[str] = set()
     for entry in root:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from declarative_train.core.span import Span
-from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
+from declarative_train.recipe.metric_names import FINAL_SETS, list_evaluated_sets, list_watched_names
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
 from declarative_train.source.setting import placed_at
@@ -72,7 +72,7 @@ def one_at_a_time(recipe: Recipe) -> Iterator[tuple[Choice, Node]]:
 def metric_of(recipe: Recipe) -> tuple[str, bool]:
     """Return the metric that compares the points, and whether more of it is better."""
     assert recipe.sweep is not None
-    known = known_metrics(recipe)
+    known = list_metrics(recipe)
     best, early = recipe.checkpoint.best, recipe.training.early_stop
     name = recipe.sweep.metric or (best.metric if best else None) or (early.metric if early else None)
     if name is None:
@@ -82,8 +82,8 @@ def metric_of(recipe: Recipe) -> tuple[str, bool]:
     return name, known.get(name, False) if mode is None else mode == "max"
 
 
-def known_metrics(recipe: Recipe) -> dict[str, bool]:
+def list_metrics(recipe: Recipe) -> dict[str, bool]:
     """Return every value that is known at the end of a run, and whether more of it is better."""
-    sets = evaluated_sets(recipe.data.split, recipe.evaluation)
+    sets = list_evaluated_sets(recipe.data.split, recipe.evaluation)
     final = tuple(each for each in recipe.data.split if each in FINAL_SETS and each not in sets)
-    return watched_names((*sets, *final, "training"), recipe.objective)
+    return list_watched_names((*sets, *final, "training"), recipe.objective)

@@ -100,7 +100,7 @@ Added = MappingABC[str, MappingABC[str, type[Component]]]
 _ADDED: ContextVar[Added | None] = ContextVar("added", default=None)
 
 
-def added() -> Added:
+def list_added() -> Added:
     """Return the components that plugins have added in this context."""
     return _ADDED.get() or {}
 
@@ -120,7 +120,7 @@ def table(kind: type[C]) -> MappingABC[str, type[C]]:
     word, place = KINDS[kind]
     module, _, name = place.rpartition(".")
     found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
-    more: Any = added().get(word)
+    more: Any = list_added().get(word)
     return {**found, **more} if more else found
 
 

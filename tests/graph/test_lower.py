@@ -264,7 +264,10 @@ def test_a_batch_that_leaves_its_place() -> None:
     )
     assert found.code == "G003"
     assert under_it == "pixels + unsqueeze(pixels, 1)"
-    assert "a dimension other than 0 depends on the batch: the shape is (3, 3, 64) for 3 and (5, 5, 64) for 5" in found.message
+    assert (
+        "a dimension other than 0 depends on the batch: the shape is (3, 3, 64) for 3 and (5, 5, 64) for 5"
+        in found.message
+    )
 
 
 def test_a_layer_that_torch_refuses_says_so_in_one_line() -> None:

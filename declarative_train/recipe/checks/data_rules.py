@@ -68,7 +68,7 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
         wire = draft.scope.outputs.get(term.input)
         if target is None or wire is None or target.start < 1:
             continue
-        found = _seen_whole(draft, wire, target)
+        found = _find_sequence_layer(draft, wire, target)
         if found is not None:
             layer, key = found, "causal" if found.layer.type == "self_attention" else "bidirectional"
             yield warning(
@@ -81,7 +81,7 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
             )
 
 
-def _seen_whole(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
+def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
     """Return a layer on a path from `wire` back to the sequence of the target that sees the whole sequence."""
     assert draft.scope is not None
     waiting: list[tuple[_Frame, Wire, LayerNode | None]] = [(_Frame(draft.scope), wire, None)]

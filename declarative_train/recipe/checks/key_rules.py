@@ -65,8 +65,8 @@ _OF_CLASSES = ("cross_entropy", "nll")
 def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     """key-without-effect (S009)
 
-    Finds: a key that is written down and changes nothing, because of what another one says.
-    Why:   somebody believes it to be on; most often the key beside it was forgotten.
+    Finds: a key that has no effect, because of the value of another one.
+    Why:   it looks as if it were on; usually another key was forgotten.
     Bad:
         checkpoint: {keep: 5}
     Good:
@@ -203,8 +203,8 @@ def _of_rule(draft: Draft, rule: ParameterRule, keys: Iterable[str], reason: str
 def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
     """unusable-folder (O030)
 
-    Finds: a `logging.dir` or `checkpoint.dir` that cannot be made: a file stands where a folder has to be, or one above it
-           is not to be written in, or no file system is known for the scheme of its URL.
+    Finds: a `logging.dir` or `checkpoint.dir` that cannot be made: there is a file in place of the folder, or the folder above
+           is not writable, or the scheme of its URL is unknown.
     Why:   the run ends before it begins.
     Bad:
         logging: {dir: base.yaml/runs}
@@ -262,7 +262,7 @@ def missing_package(draft: Draft) -> Iterator[Diagnostic]:
     """missing-package (O031)
 
     Finds: a place under `logging.sinks`, or a kind of sweep, whose package is not installed here.
-    Why:   the run would not start. A sweep stands beside the recipe: `dtrain run` does without it.
+    Why:   the run would not start. A sweep is separate from the run: `dtrain run` ignores it.
     Bad:
         logging: {sinks: {mlflow: {}}}
     Good:

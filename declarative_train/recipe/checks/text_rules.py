@@ -110,6 +110,6 @@ def displaced_loss(document: Document) -> Iterator[Diagnostic]:
         return  # a `loss` that displaces several is meant to; both in one file have a rule of their own
     for gone in document.dropped:
         if gone.path == _LOSSES and gone.reason == "alternative":
-            message = "these take the place of the `loss` of the base"
-            hint = "`losses: {loss: {}, ...}` keeps it beside them; `loss: null` says that it is not wanted"
+            message = "these replace the `loss` of the base"
+            hint = "`losses: {loss: {}, ...}` keeps it, too; `loss: null` removes it on purpose"
             yield warning("W017", gone.by, message, hint, (Related(gone.span, "the loss of the base"),))

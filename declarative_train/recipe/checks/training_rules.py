@@ -86,7 +86,7 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
         return  # one that is left empty is reported
     if training is not None and training.epochs is None and training.steps is None:
         hint = "add `epochs: 10` or `steps: 1000`"
-        yield error("R004", draft.span.key("training"), "`training` does not say how long", hint, rests_on="all files")
+        yield error("R004", draft.span.key("training"), "`training` does not set a length", hint, rests_on="all files")
 
 
 def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
@@ -152,7 +152,7 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
             yield warning("O013", span, "an lr of 0: no step changes a parameter", usual)
         elif lr is not None and not low * _FAR_BELOW <= lr <= high * _FAR_ABOVE:
             far = "above" if lr > high else "below"
-            yield warning("O013", span, f"an lr of {lr:g} is far {far} what `{optimizer.type}` trains with", usual)
+            yield warning("O013", span, f"an lr of {lr:g} is far {far} the usual range of `{optimizer.type}`", usual)
 
 
 def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:

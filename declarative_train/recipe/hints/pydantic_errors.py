@@ -14,7 +14,7 @@ from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, re
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.durations import bad_duration, bare_duration
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.hints.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
+from declarative_train.recipe.hints.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, replace_word, value_here
 from declarative_train.recipe.hints.relocated_keys import hint_for
 from declarative_train.recipe.hints.value_hints import ValueHint, value_hint
 from declarative_train.recipe.sections.section import models_in
@@ -171,7 +171,7 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
     error, kind = problem.error, problem.error["type"]
     # a word in the place of a mapping was written out for its reader: the user knows it by the key above
     is_short = problem.path[-2:] in _SHORT and problem.key_span == problem.span
-    name = _dotted(problem.path[:-1] if is_short else problem.path)
+    name = _join_path(problem.path[:-1] if is_short else problem.path)
     inside = where if not problem.path else f"`{name}`"
     if kind == "extra_forbidden":
         return _unknown_key(problem, reading)
@@ -199,22 +199,22 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
 
 def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
     key, parent, span = str(problem.error["loc"][-1]), problem.path[:-1], problem.key_span
-    where = f"`{_dotted(parent)}`" if parent else reading.where
-    known = [*_known(reading.model, parent), *(reading.extra_known if not parent else ())]
+    where = f"`{_join_path(parent)}`" if parent else reading.where
+    known = [*_list_keys(reading.model, parent), *(reading.extra_known if not parent else ())]
     holder = find(reading.node, parent)
     entries = holder.entries if isinstance(holder, Mapping) else ()
-    beside = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
+    present = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
     word, note = OTHERWISE.get(key, ("", ""))
     if word in known:
         return unknown_key(span, key, where, known, f"here it is called `{word}`, {note}")
     word = next((word for word in KEYS.get(key, ()) if word in known), "")
     if word:
-        fixes = () if word in beside else renamed(span, key, word)
+        fixes = () if word in present else replace_word(span, key, word)
         return unknown_key(span, key, where, known, f"here it is called `{word}`", fixes=fixes)
     if key in FROM_THE_INPUT:
         return unknown_key(span, key, where, known, "leave it out: it follows from the input")
     home = NOTES.get(key) or hint_for(key, where) or reading.elsewhere(key, nearest(key, known))
-    return unknown_key(span, key, where, known, home, beside)
+    return unknown_key(span, key, where, known, home, present)
 
 
 def _value(problem: _Problem, name: str) -> Diagnostic:
@@ -222,12 +222,12 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
     context = error.get("ctx", {})
     found = found_words(problem.node)
     if kind == "literal_error":
-        allowed = _allowed(context["expected"])
+        allowed = _parse_words(context["expected"])
         typed = f"`{problem.node.text}`" if isinstance(problem.node, Scalar) else found
         message = f"`{name}` is {typed}; it is one of {', '.join(allowed)}"
         said = value_hint(problem.node, "bool_type") if "true" in allowed else ValueHint()
         if (word := value_here(typed.strip("`"), allowed)) is not None:
-            fixes = renamed(problem.span, typed.strip("`"), word)
+            fixes = replace_word(problem.span, typed.strip("`"), word)
             return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
         text = str(to_value(problem.node))
         if said.help is None:
@@ -236,7 +236,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
     if kind in _BOUNDS:
         is_number = isinstance(to_value(problem.node), int | float)
         hint = value_hint(problem.node, kind, name).help if is_number else None
-        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}", hint)
+        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_format_bound(kind, context)}", hint)
     if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
         few = kind.endswith("short")
         bound = context["min_length" if few else "max_length"]
@@ -258,19 +258,19 @@ def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
         if kind in _KINDS:
             wanted.append(_KINDS[kind])
         elif kind == "literal_error":
-            wanted.append(" or ".join(f"`{word}`" for word in _allowed(problem.error["ctx"]["expected"])))
+            wanted.append(" or ".join(f"`{word}`" for word in _parse_words(problem.error["ctx"]["expected"])))
         elif kind in _BOUNDS:
-            wanted.append(_bound(kind, problem.error.get("ctx", {})))
+            wanted.append(_format_bound(kind, problem.error.get("ctx", {})))
         elif kind in ("value_error", "assertion_error"):
             wanted.append(str(problem.error["ctx"]["error"]))
     words = list(dict.fromkeys(wanted)) or [first.error["msg"].lower()]
-    name = _dotted(first.path) or where
+    name = _join_path(first.path) or where
     return wrong_type(
         first.span, name, found_words(first.node), " or ".join(words), *value_hint(first.node, "int_type", name)
     )
 
 
-def _bound(kind: str, context: dict[str, Any]) -> str:
+def _format_bound(kind: str, context: dict[str, Any]) -> str:
     plain = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in context.items()}
     return _BOUNDS[kind].format(**plain)
 
@@ -281,7 +281,7 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
     value = problem.node.get(key) if isinstance(problem.node, Mapping) else None
     span = value.span if value is not None else problem.span
     return unknown_type(
-        span, str(tag), f"`{name}`" if name else "component", _allowed(problem.error["ctx"]["expected_tags"])
+        span, str(tag), f"`{name}`" if name else "component", _parse_words(problem.error["ctx"]["expected_tags"])
     )
 
 
@@ -294,7 +294,7 @@ def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) ->
     return ""
 
 
-def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys of the model at `path` below `model`, as far as its fields show."""
     found = _models_at(model, path)
     if len(found) != 1:
@@ -312,7 +312,7 @@ def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type
     return found
 
 
-def _allowed(expected: str) -> list[str]:
+def _parse_words(expected: str) -> list[str]:
     """Return the words of pydantic's "'a', 'b' or 'c'"."""
     parts = expected.replace(" or ", ", ").split(", ")
     return [{"True": "true", "False": "false", "None": "null"}.get(part, part.strip("'")) for part in parts]
@@ -322,5 +322,5 @@ def _last_name(path: tuple[str | int, ...]) -> str:
     return next((part for part in reversed(path) if isinstance(part, str)), "")
 
 
-def _dotted(path: tuple[str | int, ...]) -> str:
+def _join_path(path: tuple[str | int, ...]) -> str:
     return ".".join(str(part) for part in path)

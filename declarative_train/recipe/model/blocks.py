@@ -82,9 +82,9 @@ def read_block(
             wrong_type(node.span, key.text, found_words(node), "a mapping with `inputs`, `graph` and `output`")
         ]
     keys = (*_KEYS, "blocks") if file is not None else _KEYS
-    beside = {entry.name for entry in node}
+    present = {entry.name for entry in node}
     unknown = (entry for entry in node if entry.name not in keys)
-    diagnostics = [unknown_key(entry.key.span, entry.name, where, keys, beside=beside) for entry in unknown]
+    diagnostics = [unknown_key(entry.key.span, entry.name, where, keys, present=present) for entry in unknown]
     params, found = read_params(node.get("params"))
     graph, handed = _with_params(node.get("graph"), params, where)
     node = node.with_values(lambda entry: graph if entry.name == "graph" and graph is not None else entry.value)
@@ -108,7 +108,7 @@ def read_block(
     family: dict[str, BlockDefinition] = {}  # the blocks of one shipped file see each other
     family |= {name: replace(block, blocks=family, file=file) for name, block in blocks.items() if block is not None}
     block = BlockDefinition(key.text, key.span, params, ports, port_spans, graph, outputs, selectors, family, file)
-    return block, list(_unused_params(key.text, node))
+    return block, list(_find_unused(key.text, node))
 
 
 def _with_params(
@@ -121,7 +121,7 @@ def _with_params(
     if not isinstance(graph, Mapping):
         return graph, diagnostics
 
-    def written_out(entry: Entry) -> Node:
+    def expand_params(entry: Entry) -> Node:
         node = entry.value
         handed = node.entry("params") if isinstance(node, Mapping) else None
         if handed is None or not isinstance(node, Mapping):
@@ -141,10 +141,10 @@ def _with_params(
                 entries.append(Entry(Scalar(name.text, name.text, name.span), Scalar(text, text, name.span)))
         return node.with_entries(entries)
 
-    return graph.with_values(written_out), diagnostics
+    return graph.with_values(expand_params), diagnostics
 
 
-def _unused_params(block: str, node: Mapping) -> Iterator[Diagnostic]:
+def _find_unused(block: str, node: Mapping) -> Iterator[Diagnostic]:
     """Yield the params that no template in the block reads; for a block without errors."""
     params = node.get("params")
     texts = [each.text for each in scalars(node) if each.template is not None or is_open(each)]
@@ -219,14 +219,14 @@ def _references(pairs: list[tuple[Scalar | None, Node]]) -> tuple[dict[str, Edge
     return outputs, diagnostics
 
 
-def shipped_names() -> tuple[str, ...]:
+def list_shipped() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
 @cache
-def shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
+def load_shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
     """Return a shipped block; it is read once."""
-    file = shipped_file(name)
+    file = read_shipped_file(name)
     root, found = read_text(file.path, file.text)
     if not isinstance(root, Mapping) or found:
         return None, tuple(found)
@@ -234,7 +234,7 @@ def shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, 
     return block, tuple(found)
 
 
-def shipped_file(name: str) -> SourceFile:
+def read_shipped_file(name: str) -> SourceFile:
     path = _FOLDER / f"{name}.yaml"
     text = path.read_text(encoding="utf-8")
     return SourceFile(str(path), text, "block")
@@ -245,7 +245,7 @@ class Library:
 
     def __init__(self, layers: MappingABC[str, type[Layer]], node: Node | None) -> None:
         self.layers = layers
-        self._shipped = shipped_names()
+        self._shipped = list_shipped()
         taken = dict.fromkeys(layers, "a layer")
         taken |= dict.fromkeys(self._shipped, "a shipped block") | {REUSE: "a word of the language"}
         self._blocks, self.diagnostics = read_blocks(node, taken)
@@ -263,10 +263,10 @@ class Library:
             return family[name]
         if name not in self._shipped:
             return None
-        block, found = shipped_block(name)
+        block, found = load_shipped_block(name)
         if name not in self.files:
             self.diagnostics += found
-        self.files[name] = shipped_file(name) if block is None or block.file is None else block.file
+        self.files[name] = read_shipped_file(name) if block is None or block.file is None else block.file
         return block
 
     def is_broken(self, name: str) -> bool:

@@ -99,7 +99,7 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
             default = Scalar(None, "null", key_span)
         param = Param(name, spec.type, default, spec.min, spec.max, spec.choices, spec.items)
         if default is not None and not is_open(default) and to_value(default) is not None:
-            _, found = checked(param, default, "its own declaration")
+            _, found = check_value(param, default, "its own declaration")
         return param, found
     if isinstance(node, Mapping) and node.entries and all(each.name in ParamSpec.model_fields for each in node):
         return None, [bad_param(key_span, name, f"has `{node.entries[0].name}` but no `type`")]
@@ -129,7 +129,7 @@ def bind_params(
     given: Mapping,
     at: Span,
     templates: Templates,
-    beside: Collection[str] = (),
+    present: Collection[str] = (),
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
@@ -139,7 +139,7 @@ def bind_params(
     missing. Defaults may be templates that read earlier params.
     """
     diagnostics = [
-        unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED], beside=beside, closed=shipped)
+        unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED], present=present, closed=shipped)
         for entry in given
         if entry.name not in params
     ]
@@ -154,13 +154,13 @@ def bind_params(
             node, found = templates.render(param.default, {"params": values})
             if found:
                 return None, [*diagnostics, *found]
-        value, found = checked(param, node, f"`{block}`")
+        value, found = check_value(param, node, f"`{block}`")
         diagnostics += found
         values[name] = value
     return (None if diagnostics else values), diagnostics
 
 
-def checked(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
+def check_value(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
     """Check a rendered value against its declaration and return it."""
     value = to_value(node)
     if param.kind is None or (value is None and param.default is not None and to_value(param.default) is None):

@@ -17,10 +17,10 @@ from declarative_train.core.names import NODE_WORDS
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
-from declarative_train.recipe.model.block_errors import field_spans, param_spans, placed_outside, seen_from_outside
+from declarative_train.recipe.model.block_errors import field_spans, move_outside, param_spans, report_outside
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.blocks_params import bind_params
-from declarative_train.recipe.model.expand_paths import placed, units_of
+from declarative_train.recipe.model.expand_paths import set_paths, units_of
 from declarative_train.recipe.model.library_nodes import library_fields
 from declarative_train.recipe.model.node_draft import (
     MOST_NODES,
@@ -31,7 +31,7 @@ from declarative_train.recipe.model.node_draft import (
     ReuseDraft,
     Typed,
 )
-from declarative_train.recipe.model.published import published_fields
+from declarative_train.recipe.model.published import resolve_published_fields
 from declarative_train.recipe.model.references import Edge, first_key, no_reference, read_reference
 from declarative_train.recipe.model.tree import (
     BlockNode,
@@ -111,7 +111,7 @@ def expand(
         diagnostics += [unused_field(span, name) for name, span in spans.items() if name not in read]
     if scope is None or any(problem.is_error for problem in diagnostics):
         return None, diagnostics
-    whole, rules = placed(scope, expander.opened)
+    whole, rules = set_paths(scope, expander.opened)
     return Expanded(whole._replace(units=units_of(whole)), rules, tuple(library.files.values()), wiring), diagnostics
 
 
@@ -241,7 +241,7 @@ class _Expander:
             name = f"{draft.name}.{index}"
             first = first_key(draft.ports)
             if index and first is not None:
-                chained = _chained(draft, first)
+                chained = _chain(draft, first)
                 inputs = {port: f"{draft.name}.{index - 1}:{output}" for port, output in chained.items()} | {
                     port: wire for port, wire in inputs.items() if port not in chained
                 }
@@ -274,12 +274,12 @@ class _Expander:
         fields, found = self._templates.render(draft.fields, names)
         if self._say(found):
             return None
-        fields = placed_outside(draft.fields, fields, frame.param_spans)
+        fields = move_outside(draft.fields, fields, frame.param_spans)
         assert isinstance(fields, Mapping)
         if isinstance(draft, BlockDraft):
             published = None
             if draft.block.file is not None:
-                fields, published, found = published_fields(draft.block.name, fields, self._paths)
+                fields, published, found = resolve_published_fields(draft.block.name, fields, self._paths)
                 if self._say(found):
                     return None
             scope = self._open(draft, fields, frozenset(inputs), frame)
@@ -301,8 +301,8 @@ class _Expander:
         """Return the scope of a block for a node."""
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
-        beside = {entry.name for entry in (*draft.reserved, *fields)}
-        values, found = bind_params(block.name, block.params, fields, at, self._templates, beside, shipped=shipped)
+        present = {entry.name for entry in (*draft.reserved, *fields)}
+        values, found = bind_params(block.name, block.params, fields, at, self._templates, present, shipped=shipped)
         if self._say(found) or values is None:
             return None
         if any(port.name not in bound and not port.optional for port in block.ports):
@@ -311,13 +311,13 @@ class _Expander:
         is_outside = block.file is not None and (frame.inside is None or frame.inside.file is None)
         if is_outside:
             self._given |= {entry.value.span: entry.name for entry in fields}
-        scope = self._opened(block, values, param_spans(block, fields), bound, at, frame)
+        scope = self._expand_block(block, values, param_spans(block, fields), bound, at, frame)
         if is_outside:
             for key in self._said.keys() - before:
-                self._said[key] = seen_from_outside(self._said[key], block, fields, at)
+                self._said[key] = report_outside(self._said[key], block, fields, at)
         return scope
 
-    def _opened(
+    def _expand_block(
         self,
         block: BlockDefinition,
         values: MappingABC[str, object],
@@ -375,11 +375,13 @@ class _Expander:
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None
             if isinstance(target, BlockNode) and set(target.inputs) != set(node.inputs):
-                message = f"`{node.name}` wires {_listed(node.inputs)}, but `{target.name}` {_listed(target.inputs)}"
+                message = (
+                    f"`{node.name}` wires {_list_names(node.inputs)}, but `{target.name}` {_list_names(target.inputs)}"
+                )
                 self._say([bad_reuse(node.span, message, "a block is called again with the same inputs wired")])
 
 
-def _chained(draft: Typed, first: str) -> dict[str, str]:
+def _chain(draft: Typed, first: str) -> dict[str, str]:
     """Return what a copy of a repeat takes from the copy before, by port.
 
     The first port takes the output of the same name, else the first output; every other port takes one of its own name.
@@ -388,7 +390,7 @@ def _chained(draft: Typed, first: str) -> dict[str, str]:
     return {first: named.pop(first, draft.outputs[0]), **named}
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "nothing"
 
 

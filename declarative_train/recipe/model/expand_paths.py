@@ -11,7 +11,7 @@ from declarative_train.recipe.model.tree import BlockNode, BlockRules, LayerNode
 Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a scope -> its block, its template names
 
 
-def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
+def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
     """Return the scope with paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks first."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
@@ -19,7 +19,7 @@ def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple
         path = f"{prefix}{node.name}"
         if isinstance(node, BlockNode):
             block, names = opened[id(node.scope)]
-            inner, found = placed(node.scope, opened, f"{path}.")
+            inner, found = set_paths(node.scope, opened, f"{path}.")
             rules += found
             if block.parameters is not None:
                 rules.append(BlockRules(path, block.parameters, names, may_miss=block.file is not None))

@@ -14,7 +14,7 @@ from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Path
 
 
-def moved_wires(document: Document) -> Iterator[Diagnostic]:
+def find_moved_wires(document: Document) -> Iterator[Diagnostic]:
     for path, order in document.base_orders.items():
         graph = document.find(path)
         if path[:1] != ("model",) or path[-1] != "graph" or not isinstance(graph, Mapping):

@@ -127,7 +127,7 @@ Typed = LayerDraft | BlockDraft | ReuseDraft
 NodeDraft = Typed | ExpressionDraft | BrokenDraft
 
 
-def called_by(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
+def find_called(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
     """Return the layer or block that a node is, or calls again."""
     found = draft.called if isinstance(draft, ReuseDraft) else draft
     return found if isinstance(found, LayerDraft | BlockDraft) else None
@@ -135,7 +135,7 @@ def called_by(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
 
 def counts_only(draft: NodeDraft) -> bool:
     """Return whether it only uses the number of samples of its input."""
-    called = called_by(draft)
+    called = find_called(draft)
     return isinstance(called, LayerDraft) and called.layer.counts_only
 
 
@@ -199,7 +199,7 @@ class EntryReader:
         if isinstance(inputs, Mapping):
             wanted, found = read_requested(inputs)
             self.found += found
-        draft = self._typed(entry, node, wanted)
+        draft = self._read_typed(entry, node, wanted)
         said = len(self.found)
         num_copies = self._num_copies(node.entry("repeat"))
         is_off = self._is_off(node.entry("when"))
@@ -226,7 +226,7 @@ class EntryReader:
         like = entry.name if entry.name in self._library.types() else "linear"
         return missing_key(span, "type", f"the node `{entry.name}`", like)
 
-    def _typed(self, entry: Entry, node: Mapping, wanted: RequestedInputs) -> Typed | None:
+    def _read_typed(self, entry: Entry, node: Mapping, wanted: RequestedInputs) -> Typed | None:
         written = node.get("type")
         kind = None if written is None else self._render(written)
         if kind is None:
@@ -262,9 +262,9 @@ class EntryReader:
     def _target(self, node: Mapping, at: Span) -> Edge | None:
         """Return the node that a `reuse` calls again."""
         others = [entry for entry in node if entry.name not in ("node", *RESERVED)]
-        beside = {entry.name for entry in node if entry.name != "type"}
+        present = {entry.name for entry in node if entry.name != "type"}
         self.found += [
-            unknown_key(entry.key.span, entry.name, "`reuse`", ["node", *RESERVED], beside=beside) for entry in others
+            unknown_key(entry.key.span, entry.name, "`reuse`", ["node", *RESERVED], present=present) for entry in others
         ]
         written = node.get("node")
         if written is None:

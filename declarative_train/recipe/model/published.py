@@ -29,7 +29,9 @@ class Published(NamedTuple):
     config: dict[str, object]
 
 
-def published_fields(block: str, fields: Mapping, paths: Paths) -> tuple[Mapping, Published | None, list[Diagnostic]]:
+def resolve_published_fields(
+    block: str, fields: Mapping, paths: Paths
+) -> tuple[Mapping, Published | None, list[Diagnostic]]:
     """Return the fields of a node without `from`, and with the sizes that it gives; the node's own keys win."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:

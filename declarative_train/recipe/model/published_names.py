@@ -12,13 +12,13 @@ from declarative_train.recipe.model.tree import BlockNode, Scope
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
-def published_blocks(scope: Scope) -> Iterator[BlockNode]:
+def find_published_blocks(scope: Scope) -> Iterator[BlockNode]:
     """Yield the nodes that published models match."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             if node.params and family_of(node.block) is not None:
                 yield node
-            yield from published_blocks(node.scope)
+            yield from find_published_blocks(node.scope)
 
 
 class PublishedNames:
@@ -26,7 +26,7 @@ class PublishedNames:
 
     def __init__(self, scope: Scope) -> None:
         self._blocks: dict[str, tuple[Mapping[str, tuple[Part, ...]], str]] = {}
-        for node in published_blocks(scope):
+        for node in find_published_blocks(scope):
             family = family_of(node.block)
             assert family is not None
             kind = None if node.published is None else kind_of(family, node.published.config)
@@ -41,7 +41,7 @@ class PublishedNames:
                 name = parameter.removeprefix(node)
                 copies = _NUMBER.findall(name)
                 found = entries.get(name) or entries.get(_NUMBER.sub("*", name)) or ()
-                return tuple(part._replace(name=_filled(part.name, copies)) for part in found), prefix
+                return tuple(part._replace(name=_fill(part.name, copies)) for part in found), prefix
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
@@ -63,7 +63,7 @@ class PublishedNames:
         return found
 
 
-def _filled(pattern: str, copies: list[str]) -> str:
+def _fill(pattern: str, copies: list[str]) -> str:
     for copy in copies:
         pattern = pattern.replace("*", copy, 1)
     return pattern

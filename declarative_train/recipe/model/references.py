@@ -77,7 +77,7 @@ def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
         edges, found = _edges(many.value)
         return RequestedInputs(edges, listed_nodes=many.value.items), found
     if isinstance(many.value, Mapping):
-        return _named(many.value)
+        return _read_named(many.value)
     what, hint = found_words(many.value), None
     if isinstance(many.value, Scalar) and isinstance(many.value.value, str):
         what, text = "one name", many.value.value
@@ -86,7 +86,7 @@ def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
     return RequestedInputs((None,)), [wrong]
 
 
-def _named(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
+def _read_named(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
     named: list[tuple[Scalar, tuple[Edge | None, ...]]] = []
     diagnostics: list[Diagnostic] = []
     for entry in node:
@@ -107,7 +107,7 @@ def _edges(node: Sequence) -> tuple[tuple[Edge | None, ...], list[Diagnostic]]:
 
 def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        hint = "a list stands under `inputs`" if isinstance(node, Sequence) else None
+        hint = "a list belongs under `inputs`" if isinstance(node, Sequence) else None
         return None, [bad_reference(node.span, found_words(node), hint)]
     edge = read_reference(node.value, node.span)
     if edge is not None:

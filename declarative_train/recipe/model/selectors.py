@@ -19,7 +19,7 @@ from declarative_train.recipe.checks.parameters import bad_selector, selector_ma
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
-from declarative_train.recipe.validate import Added, added, adding
+from declarative_train.recipe.validate import Added, adding, list_added
 from declarative_train.source.node import Mapping, Node, Scalar, find, is_template, scalars
 from declarative_train.source.template import Templates
 
@@ -176,7 +176,7 @@ def _rule(
     if pattern is None or settings is None or diagnostics:
         return None, diagnostics
     rule = ParameterRule(
-        key.text, key.span, prefix, pattern, settings, by_index, templates, names, added=added(), paths=paths
+        key.text, key.span, prefix, pattern, settings, by_index, templates, names, added=list_added(), paths=paths
     )
     return rule, diagnostics
 
@@ -228,7 +228,7 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
     for rule in rules:
         found = rule.match(name)
         if found is not None:
-            settings = found if settings is None else settings.updated(found)
+            settings = found if settings is None else settings.update_with(found)
     return _NOTHING if settings is None else settings
 
 

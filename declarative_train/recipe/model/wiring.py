@@ -36,8 +36,8 @@ from declarative_train.recipe.model.node_draft import (
     NodeDraft,
     ReuseDraft,
     Typed,
-    called_by,
     counts_only,
+    find_called,
 )
 from declarative_train.recipe.model.references import Edge, bind, first_key, open_required
 from declarative_train.recipe.model.tree import Wire
@@ -91,7 +91,7 @@ class Wiring:
                 elif not self._follow(name, key, edge):
                     edges[key] = None
         self.has_cycle = False
-        self.order = self._ordered()
+        self.order = self._sort()
 
     def _add(self, draft: NodeDraft) -> None:
         if draft.name in self.around.inputs:
@@ -104,7 +104,7 @@ class Wiring:
     def _read_reuses(self) -> None:
         """Give each reuse the ports and outputs of the node that it calls again."""
         for draft in self._reuses():
-            called = draft.called = self._reused(draft)
+            called = draft.called = self._find_reused(draft)
             if called is None:
                 self.drafts[draft.name] = BrokenDraft(
                     name=draft.name, entry=draft.entry, is_off=draft.is_off, wanted=draft.wanted
@@ -115,7 +115,7 @@ class Wiring:
     def _reuses(self) -> list[ReuseDraft]:
         return [draft for draft in self.drafts.values() if isinstance(draft, ReuseDraft)]
 
-    def _reused(self, draft: ReuseDraft) -> LayerDraft | BlockDraft | None:
+    def _find_reused(self, draft: ReuseDraft) -> LayerDraft | BlockDraft | None:
         seen, edge = {draft.name}, draft.target
         while True:
             target = self.drafts.get(edge.name)
@@ -227,9 +227,9 @@ class Wiring:
             return not isinstance(self.drafts[edge.name], BrokenDraft)
         if edge.name not in self.around.open_inputs:
             return True
-        return self._left_open(self.drafts[reader], key, edge)
+        return self._check_open(self.drafts[reader], key, edge)
 
-    def _left_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
+    def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
         """Check an optional input that is open here: it may only feed optional ports (or a node that is switched
         off).
         """
@@ -270,13 +270,13 @@ class Wiring:
     def _problem_of_off(self, edge: Edge, draft: NodeDraft) -> Diagnostic | None:
         if edge.copy is None and edge.output in (None, draft.outputs[0]) and not edge.below:
             return None
-        message = f"`{edge.name}` is switched off here and stands for its first input, so there is no `{edge.text}`"
+        message = f"`{edge.name}` is switched off here and means its first input, so there is no `{edge.text}`"
         return unknown_output(edge.span, message, [], help=f"write `{edge.name}`")
 
     def _no_output(self, edge: Edge, draft: NodeDraft) -> Diagnostic:
         output = edge.output or edge.below.lstrip(".")
         message = f"`{edge.name}` has no output `{output}`{edge.below if edge.output else ''}"
-        called = called_by(draft)
+        called = find_called(draft)
         if isinstance(called, BlockDraft) and called.block.graph.entry(output) is not None:
             name = called.block.name
             hint = f"a block shows its outputs only: add `outputs: {{..., {output}: {output}}}` to `{name}`"
@@ -321,7 +321,7 @@ class Wiring:
 
     # -- the graph as a whole
 
-    def _ordered(self) -> list[NodeDraft]:
+    def _sort(self) -> list[NodeDraft]:
         done: dict[str, bool] = {}  # False: on the way
         order: list[NodeDraft] = []
         behind = self._after_what_they_call()

@@ -18,7 +18,7 @@ class Best(Section):
 
 
 class Checkpoint(Section):
-    """When the state of a run is saved, and how much of it."""
+    """Saving of the state of a run: how often, and how much of it."""
 
     every: Progress | None = None
     """How often, such as `1 epoch`; left out: at the end of the run."""

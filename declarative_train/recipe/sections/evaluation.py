@@ -28,7 +28,7 @@ class TextSamples(Section):
 
 
 class Evaluation(Section):
-    """When the model is evaluated, and on which sets."""
+    """Evaluation of the model: how often, and on which sets."""
 
     every: Progress | None = None
     """How often, such as `1 epoch`; left out: at the end of the run, and every epoch if `training.early_stop` or

@@ -8,7 +8,7 @@ from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
 
 
-def _known_hardware(schema: dict[str, Any]) -> None:
+def _add_hardware(schema: dict[str, Any]) -> None:
     from declarative_train.components.hardware import HARDWARE  # which few recipes name
 
     schema["enum"] = list(HARDWARE)
@@ -31,7 +31,7 @@ class Layout(Section):
     GPU, for `single` in fp32.
     """
 
-    hardware: Annotated[str, Field(json_schema_extra=_known_hardware)] | None = None
+    hardware: Annotated[str, Field(json_schema_extra=_add_hardware)] | None = None
     """Hardware for the estimates of `plan` and `auto`, such as h100-sxm; it need not be present. All: `dtrain
     list hardware`.
     """

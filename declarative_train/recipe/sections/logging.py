@@ -31,7 +31,7 @@ class Csv(Section):
 
 
 class Jsonl(Section):
-    """Only events.jsonl, which every run writes."""
+    """Events in events.jsonl, which every run writes."""
 
 
 class Mlflow(Section):

@@ -10,7 +10,7 @@ from declarative_train.recipe.sections.section import Section
 _LARGEST = 3.4e38  # that float32 holds, in which losses are added up
 
 
-def _held(weight: float) -> float:
+def _check_weight(weight: float) -> float:
     if abs(weight) > _LARGEST:
         raise ValueError(f"`weight: {weight:g}` is more than float32 can hold: the loss would be infinite")
     return weight
@@ -30,7 +30,7 @@ class LossTerm(Section):
     """The expected values: usually a field."""
     mask: str | None = None
     """Elements that count: bool, or a weight for each; computed from fields alone."""
-    weight: Annotated[float, AfterValidator(_held)] = 1.0
+    weight: Annotated[float, AfterValidator(_check_weight)] = 1.0
     """The factor of this term in the total loss."""
 
 

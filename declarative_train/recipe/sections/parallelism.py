@@ -61,7 +61,7 @@ class PipelineAxis(Section):
 
 
 class Axes(Section):
-    """One rank per device, along each axis that is written; without axes, one process on one device."""
+    """Axes of parallelism, with one rank per device; without axes, one process on one device."""
 
     data: DataAxes | None = None
     """The axes whose ranks take different rows of a batch."""
@@ -115,7 +115,7 @@ class Axes(Section):
         """Axes of size `all`."""
         return () if self.data is None else tuple(name for name, size in self.data.sizes.items() if size == "all")
 
-    def known_size(self) -> int:
+    def multiply_sizes(self) -> int:
         """Return the product of the sizes that are numbers."""
         found = 1
         for size in () if self.data is None else self.data.sizes.values():
@@ -126,7 +126,7 @@ class Axes(Section):
         mesh = self.mesh(num_gpus)
         if mesh is not None:
             return size_of(mesh, *DATA_AXES)
-        return num_gpus if self.pipeline is None else self.known_size()
+        return num_gpus if self.pipeline is None else self.multiply_sizes()
 
     def mesh(self, num_gpus: int) -> Mesh | None:
         """Return the mesh; None if the GPUs do not divide over the axes.
@@ -139,7 +139,7 @@ class Axes(Section):
             return ()
         sizes = {} if self.data is None else self.data.sizes
         in_pipeline = self.pipeline is not None
-        rest = _share(num_gpus, self.known_size())
+        rest = _share(num_gpus, self.multiply_sizes())
         if rest is None or len(self.open_axes) > 1:
             return None
         num_stage_ranks = 1
@@ -160,8 +160,8 @@ class Axes(Section):
 
 
 class Dp(Section):
-    """One process, several devices: each batch is scattered, the outputs are gathered. It has no axes: a plan counts
-    its devices as copies of the model.
+    """A single process with several devices: each batch is scattered, the outputs are gathered. It has no axes: a plan
+    counts its devices as copies of the model.
     """
 
     mode: ClassVar[Literal["dp"]] = "dp"

@@ -40,6 +40,6 @@ class ParameterSettings(Section):
             update={key: getattr(self, key) for key in keys if key in self.model_fields_set}
         )
 
-    def updated(self, later: "ParameterSettings") -> "ParameterSettings":
+    def update_with(self, later: "ParameterSettings") -> "ParameterSettings":
         """Return the settings updated key by key by `later`."""
         return self.model_copy(update={key: getattr(later, key) for key in later.model_fields_set})

@@ -90,7 +90,7 @@ class ActivationCheckpointing(Section):
 
 
 class Training(Section):
-    """How long, in what batches, with which optimizer."""
+    """Training: how long, in what batches, with which optimizer."""
 
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Length of the run in passes over the training set; a fraction rounds up to a whole step. Or `steps`."""
