@@ -82,10 +82,10 @@ def find_tables(package: Path) -> dict[Path, dict[str, str]]:
 
 def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:
     """`function`: the message whose page is wanted; "": the module's own."""
-    document_key: ast.Module | ast.FunctionDef = tree
+    documented: ast.Module | ast.FunctionDef = tree
     if function:
-        document_key = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)
-    page = _with_both(ast.get_docstring(document_key) or "")
+        documented = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == function)
+    page = _with_both(ast.get_docstring(documented) or "")
     head, _, body = page.partition("\n")
     found = _HEAD.fullmatch(head)
     parts = _SECTION.split(body)
