@@ -26,14 +26,14 @@ from declarative_train.components.fields.tensor import TensorField
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts.cache import Tokens
 from declarative_train.components.texts.packing import Packing
-from declarative_train.data.field_reader import Part, make_part
+from declarative_train.data.field_reader import FieldReader, make_part
 from declarative_train.data.materialize import prepare
 from declarative_train.data.order import sample_index
 from declarative_train.data.rows import RowRange
 from declarative_train.data.sets import ReadSet
 from declarative_train.data.spec import WindowSpec
 from declarative_train.data.texts import PackedRows, column_of
-from declarative_train.data.windows import RowOrder, windowed
+from declarative_train.data.windows import RowOrder, make_windows
 
 BEGIN, END = "<!-- begin: texts -->", "<!-- end: texts -->"
 TOKENS, VOCABULARY, LENGTH, BATCH, BATCHES = 64 << 20, 1 << 15, 1024, 32, 40
@@ -64,7 +64,7 @@ def windows(tokens: np.ndarray) -> tuple[int, Gather]:
     table, window = Mapped(tokens), WindowSpec(LENGTH + 1, LENGTH)
     fields = {"past": TensorField(column="tokens", rows=":-1"), "next": TensorField(column="tokens", rows="1:")}
     parts = tuple(make_part(name, each, (table.columns["tokens"],), {}, window) for name, each in fields.items())
-    rows, made = windowed(RowRange(0, table.num_rows), window, RowOrder(None, None))
+    rows, made = make_windows(RowRange(0, table.num_rows), window, RowOrder(None, None))
     return len(made), ReadSet(prepare("training", table, rows, made, parts, hold_bytes=0)).gather
 
 
@@ -78,7 +78,7 @@ def packed(tokens: np.ndarray, mean: int, outputs: tuple[str, ...]) -> tuple[int
     table = PackedRows(
         Mapped(tokens),
         "text",
-        Part("text", field, (text,), {}, field.row_spec([text], {}), field.row_spec([text], {})),
+        FieldReader("text", field, (text,), {}, field.row_spec([text], {}), field.row_spec([text], {})),
         Tokens(tokens, starts, None),
         np.arange(len(starts) - 1),
     )

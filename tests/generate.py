@@ -12,7 +12,7 @@ from declarative_train.app.main import COMMANDS, command_module
 from declarative_train.app.views.components import component_page, hardware_table
 from declarative_train.app.views.sections import NAMES, section_page
 from declarative_train.components.hardware import HARDWARE
-from declarative_train.recipe.model.blocks import shipped_file, shipped_names
+from declarative_train.recipe.model.blocks import list_shipped, read_shipped_file
 from declarative_train.recipe.schema import schema_text
 
 ROOT = Path(__file__).parent.parent
@@ -41,8 +41,8 @@ def components_page() -> str:
             page = component_page(kind, table[name]).partition("\n")[2].strip("\n")
             lines += ["", f"### {name}", "", "```text", page, "```"]
     lines += ["", "## blocks"]
-    for name in shipped_names():
-        lines += ["", f"### {name}", "", "```yaml", shipped_file(name).text.strip("\n"), "```"]
+    for name in list_shipped():
+        lines += ["", f"### {name}", "", "```yaml", read_shipped_file(name).text.strip("\n"), "```"]
     lines += ["", "## hardware", "", "```text", hardware_table(list(HARDWARE.values())), "```"]
     lines += ["", *(f"- {each.name}: {each.source}" for each in HARDWARE.values())]
     return "\n".join([*lines, ""])

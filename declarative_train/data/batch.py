@@ -1,4 +1,4 @@
-"""A batch: what one rank feeds to one forward; and its way from a loader process to the rank, and to its device."""
+"""Batch: the data of one rank for one forward, and its transfer from a loader process to the rank and its device."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     import torch
 
-SHARED_BYTES = 256 << 10  # larger tensors cross by shared memory, which costs most of a millisecond each
+SHARED_BYTES = 256 << 10  # larger tensors use shared memory, at most of a millisecond each
 
 
-@dataclass(slots=True)  # not frozen, which would double the cost of making one: of small rows an eighth of all
+@dataclass(slots=True)  # not frozen, which would double the cost of making one: an eighth of the total for small rows
 class Batch:
-    """The rows of one rank for one forward. Nothing of it is changed.
+    """Rows of one rank for one forward. A batch is never changed.
 
-    tensors      by field name, each (R, ...); R includes padding, which stands last
+    tensors      by field name, each (R, ...); R includes padding, which comes last
     num_rows     real rows; 0 on a rank that got none (then R is 1 or, padded to full, microbatch_size)
-    row_weight   (R,) float32, 1 then 0; None when every row is real
+    row_weight   (R,) float32, 1 for real rows, then 0; None if every row is real
     sample_ids   (num_rows,) int64, positions in the set's own order
-    epoch        of training, from 0; None in an evaluation
+    epoch        training epoch, from 0; None in an evaluation
     """
 
     tensors: dict[str, torch.Tensor]
@@ -38,22 +38,22 @@ class Batch:
 Taken: TypeAlias = "tuple[np.ndarray, dict[str, torch.Tensor]]"
 """Samples, and their tensors by field."""
 Take: TypeAlias = "Callable[[int | None, np.ndarray], Taken]"
-"""From the epoch, None in an evaluation, and positions in it."""
+"""Function from an epoch (None in an evaluation) and positions in it to samples and tensors."""
 
 
-def packed(batch: Batch) -> Batch:
-    """For the way between processes: small tensors as arrays, which are sent with the batch."""
-    return Batch({name: _packed(tensor) for name, tensor in batch.tensors.items()}, *_rest(batch))
+def pack_batch(batch: Batch) -> Batch:
+    """Prepare a batch for transfer between processes: small tensors become arrays, which are pickled with the batch."""
+    return Batch({name: _pack_tensor(tensor) for name, tensor in batch.tensors.items()}, *_rest(batch))
 
 
-def _packed(tensor: torch.Tensor) -> Any:
+def _pack_tensor(tensor: torch.Tensor) -> Any:
     import torch
 
     is_small = tensor.numel() * tensor.itemsize < SHARED_BYTES
     return tensor.numpy() if is_small and tensor.dtype != torch.bfloat16 else tensor  # NumPy has no bfloat16
 
 
-def unpacked(batch: Batch) -> Batch:
+def unpack_batch(batch: Batch) -> Batch:
     import torch
 
     tensors = {
@@ -67,19 +67,21 @@ def _rest(batch: Batch) -> tuple[int, torch.Tensor | None, Any, int | None]:
     return batch.num_rows, batch.row_weight, batch.sample_ids, batch.epoch
 
 
-def moved(batch: Batch, device: torch.device | None) -> Batch:
+def move_batch(batch: Batch, device: torch.device | None) -> Batch:
     if device is None:
         return batch
-    weight = None if batch.row_weight is None else _moved(batch.row_weight, device)
-    return Batch(tensors_moved(batch.tensors, device), batch.num_rows, weight, batch.sample_ids, batch.epoch)
+    weight = None if batch.row_weight is None else _move_tensor(batch.row_weight, device)
+    return Batch(move_tensors(batch.tensors, device), batch.num_rows, weight, batch.sample_ids, batch.epoch)
 
 
-def tensors_moved(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:
-    """By pinned memory, without waiting; what is there already stays."""
-    return tensors if device is None else {name: _moved(tensor, device) for name, tensor in tensors.items()}
+def move_tensors(tensors: dict[str, torch.Tensor], device: torch.device | None) -> dict[str, torch.Tensor]:
+    """Copy tensors to a device through pinned memory, without waiting; tensors that are there already are
+    returned as is.
+    """
+    return tensors if device is None else {name: _move_tensor(tensor, device) for name, tensor in tensors.items()}
 
 
-def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if not tensor.is_cpu:
         return tensor
     # mps shares the host's memory: nothing is gained by pinning it, nor by not waiting
@@ -87,7 +89,7 @@ def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
-    """The batches of some slots by one gather. `epoch`: of training."""
+    """Make the batches of some slots with one gather. `epoch`: the training epoch."""
     import torch
 
     positions = [positions_of(slot) for slot in parts]
@@ -108,7 +110,7 @@ def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) ->
 
 
 def without(batch: Batch, skipped: np.ndarray) -> Batch:
-    """The skipped rows (num_rows,) among the padding: behind the others, of weight 0."""
+    """Return the batch with the skipped rows (num_rows,) moved to its padding, with weight 0."""
     import torch
 
     size = len(next(iter(batch.tensors.values())))

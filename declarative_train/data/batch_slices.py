@@ -1,4 +1,4 @@
-"""BatchSpec arithmetic: which positions of an epoch's order one rank takes in which chunk of a global batch."""
+"""Slices of batches: the positions of an epoch's order that a rank takes in each chunk of a global batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from declarative_train.data.spec import BatchSpec
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A chunk's share of one rank: `num_rows` positions from `start` on, then `num_padding` repeats of `filler`."""
+    """Share of one rank in a chunk: `num_rows` positions from `start` on, then `num_padding` repeats of `filler`."""
 
     start: int
     num_rows: int
@@ -19,7 +19,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where an optimizer step stands: `epoch` counts from 0; its global batch is `size` positions from `start` on."""
+    """Position of an optimizer step: `epoch` counts from 0; its global batch is `size` positions from `start` on."""
 
     epoch: int
     start: int
@@ -27,21 +27,21 @@ class Step:
 
 
 def locate(step: int, batch: BatchSpec, num_samples: int) -> Step:
-    """`step` counts from 1."""
+    """Return the position of a step; `step` counts from 1."""
     epoch, number = divmod(step - 1, batch.steps_per_epoch)
     start = number * batch.global_batch_size
     return Step(epoch, start, min(batch.global_batch_size, num_samples - start))
 
 
 def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
-    """Trained on in the first `step` steps of a run."""
+    """Return the number of samples in the first `step` steps of a run."""
     epochs, inside = divmod(step, batch.steps_per_epoch)
     per_epoch = min(num_samples, batch.steps_per_epoch * batch.global_batch_size)
     return epochs * per_epoch + min(inside * batch.global_batch_size, per_epoch)
 
 
 def slots(found: Step, batch: BatchSpec, rank: int) -> list[Slot]:
-    """One per chunk, in order: accumulation x microbatches of them, whatever the size of the last batch."""
+    """Return one slot per chunk, in order: accumulation x microbatches, whatever the size of the last batch."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [
@@ -58,7 +58,7 @@ def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) ->
 
 
 def evaluation_slots(num_positions: int, batch_size: int, num_ranks: int, rank: int, pad_to_full: bool) -> list[Slot]:
-    """Equally many for each rank. A batch of all ranks is a run of positions, and each rank takes its slice."""
+    """Return the slots of a rank, the same number for each rank; each rank takes its slice of a batch of all ranks."""
     chunk = batch_size * num_ranks
     return [
         _slot(start, num_positions - start, rank * batch_size, batch_size, pad_to_full)

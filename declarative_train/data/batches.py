@@ -1,7 +1,7 @@
-"""Batches: which rows of an epoch's order one rank takes, and their tensors.
+"""Batches: the rows of an epoch's order that a rank takes, and their tensors.
 
-What a step holds is a function of the step's number alone: a resumed run computes where it stands, and neither the
-number of ranks nor that of loaders changes which samples travel together.
+The content of a step depends only on the step's number: a resumed run computes its position, and neither the number
+of ranks nor of loader processes changes which samples are in one batch.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from declarative_train.data.batch import Batch, Take, Taken, make_batches, moved, packed, tensors_moved, without
+from declarative_train.data.batch import Batch, Take, Taken, make_batches, move_batch, move_tensors, pack_batch, without
 from declarative_train.data.batch_slices import evaluation_slots, locate, slots
 from declarative_train.data.block_shuffle import RolledOrder
-from declarative_train.data.blocks import blocks_of, mixed_order
-from declarative_train.data.device_prefetch import copied_ahead, from_host, from_workers, is_gpu
+from declarative_train.data.blocks import blocks_of, make_mixed_order
+from declarative_train.data.device_prefetch import copy_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.order import sample_index
 from declarative_train.data.pairs import Pairs
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "make_batches"]
 
-_BLOCK_BYTES = 4 << 20  # steps gathered at once from a held set: what stays in a cache of the processor
+_BLOCK_BYTES = 4 << 20  # of steps gathered at once from a set in memory: fits into a processor cache
 _BLOCK_POSITIONS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """`count` full steps of an epoch, from position `start` on."""
+    """Run of `count` full steps of an epoch, from position `start` on."""
 
     epoch: int
     start: int
@@ -49,11 +49,11 @@ TakeRuns: TypeAlias = "Callable[[Sequence[_Run]], Taken]"
 
 
 class TrainingBatches:
-    """The training set as optimizer steps, for one data-parallel rank.
+    """Training set as optimizer steps, for one data-parallel rank.
 
-    `device`: where the tensors are wanted; None leaves them in this machine's memory. `hold_on_device` keeps a held set
-    there, if it has room beside the `steps_bytes` that the steps will take; else what is gathered is copied, by pinned
-    memory. `bytes_on_device`: what lies there for the whole run.
+    `device`: device of the tensors; None leaves them in host memory. `hold_on_device` keeps an in-memory set on the
+    device, if it fits next to the `steps_bytes` that a step needs; otherwise batches are copied through pinned memory.
+    `bytes_on_device`: memory of the set that stays on the device for the whole run.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TrainingBatches:
         self._pairs = Pairs.of(spec)
         self._order: RolledOrder | MixedOrder | None = None
         if spec.mix:
-            self._order = mixed_order(spec, self._set.prepared, batch.global_batch_size)
+            self._order = make_mixed_order(spec, self._set.prepared, batch.global_batch_size)
         elif spec.roll is not None and spec.shuffle:
             blocks = blocks_of(self._set.prepared)
             if blocks is None:
@@ -89,7 +89,7 @@ class TrainingBatches:
             self._set = self._set.to(self._device)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Which samples stand at these positions of an epoch's order."""
+        """Return the samples at these positions of an epoch's order."""
         if isinstance(self._order, MixedOrder):
             return self._order.samples(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -99,52 +99,56 @@ class TrainingBatches:
         return sample_index(self._spec.seed, epoch, positions, self._set.num_samples)
 
     def step(self, step: int) -> list[Batch]:
-        """The batches of optimizer step `step` (1-based), one per chunk. Raises DataError."""
-        return self._paired(self._one(step))
+        """Return the batches of optimizer step `step` (1-based), one per chunk. Raises DataError."""
+        return self._mix_pairs(self._one(step))
 
     def _one(self, step: int) -> list[Batch]:
-        return [moved(batch, self._device) for batch in self._on_host(step)]
+        return [move_batch(batch, self._device) for batch in self._on_host(step)]
 
-    def _paired(self, batches: list[Batch]) -> list[Batch]:
-        """On the device, behind all loaders: the rows are even, so that partners are in one batch."""
-        return batches if self._pairs is None else [self._pairs.mixed(batch) for batch in batches]
+    def _mix_pairs(self, batches: list[Batch]) -> list[Batch]:
+        """Mix pairs of samples, on the device: the number of rows is even, so that both samples are in one batch."""
+        return batches if self._pairs is None else [self._pairs.mix(batch) for batch in batches]
 
     def iterate(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
-        """The steps `first_step`, `first_step + 1`, ... in turn, made ahead where that takes time: by loader processes
-        if the recipe asks for workers, by a thread if the set is not held, else a few steps at once. Raises DataError.
-        Close the iterator to end it early."""
-        made = self._iterated(first_step, num_steps)
+        """Yield the batches of the steps `first_step`, `first_step + 1`, ... Raises DataError.
+
+        Steps are prepared ahead: by loader processes if the recipe asks for workers, by a thread if the set is not in
+        memory, else a few steps at once. Close the iterator to end it early.
+        """
+        made = self._iterate_batches(first_step, num_steps)
         return made if self._pairs is None else self._each_paired(made)
 
     def _each_paired(self, made: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
         for batches in made:
-            yield self._paired(batches)
+            yield self._mix_pairs(batches)
 
-    def _iterated(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
+    def _iterate_batches(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
         from declarative_train.data.prefetch import ahead, by_workers
 
         if self._order is not None and self._spec.rolls and not self._set.is_held:
-            return self._rolled(self._order, first_step, num_steps)
+            return self._iterate_windows(self._order, first_step, num_steps)
         if self._in_order is not None:
-            return self._rolled(self._in_order, first_step, num_steps)
+            return self._iterate_windows(self._in_order, first_step, num_steps)
         if self._spec.workers:
-            made = by_workers(self._packed, first_step, num_steps, self._spec.workers)
+            made = by_workers(self._make_packed, first_step, num_steps, self._spec.workers)
             return from_workers(made, first_step, num_steps, self._device)
         if is_gpu(self._device) and not self._is_on_device:
-            return copied_ahead(self._on_host, first_step, num_steps, self._device)
+            return copy_ahead(self._on_host, first_step, num_steps, self._device)
         if self._set.is_held:
-            return self._by_block(first_step, num_steps, self._held, self._at_once)
+            return self._by_block(first_step, num_steps, self._gather_runs, self._at_once)
         return ahead(self._one, first_step, num_steps)
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
         if isinstance(self._order, MixedOrder):
-            from declarative_train.data.mixture_reader import taken
+            from declarative_train.data.mixture_reader import gather_mixture
 
-            return taken(self._set, self._order, epoch or 0, positions)
+            return gather_mixture(self._set, self._order, epoch or 0, positions)
         ids = self.samples(epoch or 0, positions)
         return ids, self._set.gather(ids, epoch)
 
-    def _rolled(self, order: RolledOrder | MixedOrder, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
+    def _iterate_windows(
+        self, order: RolledOrder | MixedOrder, first_step: int, num_steps: int
+    ) -> Iterator[list[Batch]]:
         from declarative_train.data.block_shuffle_sampler import RolledShare, by_parts
         from declarative_train.data.prefetch import ahead
 
@@ -185,18 +189,18 @@ class TrainingBatches:
         return np.concatenate([ids for ids, _ in taken]), joined
 
     def _step(self, step: int, take: Take) -> list[Batch]:
-        return [moved(batch, self._device) for batch in self._step_on_host(step, take)]
+        return [move_batch(batch, self._device) for batch in self._step_on_host(step, take)]
 
     def _step_on_host(self, step: int, take: Take) -> list[Batch]:
         found = locate(step, self._batch, self._set.num_samples)
         return make_batches(slots(found, self._batch, self._rank), take, found.epoch)
 
     def _on_host(self, step: int) -> list[Batch]:
-        """For loader processes, which leave the device alone."""
+        """Make the batches of a step in host memory, for loader processes, which do not use the device."""
         return self._step_on_host(step, self._at_once)
 
-    def _packed(self, step: int) -> list[Batch]:
-        return [packed(batch) for batch in self._on_host(step)]
+    def _make_packed(self, step: int) -> list[Batch]:
+        return [pack_batch(batch) for batch in self._on_host(step)]
 
     def _by_block(self, first_step: int, num_steps: int, take_runs: TakeRuns, take: Take) -> Iterator[list[Batch]]:
         batch, step, last = self._batch, first_step, first_step + num_steps - 1
@@ -213,7 +217,7 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Up to `most` steps from `step` on, all of full batches; short epochs follow each other."""
+        """Return up to `most` steps of full batches, from `step` on; they may span several epochs."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []
@@ -227,11 +231,11 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Full steps by one gather: positions in the order (step, chunk, row)."""
+        """Yield full steps from one gather: positions are in the order (step, chunk, row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
-        tensors = tensors_moved(gathered, self._device)
+        tensors = move_tensors(gathered, self._device)
         names = list(tensors)
         pieces = zip(*(tensor.view(-1, size, *tensor.shape[1:]).unbind() for tensor in tensors.values()), strict=True)
         ids = samples.reshape(-1, size)
@@ -242,7 +246,7 @@ class TrainingBatches:
                 for each in ids[number * num_chunks : (number + 1) * num_chunks]
             ]
 
-    def _held(self, runs: Sequence[_Run]) -> Taken:
+    def _gather_runs(self, runs: Sequence[_Run]) -> Taken:
         if isinstance(self._order, MixedOrder):
             return self._in_turn(runs, lambda run: self._at_once(run.epoch, self._positions(run)))
         samples = np.concatenate([self.samples(run.epoch, self._positions(run)) for run in runs])
@@ -256,10 +260,10 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """A set once through, in the order of the file, for one data-parallel rank.
+    """Pass over a set, in the order of the file, for one data-parallel rank.
 
-    Every rank gets equally many batches; what is short is padded with weight 0. `max_samples`: that many samples,
-    spread evenly over the set, when it has more.
+    Every rank gets the same number of batches; short ones are padded with weight 0. `max_samples`: evaluate that many
+    samples, spread evenly over the set.
     """
 
     def __init__(
@@ -289,46 +293,48 @@ class EvaluationBatches:
         return len(self._slots)
 
     def batch(self, number: int) -> Batch:
-        """Batch `number`, from 0. Raises DataError."""
-        return moved(self._on_host(number), self._device)
+        """Return batch `number`, from 0. Raises DataError."""
+        return move_batch(self._on_host(number), self._device)
 
     def iterate(self) -> Iterator[Batch]:
-        """All of them; not held ones are read ahead. Raises DataError. Close the iterator to end it early."""
+        """Yield all batches; a set that is not in memory is read ahead. Raises DataError. Close the iterator to
+        end it early.
+        """
         from declarative_train.data.prefetch import ahead, by_workers
 
         if self._set.may_keep:
-            return self._kept_batches()
+            return self._iterate_kept()
         if self._workers and not self._set.is_held:
-            made = by_workers(lambda number: [self._packed(number)], 0, len(self), self._workers)
+            made = by_workers(lambda number: [self._make_packed(number)], 0, len(self), self._workers)
             return (batch for (batch,) in from_workers(made, 0, len(self), self._device))
         if self._in_blocks:
             made = from_host(([batch] for batch in self._by_windows()), 0, len(self), self._device)
             return (batch for (batch,) in made)
         if is_gpu(self._device):  # sets that are held on the host, too
-            copied = copied_ahead(lambda number: [self._on_host(number)], 0, len(self), self._device)
+            copied = copy_ahead(lambda number: [self._on_host(number)], 0, len(self), self._device)
             return (batch for (batch,) in copied)
         if self._set.is_held:
             return (self.batch(number) for number in range(len(self)))
         return ahead(self.batch, 0, len(self))
 
-    def _kept_batches(self) -> Iterator[Batch]:
-        """A set that is small, of files that are not: this rank's batches are read once, and stay."""
+    def _iterate_kept(self) -> Iterator[Batch]:
+        """Yield this rank's batches of a small set and keep them after the first pass."""
         key = tuple(self._slots), self.num_samples
-        made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_kept(key)
+        made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_keep(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
             yield batch
 
     @property
     def _in_blocks(self) -> bool:
-        """All of it, so that blocks can be read one after the other; in windows, pictures change as in training."""
+        """True if blocks can be read one after the other: the whole set is read, and no images are loaded later."""
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.late
 
     def _by_windows(self) -> Iterator[Batch]:
-        from declarative_train.data.window_cache import Needs, WindowsAhead
+        from declarative_train.data.window_cache import RankNeeds, WindowsAhead
 
         assert self._order is not None
         prepared = self._set.prepared
-        windows = WindowsAhead(prepared, self._order, Needs((0,), np.empty(0, np.int64), 0, 0, 0))
+        windows = WindowsAhead(prepared, self._order, RankNeeds((0,), np.empty(0, np.int64), 0, 0, 0))
         try:
             most = max(1, _BLOCK_BYTES // max(1, self._batch_size * self._set.sample_bytes))
             for start in range(0, len(self._slots), most):
@@ -337,7 +343,7 @@ class EvaluationBatches:
         finally:
             windows.close()
 
-    def _read_and_kept(self, key: object) -> Iterator[Batch]:
+    def _read_and_keep(self, key: object) -> Iterator[Batch]:
         from declarative_train.data.prefetch import ahead
 
         batches = []
@@ -353,8 +359,8 @@ class EvaluationBatches:
         skipped = self._set.prepared.is_skipped(made.sample_ids)
         return made if skipped is None else without(made, skipped)
 
-    def _packed(self, number: int) -> Batch:
-        return packed(self._on_host(number))
+    def _make_packed(self, number: int) -> Batch:
+        return pack_batch(self._on_host(number))
 
     def _take(self, _: int | None, positions: np.ndarray) -> Taken:
         ids = spread(positions, self.num_samples, self._total)
@@ -362,8 +368,10 @@ class EvaluationBatches:
 
 
 def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
-    """Of a set that is read in blocks and not shuffled: each block is read once, ahead of its use. Not where bad rows
-    are skipped, whose place the next good one of the set takes, nor by loader processes: each makes whole steps."""
+    """Return the order of a set that is read in blocks and not shuffled: each block is read once, ahead of its use.
+
+    None if bad rows are skipped (the next good row replaces them), or with loader processes (each makes whole steps).
+    """
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
         return None
@@ -372,7 +380,7 @@ def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrd
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Whether a held set may lie on the device."""
+    """Return whether an in-memory set fits on the device."""
     import torch
 
     if not is_gpu(device):
@@ -381,5 +389,5 @@ def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> 
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
-    """Which samples of a set of `total` stand at these positions of an evaluation of `num_samples` of them."""
+    """Return the samples of a set of `total` at these positions of an evaluation of `num_samples` of them."""
     return positions if num_samples == total else positions * total // num_samples

@@ -1,17 +1,18 @@
-"""(seed, epoch, position) -> sample for a set that is read in blocks: blocks in another order in each epoch, rows mixed
-within a window of blocks. Pure as `order.sample_index`, and kind to a disk.
+"""Block shuffle: (seed, epoch, position) -> sample, for a set that is read in blocks.
 
-    laid out   the blocks of an epoch one after the other, by a permutation of the blocks
-    streams    the layout cut into S equal stretches; S belongs to the data, and no layout changes it
-    windows    a stretch cut at the ends of its blocks, W blocks at a time; a permutation of the samples of each
-    sequence   position p of the epoch is the next sample of stream p mod S
-    batch      a run of the sequence, its samples sorted by stream
+Each epoch orders the blocks differently and mixes rows within a window of blocks. It is a pure function, as
+`order.sample_index`, and reads each file in large pieces.
 
-So a batch holds samples of all streams, those of one lie side by side in it, and a rank that takes a share of the slots
-of each batch reads a share of the streams. The batch size does not change the sequence, only where it is cut.
+layout     the blocks of an epoch one after the other, by a permutation of the blocks
+streams    the layout cut into S equal stretches; S belongs to the data, and does not change with the ranks
+windows    a stretch cut at the ends of its blocks, W blocks at a time; the samples of each window are permuted
+sequence   position p of the epoch is the next sample of stream p mod S
+batch      a run of the sequence, its samples sorted by stream
 
-The first window of a stretch is one block, so that the first batch is there soon; the second is longer in each stream
-than in the one before, so that streams come to the end of their windows at different times.
+So a batch holds samples of all streams, those of one stream are consecutive in it, and a rank that takes a share of
+the slots of each batch reads a share of the streams. The batch size does not change the sequence, only its cuts.
+The first window of a stretch is one block, so that the first batch is ready early. The second window grows from
+stream to stream, so that streams reach the end of their windows at different times.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from functools import lru_cache
 import numpy as np
 
 from declarative_train.components.counter_rng import key_of
-from declarative_train.data.order import permuted, shuffled
+from declarative_train.data.order import permute, shuffle_all
 from declarative_train.data.spec import RollSpec
 
-STREAMS = 32  # of a recipe that names no number: at most
-POOL_BYTES = 512 << 20  # of samples that are mixed with each other, of a recipe that names no number
-LEAST_BYTES = 32  # that a sample in a window takes: its number, and where it lies
+STREAMS = 32  # at most, if the recipe sets no number
+POOL_BYTES = 512 << 20  # of samples that are shuffled together, if the recipe sets no number
+LEAST_BYTES = 32  # least memory of a sample in a window: its number and its place
 _LEAST_BLOCKS = 2  # of a window, as long as there may be fewer streams
 
 
-def chosen(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
-    """Streams and blocks per window that come nearest to `window` samples in memory (None: `POOL_BYTES` of them)."""
+def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
+    """Return the streams and blocks per window that are closest to `window` samples in memory (None: `POOL_BYTES`)."""
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
     blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # in memory at a time
     if streams is None:
@@ -45,8 +46,8 @@ def chosen(num_samples: int, num_blocks: int, sample_bytes: int, window: int | N
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """`count` samples of one block, from `first` on."""
+class BlockPiece:
+    """Run of `count` samples of one block, from `first` on."""
 
     first: int
     count: int
@@ -54,8 +55,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Samples that are mixed with each other. `start`: its first place in the layout of the epoch. `key`: None where
-    they keep their order."""
+    """Samples that are shuffled together. `start`: its first place in the layout of the epoch. `key` None: no
+    shuffle.
+    """
 
     epoch: int
     number: int
@@ -65,23 +67,24 @@ class Window:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """(size,) int64: which of its samples stand at its places, numbered as its pieces have them."""
-        return np.arange(self.size) if self.key is None else shuffled(self.key, self.size)
+        """Return (size,) int64: the sample at each place of the window, numbered as in its pieces."""
+        return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Places in the layout -> which of the window's samples stand there, numbered as its pieces have them."""
+        """Return the window's samples at places of the layout, numbered as in its pieces."""
         places = places - self.start
-        return places if self.key is None else np.asarray(_mixed(self.key, self.size)[places])
+        return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
 
 @lru_cache(maxsize=8)
-def _mixed(key: int, size: int) -> np.ndarray:
-    return shuffled(key, size)
+def _window_order(key: int, size: int) -> np.ndarray:
+    return shuffle_all(key, size)
 
 
 class RolledOrder:
-    """`starts` (blocks + 1,): the sample that each block begins with, and the end of the last. `seed` None: blocks and
-    samples keep their order."""
+    """Order of a block-shuffled set. `starts` (blocks + 1,): first sample of each block, and the end of the last.
+    `seed` None: blocks and samples keep their order.
+    """
 
     def __init__(self, seed: int | None, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
         self.num_samples = int(starts[-1] - starts[0])
@@ -96,24 +99,29 @@ class RolledOrder:
         self.epoch = lru_cache(maxsize=3)(self._epoch)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """int64 samples at these positions of the epoch, slot by slot of its batches."""
+        """Return int64 samples at these positions of the epoch, slot by slot of its batches."""
         return self.epoch(epoch).samples(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Positions of an epoch -> places in its layout: of any epoch the same."""
+        """Return the places in the layout of positions of an epoch; they are the same in every epoch."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """The same of slots of a full batch, and of those in the full batches behind it, `count` in all."""
+        """Return the places of slots of a full batch, and of the same slots in the next full batches, `count` in
+        all.
+        """
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Of slots of a full batch that are all that it takes of some streams: the place in the layout of the first of
-        each, and how many they are; the full batches behind it go on there. 0: they are others."""
+        """Return runs of places for slots of a full batch that cover some streams completely.
+
+        The result is the first place of each run and the length of the runs; the next full batches continue there.
+        Length 0: the slots are not such.
+        """
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
             return np.empty(0, np.int64), 0
@@ -121,7 +129,9 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions of an epoch, slot by slot of its batches -> their streams, and which sample of the stream."""
+        """Return the streams of positions of an epoch, slot by slot of its batches, and the index of the sample
+        in the stream.
+        """
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
         slot = positions % size
@@ -132,8 +142,10 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Places in the layout of the slots of runs of the sequence, sorted by stream: `length` positions from `begin`
-        on, one of each for each slot."""
+        """Return the places of slots in runs of the sequence that are sorted by stream.
+
+        A run has `length` positions from `begin` on; there is one value of each for each slot.
+        """
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
 
@@ -149,7 +161,7 @@ class RolledOrder:
         return streams, turn + slot - before
 
     def first_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        """Of the sequence: no batch before the one that holds it needs that sample of that stream."""
+        """Return the position in the sequence of a sample of a stream; earlier batches do not need that sample."""
         return np.asarray(turn * self.num_streams + stream)
 
     def _epoch(self, epoch: int) -> EpochLayout:
@@ -159,12 +171,14 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """The streams in turn: `first` of rounds + 1 slots, to `phase` of rounds, to `last` of rounds + 1, then rounds."""
+    """Return the stream of each slot: `first` streams of rounds + 1 slots, up to `phase` of rounds, up to `last` of
+    rounds + 1, then rounds.
+    """
     more = rounds + 1
     end_first = first * more
     end_phase = end_first + (np.maximum(phase, first) - first) * rounds
     end_last = end_phase + (last - np.maximum(phase, first)) * more
-    few = np.maximum(rounds, 1)  # where there are no rounds no slot lies in those stretches
+    few = np.maximum(rounds, 1)  # without rounds, those stretches have no slots
     found = np.where(slot < end_first, slot // more, first + (slot - end_first) // few)
     found = np.where(slot >= end_phase, np.maximum(phase, first) + (slot - end_phase) // more, found)
     found = np.where(slot >= end_last, last + (slot - end_last) // few, found)
@@ -172,14 +186,14 @@ def _stream_of(
 
 
 class EpochLayout:
-    """The blocks of one epoch, laid out, with their windows: memory by the number of blocks."""
+    """Blocks of one epoch in their order, with their windows. Its memory grows with the number of blocks."""
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
         self._epoch = epoch
         self._key = None if seed is None else key_of("window", seed, epoch)
         order = np.arange(len(starts) - 1)
         if seed is not None:
-            order = permuted(key_of("blocks", seed, epoch), order, len(order))
+            order = permute(key_of("blocks", seed, epoch), order, len(order))
         self._blocks = starts[order]
         self._laid = np.concatenate([[0], np.cumsum(np.diff(starts)[order])])
         cuts = [_cut(self._laid, *ends, window, stream, len(stretches) - 1) for stream, ends in _pairs(stretches)]
@@ -197,7 +211,7 @@ class EpochLayout:
         return found
 
     def number_of(self, places: np.ndarray) -> np.ndarray:
-        """The windows that these places of the layout lie in."""
+        """Return the numbers of the windows that hold these places of the layout."""
         found: np.ndarray = np.searchsorted(self.cuts, places, side="right") - 1
         return found
 
@@ -212,14 +226,14 @@ class EpochLayout:
         key = None if self._key is None else key_of(self._key, number)
         return Window(self._epoch, number, stream, start, stop - start, key)
 
-    def pieces(self, window: Window) -> list[Piece]:
-        """What it holds, in the order that `Window.inner` numbers."""
+    def pieces(self, window: Window) -> list[BlockPiece]:
+        """Return the pieces of a window, in the order that `Window.inner` numbers."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))
         ends = np.clip(self._laid[first : last + 1], start, stop)
         begins = self._blocks[first:last] + ends[:-1] - self._laid[first:last]
-        return [Piece(*each) for each in zip(begins.tolist(), np.diff(ends).tolist(), strict=True) if each[1]]
+        return [BlockPiece(*each) for each in zip(begins.tolist(), np.diff(ends).tolist(), strict=True) if each[1]]
 
 
 def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
@@ -227,7 +241,7 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Where the windows of a stretch begin."""
+    """Return the places where the windows of a stretch begin."""
     first = int(np.searchsorted(laid, start, side="right"))
     ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]  # of its blocks but for the last
     second = 1 + stream * window // num_streams

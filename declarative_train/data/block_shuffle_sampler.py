@@ -1,4 +1,4 @@
-"""The share of one rank, or of one loader process, in the steps of a rolled set."""
+"""Share of one rank, or of one loader process, in the steps of a block-shuffled set."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from declarative_train.data.batch import Batch, make_batches, packed, positions_of, unpacked
+from declarative_train.data.batch import Batch, make_batches, pack_batch, positions_of, unpack_batch
 from declarative_train.data.batch_slices import locate, slots
 from declarative_train.data.block_shuffle import RolledOrder
-from declarative_train.data.materialize import Prepared
+from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.mixture_reader import MixedWindows
 from declarative_train.data.prefetch import by_workers
 from declarative_train.data.spec import BatchSpec
-from declarative_train.data.window_cache import Needs, WindowsAhead
+from declarative_train.data.window_cache import RankNeeds, WindowsAhead
 
 
 @dataclass(frozen=True, slots=True)
 class RolledShare:
-    """`part` of `num_parts`: each chunk of the rank cut into so many runs of neighbours."""
+    """Share `part` of `num_parts`: each chunk of the rank is cut into that many runs of consecutive samples."""
 
-    prepared: Prepared
+    prepared: PreparedSet
     order: RolledOrder | MixedOrder
     batch: BatchSpec
     rank: int
@@ -41,19 +41,19 @@ class RolledShare:
         num_samples = self.prepared.num_samples
         last = locate(self.first_step + max(self.num_steps, 1) - 1, self.batch, num_samples)
         first = locate(self.first_step, self.batch, num_samples)
-        needs = Needs(self._streams(self.order), self._tail(), first.epoch, first.start, last.epoch)
+        needs = RankNeeds(self._streams(self.order), self._tail(), first.epoch, first.start, last.epoch)
         return WindowsAhead(self.prepared, self.order, needs)
 
     def positions(self, step: int) -> list[np.ndarray]:
-        """One array per chunk."""
+        """Return the positions of a step, one array per chunk."""
         return self._of_part(step, real=False)
 
     def real(self, step: int) -> np.ndarray:
-        """All of a step, without padding."""
+        """Return all positions of a step, without padding."""
         return np.concatenate(self._of_part(step, real=True))
 
     def _of_part(self, step: int, *, real: bool) -> list[np.ndarray]:
-        """`real`: without padding."""
+        """Return the positions of this part, one array per chunk. `real`: without padding."""
         found = locate(step, self.batch, self.prepared.num_samples)
         mine = slots(found, self.batch, self.rank)
         parts = [np.array_split(positions_of(slot), self.num_parts) for slot in mine]
@@ -64,7 +64,7 @@ class RolledShare:
         ]
 
     def _streams(self, order: RolledOrder) -> tuple[int, ...]:
-        """Those of its slots. Where they do not divide the batch, neighbours come and go by turns."""
+        """Return the streams of its slots; if their number does not divide the batch, they vary from step to step."""
         cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, real=True)]
@@ -72,15 +72,15 @@ class RolledShare:
         return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
-        """What it takes of the last, partial batch of an epoch, whose slots are of other streams."""
+        """Return its positions in the last, partial batch of an epoch, whose slots belong to other streams."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
         return np.empty(0, np.int64) if is_full else self.real(last)
 
 
 def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
-    """The rank's steps by loader processes: each reads streams of its own, and makes its part of every step."""
-    makers = [_Part(share, part, num_workers) for part in range(num_workers)]
+    """Yield the rank's steps from loader processes: each reads its own streams and makes its part of every step."""
+    makers = [_PartMaker(share, part, num_workers) for part in range(num_workers)]
     made = by_workers(partial(_make, makers), 0, share.num_steps * num_workers, num_workers)
     for step in range(share.first_step, share.first_step + share.num_steps):
         pieces = [next(made) for _ in range(num_workers)]
@@ -88,13 +88,13 @@ def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
         yield make_batches(slots(found, share.batch, share.rank), _join(pieces), found.epoch)
 
 
-def _make(makers: list[_Part], number: int) -> Any:
-    """Loader processes take turns: part p of each step is made by process p."""
+def _make(makers: list[_PartMaker], number: int) -> Any:
+    """Make a part of a step; part p of each step is made by loader process p."""
     share = makers[number % len(makers)]
     return share.make(number // len(makers))
 
 
-class _Part:
+class _PartMaker:
     def __init__(self, share: RolledShare, part: int, num_parts: int) -> None:
         self._share = replace(share, part=part, num_parts=num_parts)
         self._windows: WindowsAhead | MixedWindows | None = None
@@ -109,12 +109,12 @@ class _Part:
         if not len(positions):  # of a short step that the other parts make
             return Batch({}, 0, None, positions, epoch), [0] * len(chunks)
         ids, tensors = self._windows.gather(epoch, positions)
-        return packed(Batch(tensors, len(ids), None, ids, epoch)), [len(each) for each in chunks]
+        return pack_batch(Batch(tensors, len(ids), None, ids, epoch)), [len(each) for each in chunks]
 
 
 def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Parts of a step, chunk by chunk, as one gather would give them."""
-    batches = [unpacked(batch) for batch, _ in pieces]
+    """Join the parts of a step, chunk by chunk, to the result of one gather."""
+    batches = [unpack_batch(batch) for batch, _ in pieces]
     places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
 
     def take(_: int | None, positions: np.ndarray) -> tuple[np.ndarray, dict[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Blocks of a table -> blocks of the samples of a set: runs of samples that are read together."""
+"""Blocks of samples: runs of samples that are read together, from the blocks of a table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from declarative_train.components.data import Table
-from declarative_train.data.block_shuffle import LEAST_BYTES, POOL_BYTES, chosen
-from declarative_train.data.materialize import HOLD_BYTES, Prepared
+from declarative_train.data.block_shuffle import LEAST_BYTES, POOL_BYTES, fit_roll
+from declarative_train.data.materialize import HOLD_BYTES, PreparedSet
 from declarative_train.data.mixing import MixedOrder, shares
 from declarative_train.data.rows import RowChain, RowList, RowRange, Rows, RowShare
 from declarative_train.data.spec import DataError, DataSpec, MemberSpec, RollSpec
@@ -19,9 +19,11 @@ MOST_SAMPLES = 1 << 17  # of a block that may be cut: windows of a text that ove
 
 
 def sample_blocks(table: Table, rows: Rows, windows: Windows | None) -> np.ndarray | None:
-    """(blocks + 1,) int64: the sample that each block begins with, and how many there are. A sample belongs to the
-    block that its first row lies in. None where neighbours in the set do not lie together: the table has no blocks, or
-    the rows are in another order than in the files."""
+    """Return (blocks + 1,) int64: the first sample of each block, and the number of samples.
+
+    A sample belongs to the block of its first row. None if consecutive samples are not stored together: the table has
+    no blocks, or the rows are in another order than in the files.
+    """
     if table.blocks is None:
         return None
     places = _places(np.asarray(table.blocks, np.int64), rows)
@@ -29,7 +31,7 @@ def sample_blocks(table: Table, rows: Rows, windows: Windows | None) -> np.ndarr
 
 
 def _samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
-    """How many samples begin before each of these places."""
+    """Return how many samples begin before each of these places."""
     if windows is None or not len(windows.begins):
         return places if windows is None else np.zeros_like(places)
     run = np.searchsorted(windows.begins, places, side="right") - 1
@@ -38,16 +40,18 @@ def _samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
     return np.where(run < 0, 0, counts)
 
 
-def sources_in(prepared: Prepared) -> np.ndarray:
-    """(sources + 1,) int64, of a mixture: the sample that each source begins with in the set, and how many there are.
-    Whatever the order of its rows, a set has those of one source together."""
+def sources_in(prepared: PreparedSet) -> np.ndarray:
+    """Return (sources + 1,) int64 for a mixture: the first sample of each source in the set, and the number of samples.
+
+    A set keeps the rows of one source together, in any order of rows.
+    """
     rows = prepared.rows
     places = [bisect_left(range(len(rows)), first, key=_row_of(rows)) for _, first in prepared.table.members]
     return _samples_before(np.asarray([*places, len(rows)], np.int64), prepared.windows)
 
 
-def mixed_order(spec: DataSpec, training: Prepared, batch_size: int) -> MixedOrder:
-    """Raises DataError."""
+def make_mixed_order(spec: DataSpec, training: PreparedSet, batch_size: int) -> MixedOrder:
+    """Return the order of a mixture. Raises DataError."""
     starts = sources_in(training)
     if np.diff(starts).tolist() != [member.num_samples for member in spec.mix]:
         raise DataError("the sources of the mixture have other numbers of samples than when the plan was made")
@@ -59,11 +63,13 @@ def _row_of(rows: Rows) -> Callable[[int], int]:
     return lambda place: int(rows.at(np.asarray([place]))[0])
 
 
-def mixed(
-    training: Prepared, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
+def list_members(
+    training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
 ) -> tuple[MemberSpec, ...]:
-    """The sources of a mixture as the training set has them. `window` and `streams`: as of `rolled`; what is held in
-    memory is shared out by the shares."""
+    """Return the sources of a mixture as the training set has them.
+
+    `window` and `streams` are as in `choose_roll`; the memory is divided by the shares of the sources.
+    """
     starts = sources_in(training)
     sizes = np.diff(starts).tolist()
     parts = shares(weights, sizes)
@@ -78,44 +84,48 @@ def mixed(
             sample_bytes = -(-size // training.num_samples)
             most = max(1, round(part * (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES)))))
             if len(own) > 1:
-                roll = chosen(sizes[number], len(own), sample_bytes, most, streams)
+                roll = fit_roll(sizes[number], len(own), sample_bytes, most, streams)
         found.append(MemberSpec(name, parts[number], sizes[number], roll))
     return tuple(found)
 
 
 def most_held(table: Table, rows: Rows, windows: Windows | None, window: int | None) -> int:
-    """Up to how many bytes a set is held: none if the recipe asks for a `window` of it."""
+    """Return the largest size in bytes of a set that is kept in memory: 0 if the recipe asks for a smaller `window`."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES
     return HOLD_BYTES if sample_blocks(table, rows, windows) is None else 0
 
 
-def most_held_beside(training: Prepared) -> int:
-    """Of the other sets that are cut from its source: where it is read in blocks, they are too, since rows from all
-    over the files would be all of the files, before the first step."""
+def most_held_beside(training: PreparedSet) -> int:
+    """Return the same limit for the other sets of the training set's source: 0 if that is read in blocks.
+
+    Rows from all over the files would otherwise mean reading all files before the first step.
+    """
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
 
-def rolled(training: Prepared, window: int | None, streams: int | None) -> RollSpec | None:
-    """How the training set is read, by the keys of the recipe; None: any sample can stand anywhere in the epoch, which
-    costs nothing where all of them are held, or where the source reads any row at the cost of its bytes."""
+def choose_roll(training: PreparedSet, window: int | None, streams: int | None) -> RollSpec | None:
+    """Return how the training set is block-shuffled, by the keys of the recipe; None for a full shuffle.
+
+    A full shuffle costs nothing if all samples are in memory, or if the source reads single rows efficiently.
+    """
     size, num_samples = training.size_bytes, training.num_samples
     if training.table.blocks is None or training.is_held or not num_samples or size is None:
         return None
     if size <= HOLD_BYTES if window is None else window >= num_samples:
         return None
     blocks = blocks_of(training)
-    return None if blocks is None else chosen(num_samples, len(blocks) - 1, -(-size // num_samples), window, streams)
+    return None if blocks is None else fit_roll(num_samples, len(blocks) - 1, -(-size // num_samples), window, streams)
 
 
-def blocks_of(prepared: Prepared) -> np.ndarray | None:
+def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
     found = sample_blocks(prepared.table, prepared.rows, prepared.windows)
     return found if found is None or not prepared.table.blocks_may_be_cut else cut(found, MOST_SAMPLES)
 
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
-    """(blocks + 1,) -> the same with blocks of more than `most` samples cut into equal ones."""
+    """Cut blocks (blocks + 1,) of more than `most` samples into equal ones."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)
     block = np.repeat(np.arange(len(sizes)), pieces)
@@ -124,7 +134,7 @@ def cut(starts: np.ndarray, most: int) -> np.ndarray:
 
 
 def _places(starts: np.ndarray, rows: Rows) -> np.ndarray | None:
-    """Where the set has the first of its rows from each of these on."""
+    """Return, for each start, the position in the set of its first row from there on."""
     if isinstance(rows, RowRange):
         return np.asarray(np.clip(starts, rows.start, rows.stop) - rows.start)
     if isinstance(rows, RowShare):

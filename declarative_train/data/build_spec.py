@@ -1,9 +1,8 @@
-"""The data section of a recipe -> a DataSpec: what the ranks must know, and everything that is wrong with the data.
+"""Compiler of the data section: a recipe's section -> DataSpec with what ranks need, and diagnostics on the data.
 
-The sources are opened, the rows cut into sets, the statistics of the training rows computed and every value converted
-once, which is the check of it. What was prepared is remembered, so that a run does not read it again. No torch.
-
-Over 400 lines because each step reports what is wrong and goes on, with the same few things in hand.
+It opens the sources, divides the rows into sets, computes the statistics of the training rows and converts every value
+once, which checks it. Prepared sets are remembered, so that a run does not read them again. It does not import torch.
+Over 400 lines because each step reports problems and continues, with the same few values.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import DType
 from declarative_train.data import static_checks
-from declarative_train.data.blocks import mixed, most_held, most_held_beside, rolled
+from declarative_train.data.blocks import choose_roll, list_members, most_held, most_held_beside
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
 from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
@@ -36,20 +35,20 @@ from declarative_train.data.checks.samples import (
     split_does_not_fit,
 )
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
-from declarative_train.data.field_reader import Part, base_of, columns_of, each_output, make_part
-from declarative_train.data.materialize import BadSampleError, Prepared, prepare
-from declarative_train.data.opened import arranged, opened, records, remember, usable
+from declarative_train.data.field_reader import FieldReader, base_of, columns_of, each_output, make_part
+from declarative_train.data.materialize import BadSampleError, PreparedSet, prepare
+from declarative_train.data.opened import arrange_rows, open_table, records, remember, usable
 from declarative_train.data.pairs import misfits
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.plugin_data import outlines, sources, unrun
 from declarative_train.data.problems import Place, bad_sample, row_with, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowChain, RowRange, Rows
-from declarative_train.data.run_statistics import Inherited, measured, misread, origin_of, unknown_value
+from declarative_train.data.run_statistics import Inherited, measure_missing, misread, origin_of, unknown_value
 from declarative_train.data.set_overlap import overlaps
 from declarative_train.data.skipping import Skipped, Skips, in_words
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
-from declarative_train.data.statistics_cache import Known
+from declarative_train.data.statistics_cache import StatisticsCache
 from declarative_train.data.texts import list_unread
 from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.files.errors import SourceError
@@ -69,10 +68,12 @@ def describe(
     inherited: Mapping[str, Inherited] | None = None,
     read: Collection[str] | None = None,
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
-    """Return None when there is an error, or, `offline`, when a source is on another machine. `floats`: in which
-    numbers are held where a field has no dtype. `inherited` are the fields of a run whose statistics and class numbers
-    are taken over. `read`: the wires that the model and the objective read; what else a field could give (`NAME.mask`)
-    is not made. None: all of it is."""
+    """Build the DataSpec; None if there is an error or, with `offline`, if a source is on another machine.
+
+    `floats`: dtype of numbers in fields without `dtype`. `inherited`: fields of an earlier run whose statistics and
+    class numbers are used. `read`: the wires that the model and the objective read; other outputs of fields
+    (`NAME.mask`) are not made. None: all are made.
+    """
     return _Description(section, seed, span, floats, offline, inherited or {}, read).describe()
 
 
@@ -105,7 +106,7 @@ class _Description:
 
     @property
     def cut(self) -> tuple[object, ...]:
-        """All that decides which rows of a source a set has."""
+        """Everything that decides which rows of a source a set has."""
         splits = {name: split.as_data() for name, split in self.section.split.items()}
         return splits, self.seed, None if self.window is None else asdict(self.window), self.section.on_bad_row
 
@@ -145,7 +146,7 @@ class _Description:
         return spec, self.diagnostics
 
     def _check_outlines(self) -> None:
-        """As far as columns tell that are declared."""
+        """Check fields and sets against the columns that plugins declare."""
         tables = outlines(self.section)
         self._columns(tables)
         if None in tables:
@@ -155,7 +156,7 @@ class _Description:
         return sum(split.own_source is not None for split in self.section.split.values())
 
     def _check_words(self) -> None:
-        """What is wrong whatever the source holds."""
+        """Report errors that do not depend on the content of the source."""
         if self.window is None:
             self.diagnostics += static_checks.of_rows(self.section, self.span)
         self.diagnostics += static_checks.of_transforms(self.section, self.span)
@@ -172,7 +173,7 @@ class _Description:
         self.report(transform_does_not_fit(span, f"field `{name}`: {misfit.message}", misfit.help))
 
     def _open_all(self) -> dict[str | None, Table]:
-        """The main source under None, the own sources of sets under their names; without those that do not open."""
+        """Open the main source, under None, and the own sources of sets, under their names; omit those that fail."""
         tables: dict[str | None, Table] = {}
         for name, dataset in sources(self.section).items():
             place = "data.source" if name is None else f"data.split.{name}.source"
@@ -181,19 +182,19 @@ class _Description:
                 self.report(remote_source(self.span(f"{place}.path"), remote))
                 continue
             try:
-                tables[name] = opened(dataset, self.section.fields, skips=self.skips)
+                tables[name] = open_table(dataset, self.section.fields, skips=self.skips)
             except SourceError as error:
                 self.report(source_problem(self.span(f"{place}{error.below}.path"), error))
         return tables
 
     def _columns(self, tables: Mapping[str | None, Table]) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-        """By source and field; without those that do not fit."""
+        """Return the columns by source and field; omit fields that do not fit."""
         found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
         for source, table in tables.items():
             for name, field in self.section.fields.items():
                 columns, missed = columns_of(field, table)
                 for missing in missed:
-                    self.report(self._missed(source, table, name, field, missing))
+                    self.report(self._missing_column(source, table, name, field, missing))
                 if missed:
                     continue
                 if not columns:
@@ -212,7 +213,7 @@ class _Description:
                 found |= {(source, each): columns for each in self.fields if base_of(each) == name}
         return found
 
-    def _missed(self, source: str | None, table: Table, name: str, field: Field, column: str) -> Diagnostic:
+    def _missing_column(self, source: str | None, table: Table, name: str, field: Field, column: str) -> Diagnostic:
         if source is not None:
             place = self.span(f"data.split.{source}.source")
             return unknown_column(place, column, table.columns, table.left_out, f"the source of `{source}`")
@@ -232,7 +233,7 @@ class _Description:
         return self.span(f"data.fields.{name}.columns")
 
     def _unknown_in_sets(self, main: Table) -> bool:
-        """Says which columns the splits and the window name that are not there."""
+        """Report columns that the splits and the window name and the source lacks; return whether there are any."""
         asked = [
             (f"data.split.{name}.{'sort' if split.type == 'last' else 'column'}", column)
             for name, split in self.section.split.items()
@@ -246,7 +247,7 @@ class _Description:
         return bool(unknown)
 
     def _sets(self, tables: Mapping[str | None, Table]) -> dict[str, _SetRows] | None:
-        """The rows of every set, in the order of the recipe; None when they cannot be cut."""
+        """Return the rows of every set, in the order of the recipe; None if they cannot be divided."""
         by, sort = (None, None) if self.window is None else (self.window.by, self.window.sort)
         found: dict[str, _SetRows] = {}
         try:
@@ -285,7 +286,7 @@ class _Description:
         return [empty_set(self.span(f"data.source.of.{name}"), name, message, "leave it out") for name in lacking]
 
     def _check_cuts(self, main: Table, cuts: Mapping[str, Rows]) -> None:
-        """What can be cut, and is hardly meant."""
+        """Report splits that are possible and probably not intended."""
         for diagnostic in group_in_two_sets.check(main, cuts, self.section.split, self.span):
             self.report(diagnostic)
         sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in self.section.split.items()}
@@ -317,8 +318,8 @@ class _Description:
 
     def _parts(
         self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
-    ) -> dict[str, Part]:
-        """The fields, with the statistics of the training rows."""
+    ) -> dict[str, FieldReader]:
+        """Return the fields, with the statistics of the training rows."""
         draft = []
         for name, field in self.fields.items():
             if (None, name) not in columns:
@@ -328,9 +329,9 @@ class _Description:
                 draft.append(make_part(name, read, columns[None, name], {}, None, self.chain))
             except TransformError as error:
                 self._report_transform(name, error)
-        known = Known(main, (TRAINING, *self.cut))
+        known = StatisticsCache(main, (TRAINING, *self.cut))
         statistics, problems = known.statistics(
-            draft, lambda: measured(main, training, draft, self.inherited), may_keep=not self.inherited
+            draft, lambda: measure_missing(main, training, draft, self.inherited), may_keep=not self.inherited
         )
         for name, problem in {id(problem): (name, problem) for name, problem in problems.items()}.values():
             if isinstance(problem, BadSampleError):
@@ -355,7 +356,7 @@ class _Description:
                 del found[name]
         return found
 
-    def _check_pairs(self, parts: Mapping[str, Part]) -> None:
+    def _check_pairs(self, parts: Mapping[str, FieldReader]) -> None:
         specs = {name: part.sample for name, part in parts.items()}
         pictures = [name for name, part in parts.items() if part.field.reads_late and not part.field.takes_lists]
         for place, misfit in misfits(self.section.transforms, specs, pictures):
@@ -365,12 +366,12 @@ class _Description:
     def _prepare(
         self,
         sets: Mapping[str, _SetRows],
-        parts: Mapping[str, Part],
+        parts: Mapping[str, FieldReader],
         columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
-    ) -> dict[str, Prepared]:
-        """A field with a bad value is reported once, and the others are still looked at."""
+    ) -> dict[str, PreparedSet]:
+        """Convert the rows of each set; a field with a bad value is reported once, and the others are still checked."""
         left = dict(parts)
-        found: dict[str, Prepared] = {}
+        found: dict[str, PreparedSet] = {}
         for name, each in sets.items():
             while left:
                 used = self._of_set(each.source, left, columns)
@@ -380,7 +381,7 @@ class _Description:
                     else:
                         window = self.section.shuffle_window if name == TRAINING and self.section.shuffle else None
                         most = most_held(each.table, each.rows, each.windows, window)
-                    known = Known(each.table, (name, *self.cut))
+                    known = StatisticsCache(each.table, (name, *self.cut))
                     skips = Skips() if self.skips else None
                     found[name] = prepare(
                         name, each.table, each.rows, each.windows, used, most, self.chain, known, skips=skips
@@ -400,8 +401,8 @@ class _Description:
                     break
         return found
 
-    def _report_skipped(self, tables: Mapping[str | None, Table], prepared: Mapping[str, Prepared]) -> None:
-        """The sets keep what was left out of them: a run lists it."""
+    def _report_skipped(self, tables: Mapping[str | None, Table], prepared: Mapping[str, PreparedSet]) -> None:
+        """Report the rows that were left out, and store them with the training set for the run's log."""
         for table in tables.values():
             self.skipped += [Skipped("", place, why) for place, why in table.skipped]
         for each in prepared.values():
@@ -412,8 +413,8 @@ class _Description:
             first.left_out = self.skipped
             self.report(rows_skipped(self.span("data.on_bad_row"), in_words(self.skipped)))
 
-    def _report_unread(self, main: Table, parts: Mapping[str, Part], tables: Mapping[str | None, Table]) -> None:
-        """Report what data of dialogues hold and no token does. `tables`: with tokens, by source."""
+    def _report_unread(self, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]) -> None:
+        """Report data of dialogues that no token represents. `tables`: tables with tokens, by source."""
         for table in tables.values():
             for name, keys in list_unread(table):
                 message = f"its chat template does not read these keys of messages: {keys}"
@@ -430,19 +431,20 @@ class _Description:
     def _of_set(
         self,
         source: str | None,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, FieldReader],
         columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
-    ) -> tuple[Part, ...]:
-        """The fields on the columns of the set's source; those that do not fit there were said."""
+    ) -> tuple[FieldReader, ...]:
+        """Return the fields on the columns of the set's source; fields that do not fit were reported earlier."""
         if source is None:
             return tuple(parts.values())
         own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
         return tuple(
-            Part(part.name, part.field, found, part.statistics, part.row, part.sample) for part, found in own.items()
+            FieldReader(part.name, part.field, found, part.statistics, part.row, part.sample)
+            for part, found in own.items()
         )
 
     def _report_bad(self, table: Table, error: BadSampleError) -> None:
-        """At the key that says what the value should be where the recipe has it, else at the column."""
+        """Report a bad value at the key that defines the expected value if the recipe has it, else at the column."""
         name, field, key = base_of(error.part.name), error.part.field, error.cause.key
         column = self._column_span(name, field, error.cause.column)
         unknown = unknown_value(error, table, self.inherited.get(name), column)
@@ -452,11 +454,11 @@ class _Description:
         if key is None or key not in field.model_fields_set:
             self.report(bad_sample(column, error, table.place(error.row)))
             return
-        made = (Related(column, "the column stands here"),)
+        made = (Related(column, "the column is here"),)
         self.report(bad_sample(self.span(f"data.fields.{name}.{key}"), error, table.place(error.row), made))
 
     def _spec(
-        self, tables: Mapping[str | None, Table], parts: Mapping[str, Part], prepared: Mapping[str, Prepared]
+        self, tables: Mapping[str | None, Table], parts: Mapping[str, FieldReader], prepared: Mapping[str, PreparedSet]
     ) -> DataSpec:
         section = self.section
         sets = []
@@ -491,7 +493,7 @@ class _Description:
             sets=tuple(sets),
             seed=self.seed,
             shuffle=section.shuffle,
-            roll=rolled(prepared[TRAINING], section.shuffle_window, section.shuffle_streams)
+            roll=choose_roll(prepared[TRAINING], section.shuffle_window, section.shuffle_streams)
             if section.shuffle and not mix
             else None,
             mix=mix,
@@ -503,17 +505,17 @@ class _Description:
             files=() if self.offline else tuple(records(paths)),  # lint keeps no plan
         )
 
-    def _mix(self, training: Prepared) -> tuple[MemberSpec, ...]:
+    def _mix(self, training: PreparedSet) -> tuple[MemberSpec, ...]:
         source, section = self.section.source, self.section
         if not isinstance(source, MixDataset):
             return ()
         weights = [member.weight for member in source.of.values()]
-        return mixed(training, weights, section.shuffle_window, section.shuffle_streams, shuffle=section.shuffle)
+        return list_members(training, weights, section.shuffle_window, section.shuffle_streams, shuffle=section.shuffle)
 
 
 @dataclass(frozen=True, slots=True)
 class _SetRows:
-    """Rows in the order of their samples. `source` is the set's name if it has its own."""
+    """Rows of a set in the order of their samples. `source` is the set's name if it has its own."""
 
     source: str | None
     table: Table
@@ -524,7 +526,7 @@ class _SetRows:
 def _set_rows(
     source: str | None, table: Table, rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, _SetRows]:
-    return {name: _SetRows(source, table, *found) for name, found in arranged(rows, window, order).items()}
+    return {name: _SetRows(source, table, *found) for name, found in arrange_rows(rows, window, order).items()}
 
 
 def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> Misfit | None:

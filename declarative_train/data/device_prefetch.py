@@ -1,8 +1,8 @@
-"""Batches to a GPU while it computes: a thread puts them into pinned memory and copies them on a stream of its own.
+"""Copies of batches to a GPU while it computes: a thread pins them and copies them on its own CUDA stream.
 
     for batches in copied_ahead(make, 0, 100, device): ...
 
-On the stream that computes, a copy would wait for the kernels before it, and the kernels behind for the copy.
+On the computing stream, a copy would wait for the kernels before it, and later kernels for the copy.
 """
 
 from __future__ import annotations
@@ -11,62 +11,64 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from declarative_train.data import prefetch
-from declarative_train.data.batch import Batch, moved, unpacked
+from declarative_train.data.batch import Batch, move_batch, unpack_batch
 
 if TYPE_CHECKING:
     import torch
 
 
 def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
-    """Whether copies to it can go beside what it computes."""
+    """Return whether copies to the device can run while it computes."""
     return device is not None and device.type == "cuda"
 
 
 def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """What loader processes make, packed, on the device."""
-    return from_host(([unpacked(batch) for batch in batches] for batches in made), first, count, device)
+    """Yield the batches of loader processes on the device."""
+    return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 
 def from_host(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """`count` results of `made`, on the device: on a GPU copied ahead by a thread, which also asks for them."""
+    """Yield `count` results of `made` on the device; for a GPU, a thread fetches and copies them ahead."""
     if is_gpu(device) and count:
-        yield from copied_ahead(in_thread(made), first, count, device)
+        yield from copy_ahead(in_thread(made), first, count, device)
         return
     for batches in made:
-        yield [moved(batch, device) for batch in batches]
+        yield [move_batch(batch, device) for batch in batches]
 
 
-def copied_ahead(
+def copy_ahead(
     make: Callable[[int], list[Batch]], first: int, count: int, device: torch.device
 ) -> Iterator[list[Batch]]:
-    """`make(first)`, `make(first + 1)`, ... on the device, made and copied ahead by a thread."""
+    """Yield `make(first)`, `make(first + 1)`, ... on the device, made and copied ahead by a thread."""
     import torch
 
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copied(number: int) -> tuple[list[Batch], Any]:
+    def copy(number: int) -> tuple[list[Batch], Any]:
         torch.cuda.set_device(device)  # a thread begins on GPU 0, where leaving the stream would make a context
         made = make(number)
         with torch.cuda.stream(stream):
-            batches = [moved(batch, device) for batch in made]
+            batches = [move_batch(batch, device) for batch in made]
             return batches, stream.record_event()
 
-    ahead = prefetch.ahead(copied, first, count)
+    ahead = prefetch.ahead(copy, first, count)
     try:
         for batches, event in ahead:
-            yield taken_over(batches, event, device)
+            yield wait_for_copies(batches, event, device)
     finally:
         if isinstance(ahead, Generator):
             ahead.close()
 
 
-def taken_over(batches: list[Batch], event: Any, device: torch.device) -> list[Batch]:
-    """What the computing stream does from here on waits for the copies; and their memory, which belongs to the other
-    stream, is not given away before the computing stream has done with it."""
+def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> list[Batch]:
+    """Let the computing stream wait for the copies, and keep their memory until it has used them.
+
+    The memory belongs to the copying stream, which could otherwise reuse it too early.
+    """
     import torch
 
     stream = torch.cuda.current_stream(device)
@@ -79,8 +81,10 @@ def taken_over(batches: list[Batch], event: Any, device: torch.device) -> list[B
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """What loader processes make, for a thread to take. They are forked here: a fork beside a thread that computes may
-    take along a lock that nobody lets go."""
+    """Return a function that takes the batches of loader processes, for use in a thread.
+
+    The processes are forked here: a fork while another thread computes may inherit a lock that is never released.
+    """
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:

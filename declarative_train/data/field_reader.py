@@ -1,4 +1,4 @@
-"""A field and the table that it reads -> all that turns rows into the values of a batch."""
+"""Reader of a field: everything that turns rows of a table into the field's values in a batch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from declarative_train.data.spec import WindowSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """A field with all that turns rows of the table into its values. `row` is what one row becomes, `sample` what the
-    batch holds per sample."""
+class FieldReader:
+    """Field with everything that turns rows of the table into its values. `row` is the spec of one row, `sample` the
+    spec per sample of a batch.
+    """
 
     name: str
     field: Field
@@ -27,27 +28,27 @@ class Part:
     sample: TensorSpec
 
     def values(self, read: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Raises BadValueError."""
+        """Convert the columns' values. Raises BadValueError."""
         return self.field.convert([read[column.name] for column in self.columns], self.columns, self.statistics)
 
     def values_into(self, read: Mapping[str, np.ndarray], out: np.ndarray) -> None:
-        """(N, *row shape) in `storage`, in one piece. Raises BadValueError."""
+        """Convert into `out` (N, *row shape), contiguous, of dtype `storage`. Raises BadValueError."""
         values = [read[column.name] for column in self.columns]
         self.field.convert_into(out, values, self.columns, self.statistics)
 
     @property
     def cut(self) -> slice | int:
-        """The rows of a window that it takes."""
+        """Rows of a window that the field takes."""
         return slice(None) if self.field.cut is None else self.field.cut
 
     @property
     def storage(self) -> np.dtype[np.generic]:
-        """What `values` gives."""
+        """Dtype that `values` returns."""
         return np.dtype("float32" if self.row.dtype == "bfloat16" else self.row.dtype)
 
 
 def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """The columns that the field means, and the names and globs that mean none."""
+    """Return the columns of the field, and its names and globs that match none."""
     found, missed = matching(field.wanted, list(table.columns), field.unwanted)
     return tuple(table.columns[name] for name in found), missed
 
@@ -59,29 +60,29 @@ def make_part(
     statistics: Mapping[str, object],
     window: WindowSpec | None,
     chain: Chain | None = None,
-) -> Part:
-    """Raises TransformError."""
+) -> FieldReader:
+    """Make the reader of a field. Raises TransformError."""
     if field.reads_late:
         row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:
         row = field.row_spec(columns, statistics)
-    return Part(name, field, columns, statistics, row, _sample(field, row, window))
+    return FieldReader(name, field, columns, statistics, row, _sample(field, row, window))
 
 
 def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorSpec:
-    """The rows of the window stand in front."""
+    """Return the spec per sample: the window's rows are the first dimension."""
     if window is None or isinstance(field.cut, int):
         return row
     length = len(range(*(field.cut or slice(None)).indices(window.length)))
     return replace(row, shape=(length, *row.shape))
 
 
-def column_names(parts: Sequence[Part]) -> list[str]:
+def column_names(parts: Sequence[FieldReader]) -> list[str]:
     return list(dict.fromkeys(column.name for part in parts for column in part.columns))
 
 
 def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
-    """Every field, and behind one with several outputs those of the others that are read."""
+    """Yield every field, followed by those of its other outputs that are read."""
     for name, field in fields.items():
         yield name, field
         for output in field.outputs[1:]:
@@ -90,5 +91,5 @@ def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> It
 
 
 def base_of(name: str) -> str:
-    """The field in the recipe that one of its outputs is of."""
+    """Return the field in the recipe to which an output belongs."""
     return name.partition(".")[0]

@@ -1,7 +1,7 @@
-"""Rows of a table and fields -> what each field must know of the training rows, and a set that gives samples: held as
-arrays if it is small, else read by row.
+"""Preparation of sets: rows of a table and fields -> statistics of the training rows, and a set of samples.
 
-No torch here: lint prepares the sets too, since the conversion is the check of every value.
+A small set is stored in memory as arrays, a larger one is read row by row. It does not import torch: lint prepares
+the sets too, because the conversion checks every value.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 
 from declarative_train.components.data import BadValueError, Table
 from declarative_train.core.tensor_spec import FLOATING
-from declarative_train.data.field_reader import Part, base_of, column_names
-from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, Given
+from declarative_train.data.field_reader import FieldReader, base_of, column_names
+from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, PictureValues
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
-from declarative_train.data.statistics_cache import Known
+from declarative_train.data.statistics_cache import StatisticsCache
 from declarative_train.data.texts import BadTextError, with_tokens
 from declarative_train.data.windows import Windows
 from declarative_train.files.errors import SourceError
@@ -33,9 +33,9 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are chec
 
 
 class BadSampleError(Exception):
-    """A value of a set that a field cannot take: `part` and the row of the table say where."""
+    """Error: a value of a set that a field cannot take; `part` and `row` (of the table) locate it."""
 
-    def __init__(self, part: Part, row: int, cause: BadValueError) -> None:
+    def __init__(self, part: FieldReader, row: int, cause: BadValueError) -> None:
         super().__init__(f"field `{part.name}`: {cause}")
         self.part = part
         self.row = row
@@ -43,27 +43,28 @@ class BadSampleError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A set. `held` are the values of its rows in the set's order, by field, or None: then they are read. Pictures are
-    never held; `chain` is what is done to them. `skips`: what is bad in it is skipped."""
+class PreparedSet:
+    """Prepared set. `held` are the values of its rows in the set's order, by field; None: they are read when needed.
+    Images are never in memory; `chain` are their transforms. `skips`: bad rows of the set are skipped.
+    """
 
     name: str
     table: Table
     rows: Rows
     windows: Windows | None
-    parts: tuple[Part, ...]
+    parts: tuple[FieldReader, ...]
     held: dict[str, np.ndarray] | None
     chain: Chain = NO_TRANSFORMS
     skips: Skips | None = None
 
     @property
-    def late(self) -> tuple[Part, ...]:
-        """The fields of pictures."""
+    def late(self) -> tuple[FieldReader, ...]:
+        """Fields of images, which are decoded when a batch is made."""
         return tuple(part for part in self.parts if part.field.reads_late)
 
     @property
     def is_held(self) -> bool:
-        """All of it."""
+        """True if all of the set is in memory."""
         return self.held is not None and not self.late
 
     @property
@@ -72,9 +73,9 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int | None:
-        """Of all its rows in memory, and of its pictures in the files; None: nobody knows."""
+        """Size of all its rows in memory and of its images in files; None if unknown."""
         parts = [part for part in self.parts if not part.field.reads_late]
-        numbers = sum(stored_as(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
+        numbers = sum(storage_dtype(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
         if not self.late:
             return numbers * len(self.rows)
         of_table = self.table.size_bytes(column_names(self.late))
@@ -89,8 +90,11 @@ class Prepared:
     def gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        """(N, *sample shape) by field (default: all), for int64 sample numbers. `epoch`: of training, which alone draws
-        changes of pictures. Raises BadSampleError, SourceError."""
+        """Return (N, *sample shape) by field (default: all), for int64 sample numbers.
+
+        `epoch`: the training epoch; random changes of images happen only in training. Raises BadSampleError,
+        SourceError.
+        """
         if self.skips is None or self.windows is not None or self.is_held:
             return self._gather(samples, names, epoch)
         samples = np.asarray(samples, np.int64)
@@ -101,19 +105,19 @@ class Prepared:
                 self.skip(error)
 
     def skip(self, error: BadSampleError) -> None:
-        """From now on the next good sample stands in its place. Raises the error where none is left."""
+        """Replace a bad row by the next good sample from now on. Raises the error if none is left."""
         assert self.skips is not None
         if not self.skips.add(error.row) or self.skips.num_bad >= len(self.rows):
             raise error
-        LOG.tell(Skipped(self.name, self.table.place(error.row), str(error.cause)))
+        LOG.write(Skipped(self.name, self.table.place(error.row), str(error.cause)))
 
     @property
     def left_out(self) -> list[Skipped]:
-        """What was found bad beforehand."""
+        """Rows that were found bad before the run."""
         return [] if self.skips is None else self.skips.left_out
 
     def is_skipped(self, samples: np.ndarray) -> np.ndarray | None:
-        """(N,) bool: of samples that were gathered, those in whose place others stand; None: of all their own."""
+        """Return (N,) bool: which of these samples were replaced by others; None if none was."""
         if self.skips is None or not self.skips.num_bad or self.windows is not None:
             return None
         found = self.skips.bad(self.rows.at(samples))
@@ -129,10 +133,12 @@ class Prepared:
         return {part.name: values[part.name] for part in wanted}
 
     def _pictures(self, samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
-        return self.pictures(self.given(samples), samples, epoch)
+        return self.pictures(self.read_columns(samples), samples, epoch)
 
-    def pictures(self, given: Mapping[str, Given], samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
-        """All fields of pictures, which may share draws. Raises BadSampleError."""
+    def pictures(
+        self, given: Mapping[str, PictureValues], samples: np.ndarray, epoch: int | None
+    ) -> dict[str, np.ndarray]:
+        """Return all fields of images, which may share random draws. Raises BadSampleError."""
         try:
             return self.chain.arrays(given, {part.name: part.sample.shape for part in self.late}, samples, epoch)
         except BadPictureError as error:
@@ -140,13 +146,13 @@ class Prepared:
             row = int(self.rows.at(samples[error.row : error.row + 1])[0])
             raise BadSampleError(part, row, error.cause) from error
 
-    def given(self, samples: np.ndarray) -> dict[str, Given]:
-        """What the fields of pictures are made of. Raises SourceError."""
+    def read_columns(self, samples: np.ndarray) -> dict[str, PictureValues]:
+        """Read the columns for the fields of images. Raises SourceError."""
         late = self.late
         read = self.table.read(column_names(late), self.rows.at(samples))
-        return {part.name: Given.of(part.field, part.columns, read) for part in late}
+        return {part.name: PictureValues.of(part.field, part.columns, read) for part in late}
 
-    def _others(self, samples: np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+    def _others(self, samples: np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
         if not parts:
             return {}
         if self.windows is not None and self.held is None and isinstance(self.rows, RowRange):
@@ -164,8 +170,8 @@ class Prepared:
         whole = {name: array.reshape(len(samples), length, *array.shape[1:]) for name, array in values.items()}
         return {part.name: whole[part.name][:, part.cut] for part in parts}
 
-    def _runs(self, starts: np.ndarray, length: int, parts: Sequence[Part]) -> dict[str, np.ndarray]:
-        """Of windows over neighbouring rows: each field reads the rows that it takes, and no row by its number."""
+    def _runs(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
+        """Read windows over consecutive rows: each field reads the rows that it takes, as slices."""
         read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
         found = {}
         for part in parts:
@@ -187,16 +193,19 @@ def prepare(
     table: Table,
     rows: Rows,
     windows: Windows | None,
-    every: tuple[Part, ...],
+    every: tuple[FieldReader, ...],
     hold_bytes: int = HOLD_BYTES,
     chain: Chain | None = None,
-    known: Known | None = None,
+    known: StatisticsCache | None = None,
     *,
     is_checked: bool = False,
     skips: Skips | None = None,
-) -> Prepared:
-    """`skips`: bad rows are left out, or, of a set that is not held, stood in for. `known`: whether its values were
-    looked at before; `is_checked`: they were. Raises BadSampleError, SourceError, MissingPackageError."""
+) -> PreparedSet:
+    """Prepare a set. Raises BadSampleError, SourceError, MissingPackageError.
+
+    `skips`: bad rows are left out or, in a set that is not in memory, replaced. `known`: cache that records whether the
+    values were checked earlier; `is_checked`: they were.
+    """
     chain = chain or NO_TRANSFORMS
     try:
         table, rows, every = with_tokens(table, rows, every, skips=skips is not None)
@@ -205,24 +214,24 @@ def prepare(
     parts = tuple(part for part in every if not part.field.reads_late)
     glance(table, rows, [part for part in every if part.field.reads_late], skips, name)
     if not parts:
-        return Prepared(name, table, rows, windows, every, {}, chain, skips)
-    stores = {part.name: stored_as(part, len(rows)) for part in parts}
+        return PreparedSet(name, table, rows, windows, every, {}, chain, skips)
+    stores = {part.name: storage_dtype(part, len(rows)) for part in parts}
     if sum(store.itemsize * part.row.num_elements * len(rows) for part, store in _with(parts, stores)) > hold_bytes:
         if skips is not None and windows is None:
             for found in _bad_rows(table, rows, parts, LOOKED_AT_ROWS):
                 skips.add(found.row)
                 skips.left_out.append(Skipped(name, table.place(found.row), str(found.cause)))
         elif known is not None:
-            known.looked(parts, lambda: look_at(table, rows, parts))
+            known.check_once(parts, lambda: look_at(table, rows, parts))
         elif not is_checked:
             look_at(table, rows, parts)
-        return Prepared(name, table, rows, windows, every, None, chain, skips)
+        return PreparedSet(name, table, rows, windows, every, None, chain, skips)
     if skips is not None and windows is None and (bad := list(_bad_rows(table, rows, parts, len(rows)))):
         skips.left_out += [Skipped(name, table.place(each.row), str(each.cause)) for each in bad]
         numbers = rows.at(np.arange(len(rows)))
         rows = rows.pick(np.flatnonzero(~np.isin(numbers, [each.row for each in bad])))
     held: dict[str, np.ndarray] = {}
-    for start, values in converted(table, rows, parts):
+    for start, values in convert_chunks(table, rows, parts):
         for part, store in _with(parts, stores):
             made = values[part.name]
             if len(made) == len(rows) and made.dtype == store:
@@ -233,11 +242,11 @@ def prepare(
             held[part.name][start : start + len(made)] = made
     for part, store in _with(parts, stores):
         held.setdefault(part.name, np.empty((0, *part.row.shape), store))
-    return Prepared(name, table, rows, windows, every, held, chain, skips)
+    return PreparedSet(name, table, rows, windows, every, held, chain, skips)
 
 
-def _bad_rows(table: Table, rows: Rows, parts: Sequence[Part], most: int) -> Iterator[BadSampleError]:
-    """Of the first `most` rows."""
+def _bad_rows(table: Table, rows: Rows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
+    """Yield the bad rows among the first `most`."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return
@@ -245,7 +254,7 @@ def _bad_rows(table: Table, rows: Rows, parts: Sequence[Part], most: int) -> Ite
         yield from failing(table.read(column_names(parts), numbers), listed, parts)
 
 
-def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Part]) -> Iterator[BadSampleError]:
+def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[FieldReader]) -> Iterator[BadSampleError]:
     def fails(start: int, stop: int) -> Exception | None:
         try:
             values_of({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
@@ -257,16 +266,18 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Pa
         yield cast("BadSampleError", error)
 
 
-def glance(table: Table, rows: Rows, late: Sequence[Part], skips: Skips | None = None, name: str = "") -> None:
-    """Look at the headers of the first pictures, and at the numbers of boxes: the rest is found when it is asked for.
-    `skips`: takes what is bad. Raises BadSampleError, SourceError and MissingPackageError."""
+def glance(table: Table, rows: Rows, late: Sequence[FieldReader], skips: Skips | None = None, name: str = "") -> None:
+    """Check the headers of the first images, and the coordinates of boxes; other errors are found when images are read.
+
+    `skips` collects bad rows. Raises BadSampleError, SourceError and MissingPackageError.
+    """
     for part in late:
         if part.name != base_of(part.name):
             continue
         most = LOOKED_AT_ROWS if part.field.takes_lists else GLANCED
         for begin in range(0, min(len(rows), most), _GLANCED_ROWS):
             first = rows.at(np.arange(begin, min(len(rows), most, begin + _GLANCED_ROWS)))
-            given = Given.of(part.field, part.columns, table.read(column_names([part]), first))
+            given = PictureValues.of(part.field, part.columns, table.read(column_names([part]), first))
             for place in range(len(first)):
                 try:
                     given.glance(place)
@@ -277,12 +288,16 @@ def glance(table: Table, rows: Rows, late: Sequence[Part], skips: Skips | None =
                         skips.left_out.append(Skipped(name, table.place(int(first[place])), str(error)))
 
 
-def _with(parts: Sequence[Part], stores: Mapping[str, np.dtype[np.generic]]) -> list[tuple[Part, np.dtype[np.generic]]]:
+def _with(
+    parts: Sequence[FieldReader], stores: Mapping[str, np.dtype[np.generic]]
+) -> list[tuple[FieldReader, np.dtype[np.generic]]]:
     return [(part, stores[part.name]) for part in parts]
 
 
-def stored_as(part: Part, num_rows: int) -> np.dtype[np.generic]:
-    """The type in which a field of a set is held: its own, but for large integer fields of known range."""
+def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
+    """Return the dtype that stores a field of a set: its own, or a narrower one for large integer fields of
+    known range.
+    """
     size = part.row.num_values
     if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
         return part.storage
@@ -291,29 +306,33 @@ def stored_as(part: Part, num_rows: int) -> np.dtype[np.generic]:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Memory that is ours to keep: not the file's (it may be cut short while we read), nor the table's."""
+    """Return the array, copied if it is a view: a file may be truncated while it is mapped, and tables own their
+    memory.
+    """
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 
-def look_at(table: Table, rows: Rows, parts: Sequence[Part], most: int = LOOKED_AT_ROWS) -> None:
+def look_at(table: Table, rows: Rows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
     """Convert the first rows, to find values that the fields cannot take. Raises BadSampleError and SourceError."""
-    for start, _ in converted(table, rows, parts):
+    for start, _ in convert_chunks(table, rows, parts):
         if start >= most:
             return
 
 
-def converted(table: Table, rows: Rows, parts: Sequence[Part]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """The fields' values in chunks of rows, each with the place in the set that it begins at."""
+def convert_chunks(
+    table: Table, rows: Rows, parts: Sequence[FieldReader]
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yield the fields' values in chunks of rows, each with its first position in the set."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         yield start, _convert(table, numbers, parts)
 
 
-def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[Part]) -> dict[str, np.ndarray]:
+def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
     return values_of(table.read(column_names(parts), numbers), numbers, parts)
 
 
 def values_of(
-    read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, parts: Sequence[Part]
+    read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, parts: Sequence[FieldReader]
 ) -> dict[str, np.ndarray]:
     values = {}
     for part in parts:
@@ -323,8 +342,8 @@ def values_of(
 
 
 @contextmanager
-def in_row(part: Part, numbers: slice | np.ndarray) -> Iterator[None]:
-    """A bad value of these rows is a BadSampleError."""
+def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
+    """Convert a BadValueError of these rows into a BadSampleError."""
     try:
         yield
     except BadValueError as error:
@@ -332,7 +351,7 @@ def in_row(part: Part, numbers: slice | np.ndarray) -> Iterator[None]:
         raise BadSampleError(part, row, error) from error
 
 
-def chunk_rows(parts: Sequence[Part]) -> int:
+def chunk_rows(parts: Sequence[FieldReader]) -> int:
     row_bytes = sum(8 * part.row.num_elements for part in parts)
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(row_bytes, 1)))
 
@@ -341,9 +360,9 @@ Problem = BadSampleError | SourceError | ValueError
 
 
 def measure(
-    table: Table, training: Rows, parts: Sequence[Part]
+    table: Table, training: Rows, parts: Sequence[FieldReader]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Statistics by field, in one pass over the rows, and what went wrong with which field."""
+    """Return the statistics by field, from one pass over the rows, and the error of each field that failed."""
     tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
     counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
     problems: dict[str, Problem] = {}

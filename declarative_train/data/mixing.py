@@ -1,15 +1,15 @@
-"""(seed, epoch, position) -> sample of a mixture: which source stands at a position, and which of its samples.
+"""Mixture of sources: (seed, epoch, position) -> source, and sample of that source.
 
-    share      of a source: so many parts of the whole, whole numbers
-    schedule   position -> source, and how many of its samples came before: a tree of two-way choices, the lightest
-               together first (Huffman, 1952); at each, turn t of a choice with a parts of m to the left goes left
-               where (t a + m/2) // m grows (Bresenham, 1965). Before any position each source has come its share of
-               the times, to less than 2; after all parts, exactly.
-    pass       a source gives each of its samples once, then again in another order: pass p of a source of n samples
-               are its turns from p n on, whatever the epoch of the mixture
+share      of a source: its parts of the whole, an integer
+schedule   position -> source, and how many of its samples came before: a tree of two-way choices, the lightest
+           together first (Huffman, 1952); at each, turn t of a choice with a parts of m to the left goes left
+           if (t a + m/2) // m grows (Bresenham, 1965). Before any position, the count of each source differs
+           from its share by less than 2; after all parts, it is exact.
+pass       a source gives each of its samples once, then again in another order: pass p of a source of n samples
+           are its turns from p n on, whatever the epoch of the mixture
 
-Nothing is drawn in turn, and neither a rank nor the batch decides which samples come: position 10^12 costs what 0 does.
-An epoch is as many positions as the sources have samples.
+There is no generator state, and neither ranks nor the batch decide which samples come: position 10^12 costs as much
+as 0. An epoch has as many positions as the sources have samples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from declarative_train.components.counter_rng import key_of
 from declarative_train.data.block_shuffle import RolledOrder
-from declarative_train.data.order import permuted
+from declarative_train.data.order import permute
 from declarative_train.data.spec import DataSpec, MemberSpec
 from declarative_train.files.open_files import shown
 
@@ -33,7 +33,7 @@ _MOST_PARTS = 1 << 31  # of weights that have no small common measure; products 
 
 
 def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
-    """Parts of the whole for each; without weights those of the sizes, so that each sample comes once per epoch."""
+    """Return the integer share of each source; without weights those of the sizes: each sample once per epoch."""
     if None in weights:
         found = list(sizes)
     else:
@@ -48,14 +48,14 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """`left` of `parts` turns go to the first of the two."""
+    """Choice between two subtrees: `left` of `parts` turns go to the first."""
 
     parts: int
     left: int
     ways: tuple[_Choice | int, _Choice | int]
 
-    def gone_left(self, turns: np.ndarray) -> np.ndarray:
-        """How many of so many turns."""
+    def count_left(self, turns: np.ndarray) -> np.ndarray:
+        """Return how many of this number of turns go left."""
         if self.parts > _MOST_PARTS:  # exact at the price of Python's numbers
             exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
             return np.asarray(exact, np.int64)
@@ -65,7 +65,7 @@ class _Choice:
 
 
 class Schedule:
-    """Which source stands at which position, by their shares."""
+    """Schedule of a mixture: the source at each position, by the shares."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         heap: list[tuple[int, int, _Choice | int]] = [(each, number, number) for number, each in enumerate(parts)]
@@ -78,7 +78,7 @@ class Schedule:
         self._ways = dict(_ways(self._root, ()))
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64: the source at each position, and how many of its samples stand before it."""
+        """Return int64: the source at each position, and how many of its samples come before it."""
         positions = np.asarray(positions, np.int64)
         source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         waiting = [(self._root, positions, np.arange(len(positions)))]
@@ -87,17 +87,17 @@ class Schedule:
             if isinstance(at, int):
                 source[where], turn[where] = at, turns
                 continue
-            left = at.gone_left(turns)
-            goes = at.gone_left(turns + 1) > left
+            left = at.count_left(turns)
+            goes = at.count_left(turns + 1) > left
             waiting.append((at.ways[0], left[goes], where[goes]))
             waiting.append((at.ways[1], (turns - left)[~goes], where[~goes]))
         return source, turn
 
     def before(self, source: int, positions: np.ndarray) -> np.ndarray:
-        """How many samples of the source stand before these positions."""
+        """Return how many samples of the source come before these positions."""
         turns = np.asarray(positions, np.int64)
         for choice, is_left in self._ways[source]:
-            left = choice.gone_left(turns)
+            left = choice.count_left(turns)
             turns = left if is_left else turns - left
         return turns
 
@@ -113,16 +113,18 @@ def _ways(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """(N,) each: the source, its pass, and the place in that pass: of one that rolls in the layout of the pass
-    (data/block_shuffle.py), else in its order."""
+class MixturePositions:
+    """Positions of a mixture, (N,) each: the source, its pass, and the place in that pass.
+
+    For a block-shuffled source, the place is one in the layout of the pass (data/block_shuffle.py), else in its order.
+    """
 
     sources: np.ndarray
     passes: np.ndarray
     places: np.ndarray
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Source, pass, and which of the positions, by ascending passes."""
+        """Yield source, pass, and indices of the positions, by ascending passes."""
         for source in np.unique(self.sources).tolist():
             mine = np.flatnonzero(self.sources == source)
             for number in np.unique(self.passes[mine]).tolist():
@@ -130,8 +132,11 @@ class Placed:
 
 
 class MixedOrder:
-    """`starts` (sources + 1,): the sample of the set that each source begins with, and how many there are. `blocks`: as
-    of `RolledOrder`, of the whole set, where a source rolls."""
+    """Order of a mixture.
+
+    `starts` (sources + 1,): the first sample of each source in the set, and the number of samples. `blocks`: as for
+    `RolledOrder`, of the whole set, if a source is block-shuffled.
+    """
 
     def __init__(
         self,
@@ -159,7 +164,7 @@ class MixedOrder:
                 own = np.concatenate([starts[number : number + 1], inside, starts[number + 1 : number + 2]])
                 self.rolled[number] = RolledOrder(self._keys[number], own, member.roll, batch_size)
 
-    def at(self, epoch: int, positions: np.ndarray) -> Placed:
+    def at(self, epoch: int, positions: np.ndarray) -> MixturePositions:
         positions = np.asarray(positions, np.int64)
         sources, turns = self.schedule.turns(positions + epoch * self.num_samples)
         sizes = self._sizes[sources]
@@ -173,34 +178,35 @@ class MixedOrder:
                 first = np.maximum(self.schedule.before(number, begin) - skipped, 0)
                 last = np.minimum(self.schedule.before(number, end) - skipped, size)
                 places[mine] = order.places_of_run(places[mine] - first, first, last - first)
-        return Placed(sources, passes, places)
+        return MixturePositions(sources, passes, places)
 
-    def samples(self, placed: Placed) -> np.ndarray:
-        """int64, of the set."""
+    def samples(self, placed: MixturePositions) -> np.ndarray:
+        """Return int64 samples of the set."""
         found = np.empty(len(placed.sources), np.int64)
         for source, number, mine in placed.pieces():
             found[mine] = self.of_source(source, number, placed.places[mine])
         return found
 
     def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
-        """Samples at places of pass `number` of a source."""
+        """Return the samples at places of pass `number` of a source."""
         if source in self.rolled:
             return self.rolled[source].epoch(number).samples(places)
         start, size = int(self._starts[source]), int(self._sizes[source])
         if not self._shuffle:
             return start + places
-        return start + permuted(key_of("order", self._keys[source], number), places, size)
+        return start + permute(key_of("order", self._keys[source], number), places, size)
 
-    def numbers(self, samples: np.ndarray, placed: Placed) -> np.ndarray:
-        """One number for each time that a sample comes, in whichever epoch: the sample, and the size of the set for
-        each pass before."""
+    def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
+        """Return a unique number for each use of a sample: the sample, plus the size of the set for each earlier
+        pass.
+        """
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a source gives to an epoch: its part of the samples, and how often each of its own comes."""
+class MixturePart:
+    """Part of a source in an epoch: its part of the samples, and how often each of its own samples comes."""
 
     name: str
     num_samples: int
@@ -208,11 +214,11 @@ class Seen:
     times: float
 
 
-def seen(members: Sequence[MemberSpec]) -> list[Seen]:
+def measure_parts(members: Sequence[MemberSpec]) -> list[MixturePart]:
     whole, total = sum(member.share for member in members), sum(member.num_samples for member in members)
     parts = [member.share / max(whole, 1) for member in members]
     return [
-        Seen(member.name, member.num_samples, part, part * total / max(member.num_samples, 1))
+        MixturePart(member.name, member.num_samples, part, part * total / max(member.num_samples, 1))
         for member, part in zip(members, parts, strict=True)
     ]
 
@@ -221,10 +227,12 @@ MIXTURE = ("source", "share", "samples", "times an epoch", "read from")
 
 
 def mixture(data: DataSpec) -> list[tuple[str, ...]]:
-    """For people: of each source its part of the samples, how many it has, and how often an epoch sees each."""
+    """Return a table of the mixture for display: part of each source, its size, and how often an epoch uses a
+    sample.
+    """
     members = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", data.source["of"])
     rows: list[tuple[str, ...]] = []
-    for each in seen(data.mix):
+    for each in measure_parts(data.mix):
         source = members[each.name]["source"]
         path = source.get("path")
         first = path[0] if isinstance(path, list) else path

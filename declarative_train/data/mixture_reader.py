@@ -1,4 +1,4 @@
-"""The samples of a mixture: from the windows of the sources that roll, from the rows of the others."""
+"""Reader of a mixture: samples from windows of block-shuffled sources, and from rows of the others."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ import torch
 
 from declarative_train.data.batch import Taken
 from declarative_train.data.batch_slices import locate
-from declarative_train.data.materialize import Prepared
+from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.sets import ReadSet, SampleSet
 from declarative_train.data.spec import BatchSpec
-from declarative_train.data.window_cache import Needs, WindowsAhead
+from declarative_train.data.window_cache import RankNeeds, WindowsAhead
 
 _LOOKED_AT = 1 << 18  # positions, for the streams that a rank reads
 
 
-def taken(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
-    """Of a set that is held, or read row by row. What is drawn of a picture belongs to the pass of its source, so that
-    one that comes twice in an epoch is changed otherwise. Raises DataError."""
+def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
+    """Return samples of a set that is in memory or read row by row. Raises DataError.
+
+    Random changes of an image depend on the pass of its source, so that an image that comes twice in an epoch differs.
+    """
     placed = order.at(epoch, positions)
     found = order.samples(placed)
     numbers = order.numbers(found, placed)
     if not samples.prepared.late:
         return numbers, samples.gather(found)
     pieces = [(mine, samples.gather(found[mine], number)) for _, number, mine in placed.pieces()]
-    return numbers, _joined(pieces, len(positions))
+    return numbers, _join_pieces(pieces, len(positions))
 
 
 class MixedWindows:
-    """What a rank needs of a mixture from a step on. `real`: the positions that it takes of a step. Close it to end its
-    threads."""
+    """Samples that a rank needs of a mixture, from a step on. `real`: the positions that it takes of a step. `close`
+    ends its threads.
+    """
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: PreparedSet,
         order: MixedOrder,
         batch: BatchSpec,
         first_step: int,
@@ -56,12 +59,15 @@ class MixedWindows:
         for source, rolled in order.rolled.items():
             begin, end = order.schedule.before(source, np.asarray(ends)).tolist()
             (at_pass, place), last_pass = divmod(begin, rolled.num_samples), max(end - 1, begin) // rolled.num_samples
-            needs = Needs(streams[source], np.empty(0, np.int64), at_pass, place, last_pass)
+            needs = RankNeeds(streams[source], np.empty(0, np.int64), at_pass, place, last_pass)
             self._ahead[source] = WindowsAhead(prepared, rolled, needs)
 
     def _streams(self, batch: BatchSpec, real: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
-        """Those that its slots fall on, as steps from all over an epoch have it: which ones they are moves by the few
-        samples that a batch has more or less of a source. What they miss is read row by row."""
+        """Return the streams of each source that its slots use, from a sample of steps of an epoch.
+
+        The streams vary with the number of samples that a batch has of a source. Samples of other streams are read row
+        by row.
+        """
         most = min(batch.steps_per_epoch, max(1, _LOOKED_AT // batch.global_batch_size))
         found: dict[int, set[int]] = {source: set() for source in self._order.rolled}
         for step in np.unique(np.linspace(1, batch.steps_per_epoch, most).astype(np.int64)).tolist():
@@ -72,7 +78,7 @@ class MixedWindows:
         return {source: tuple(sorted(streams)) for source, streams in found.items()}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """Raises DataError."""
+        """Return the samples at these positions. Raises DataError."""
         placed = self._order.at(of_epoch or 0, positions)
         samples, pieces = np.empty(len(positions), np.int64), []
         for source, number, mine in placed.pieces():
@@ -84,15 +90,15 @@ class MixedWindows:
                 tensors = self._rows.gather(ids, number)
             samples[mine] = ids
             pieces.append((mine, tensors))
-        return self._order.numbers(samples, placed), _joined(pieces, len(positions))
+        return self._order.numbers(samples, placed), _join_pieces(pieces, len(positions))
 
     def close(self) -> None:
         for ahead in self._ahead.values():
             ahead.close()
 
 
-def _joined(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
-    """Each row to its place."""
+def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
+    """Join the pieces, each row at its position."""
     back = np.empty(size, np.int64)
     back[np.concatenate([mine for mine, _ in pieces])] = np.arange(size)
     index = torch.from_numpy(back)

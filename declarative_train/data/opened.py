@@ -1,5 +1,7 @@
-"""A DataSpec -> its prepared sets, and records of its files, which tell later whether they are the same. What
-`describe` prepared a moment ago is not read again."""
+"""Opening of sets: a DataSpec -> its prepared sets, and records of its files, which show later whether they changed.
+
+Sets that `describe` prepared in this process are not read again.
+"""
 
 from __future__ import annotations
 
@@ -23,35 +25,35 @@ from declarative_train.components.splits import SPLITS
 from declarative_train.core.amounts import counted
 from declarative_train.data.blocks import most_held_beside
 from declarative_train.data.field_reader import columns_of, make_part
-from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, Prepared, prepare
+from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, PreparedSet, prepare
 from declarative_train.data.pictures import Chain, TransformError
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_rows
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
-from declarative_train.data.windows import RowOrder, Windows, row_order, windowed
+from declarative_train.data.windows import RowOrder, Windows, make_windows, row_order
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skip_bad_rows
 from declarative_train.files.remote_folder import stamp_from_listing
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`
-# The sets of one spec. Forked ranks find here what their parent prepared, beside the Job and not in it: in a Job that
-# is pickled, for ranks that are spawned, all data would travel; those read them anew.
-_latest: dict[str, dict[str, Prepared]] = {}
+# The sets of one spec. Forked ranks find here what their parent prepared. The sets are not part of the Job: it is
+# pickled for spawned ranks, and would carry all data; those ranks read the files again.
+_latest: dict[str, dict[str, PreparedSet]] = {}
 
 
-def remember(spec: DataSpec, sets: dict[str, Prepared]) -> None:
-    """Keep these sets for the next `prepared_sets` of an equal spec; those of any other are dropped."""
+def remember(spec: DataSpec, sets: dict[str, PreparedSet]) -> None:
+    """Keep these sets for the next `prepared_sets` of an equal spec; drop those of any other."""
     _keep(_key(spec), sets)
 
 
-def _keep(key: str, sets: dict[str, Prepared]) -> None:
+def _keep(key: str, sets: dict[str, PreparedSet]) -> None:
     _latest.clear()
     _latest[key] = sets
 
 
 def _key(spec: DataSpec) -> str:
-    """Written as it stands: `asdict` copies the record of each of 10,000 files first."""
+    """Return the spec as JSON; without `asdict`, which would first copy the record of each of 10,000 files."""
     return json.dumps(spec, default=_as_fields, sort_keys=True)
 
 
@@ -59,8 +61,8 @@ def _as_fields(value: Any) -> dict[str, object]:
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
-    """By name, `training` first. Raises DataError when the data are not those of the spec."""
+def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
+    """Return the sets by name, `training` first. Raises DataError if the data differ from the spec."""
     key = _key(spec)
     if key not in _latest:
         try:
@@ -73,24 +75,27 @@ def prepared_sets(spec: DataSpec) -> dict[str, Prepared]:
 
 
 def training_values(spec: DataSpec, field: str) -> Iterator[np.ndarray]:
-    """The values (N, ...) that a field has in the training samples, in chunks: for what is counted beforehand."""
-    training = prepared_sets(spec)[TRAINING]
+    """Yield the values (N, ...) of a field in the training samples, in chunks, for counts before training."""
+    training = prepare_sets(spec)[TRAINING]
     for start in range(0, training.num_samples, _COUNTED):
         samples = np.arange(start, min(start + _COUNTED, training.num_samples))
         yield training.gather(samples, [field])[field]
 
 
-def arranged(
+def arrange_rows(
     rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, tuple[Rows, Windows | None]]:
-    """The rows of sets of one table in the order of their samples, with their windows."""
+    """Return the rows of sets of one table in the order of their samples, with their windows."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
-    return {name: windowed(each, window, order) for name, each in rows.items()}
+    return {name: make_windows(each, window, order) for name, each in rows.items()}
 
 
-def opened(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
-    """`skips`: without rows that do not parse, and with numbers where a few rows hold none. Raises SourceError."""
+def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
+    """Open a source. Raises SourceError.
+
+    `skips`: rows that cannot be parsed are left out, and a text column with few non-numbers is read as numbers.
+    """
     with skip_bad_rows(skips):
         table = dataset.open()
     if skips:
@@ -103,14 +108,17 @@ def opened(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Tab
 def usable(
     table: Table, rows: Mapping[str, Rows], fields: Mapping[str, Field], *, skips: bool
 ) -> tuple[dict[str, Rows], dict[str, list[Skipped]]]:
-    """The rows of sets without those that miss a value, where these are skipped, and what is. Raises SourceError."""
+    """Return the rows of sets without those that lack a value, if these are skipped, and the rows left out.
+
+    Raises SourceError.
+    """
     if not skips:
         return dict(rows), {}
     columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
     return whole_rows(table, rows, columns)
 
 
-def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
+def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
     window = spec.window
     fields = [(each, FIELDS.read(each.component)) for each in spec.fields]
     splits: dict[str, Split] = {
@@ -119,11 +127,11 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
     chain = Chain.of(spec)
     skips = spec.on_bad_row == "skip"
     of_fields = {each.name: field for each, field in fields}
-    main = opened(DATASETS.read(spec.source), of_fields, skips=skips)
+    main = open_table(DATASETS.read(spec.source), of_fields, skips=skips)
     by, sort = (None, None) if window is None else (window.by, window.sort)
     cuts, _ = usable(main, split_rows(main, splits, spec.seed, by, sort), of_fields, skips=skips)
-    rows = arranged(cuts, window, row_order(main, window))
-    sets: dict[str, Prepared] = {}
+    rows = arrange_rows(cuts, window, row_order(main, window))
+    sets: dict[str, PreparedSet] = {}
     for each in spec.sets:
         most = HOLD_BYTES
         if each.name == TRAINING:
@@ -131,9 +139,9 @@ def _prepare_all(spec: DataSpec) -> dict[str, Prepared]:
         elif each.source is None:
             most = most_held_beside(sets[TRAINING])
         if each.source is not None:
-            table = opened(DATASETS.read(each.source), of_fields, skips=skips)
+            table = open_table(DATASETS.read(each.source), of_fields, skips=skips)
             whole, _ = usable(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)
-            own = arranged(whole, window, row_order(table, window))[each.name]
+            own = arrange_rows(whole, window, row_order(table, window))[each.name]
             sets[each.name] = _prepare_one(each, table, own, fields, window, chain, most, skips)
         else:
             sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain, most, skips)
@@ -149,7 +157,7 @@ def _prepare_one(
     chain: Chain,
     most: int,
     skips: bool,
-) -> Prepared:
+) -> PreparedSet:
     parts = []
     for spec, field in fields:
         columns, missed = columns_of(field, table)
@@ -178,16 +186,18 @@ SAMPLE_BYTES = 64 << 10
 
 
 def records(paths: Iterable[str]) -> list[FileRecord]:
-    """Of every file that a recipe rests on. Raises SourceError."""
+    """Return the records of all files that a recipe uses. Raises SourceError."""
     sizes = {path: 0 if _is_remote_folder(path) else size_bytes(path) for path in paths}
     are_few = sum(sizes.values()) <= ALL_BYTES
     return [record(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
 
 
 def record(path: str, *, whole: bool) -> FileRecord:
-    """Of a folder of pictures: their names and sizes, and the latest of their dates. Of a file, not `whole`: `sha256`
-    covers the size and the beginning, the middle and the end, 64 KiB each; and the date is kept, which changes with
-    what lies in between. Raises SourceError."""
+    """Return the record of a file or folder. Raises SourceError.
+
+    For a folder of images: names, sizes and the latest date. For a file that is not hashed `whole`, `sha256` covers the
+    size and the first, middle and last 64 KiB, and its date is kept, which changes with the rest.
+    """
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         return _folder_record(path, local)
@@ -205,7 +215,7 @@ def record(path: str, *, whole: bool) -> FileRecord:
 def _folder_record(path: str, folder: str) -> FileRecord:
     found = {}
     for name in sorted(pictures_in(folder)):
-        with suppress(OSError):  # a link that leads nowhere: who decodes it says so
+        with suppress(OSError):  # a broken link: decoding reports it
             found[name] = os.stat(os.path.join(folder, name))
     digest = hashlib.sha256("".join(f"{name}\0{each.st_size}\n" for name, each in found.items()).encode())
     latest = max((each.st_mtime_ns for each in found.values()), default=0)
@@ -217,7 +227,7 @@ def _is_remote_folder(path: str) -> bool:
 
 
 def _remote_folder_record(path: str) -> FileRecord:
-    """What its listing says of the pictures: their names, and sizes and tags where it says them."""
+    """Return the record of a remote folder from its listing: names, and sizes and tags if it has them."""
     root = path.rstrip("/")
     found = {name: stamp_from_listing(root, name) for name in sorted(remote_pictures(root))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())

@@ -1,11 +1,11 @@
-"""(seed, epoch, position) -> sample: the shuffled order as a pure function, for any number of samples.
+"""Shuffled order, (seed, epoch, position) -> sample: a pure function, for any number of samples.
 
-Up to 2^16 samples the order is that of 64-bit keys, one per sample: each permutation as likely as any other. Beyond, it
+Up to 2^16 samples the order is that of 64-bit keys, one per sample: all permutations are equally likely. Beyond, it
 is a Feistel network of 4 rounds over the smallest power of two that holds the samples (Luby and Rackoff, How to
 construct pseudorandom permutations from pseudorandom functions, 1988), the halves as unequal as they come out (Black
 and Rogaway, Ciphers with arbitrary finite domains, 2002), walked along its cycle until it is back inside (the same
-paper; at most two steps on average). It needs no memory but for the positions asked for, and costs least when they are
-asked for by the ten thousand.
+paper; at most two steps on average). It needs memory only for the requested positions, and costs least per position
+when they are requested in tens of thousands.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _AT_ONCE = 1 << 14  # numbers that stay in a cache of the processor
 
 
 def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
-    """int64 samples at these positions (int64, each in 0..num_samples-1) of the shuffled epoch."""
-    return permuted(key_of("order", seed, epoch), positions, num_samples)
+    """Return int64 samples at these positions (int64, each in 0..num_samples-1) of the shuffled epoch."""
+    return permute(key_of("order", seed, epoch), positions, num_samples)
 
 
-def permuted(key: int, positions: np.ndarray, size: int) -> np.ndarray:
-    """int64: where the permutation of 0..size-1 that belongs to `key` sends each position."""
+def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
+    """Return int64: the images of the positions under the permutation of 0..size-1 that belongs to `key`."""
     if size <= _SORTED:
-        order: np.ndarray = _sorted(key, size)[positions]
+        order: np.ndarray = _sort_keys(key, size)[positions]
         return order
-    return _walked(key, np.asarray(positions, np.uint64), size)
+    return _walk_cycle(key, np.asarray(positions, np.uint64), size)
 
 
-def shuffled(key: int, size: int) -> np.ndarray:
-    """int64: 0..size-1 in an order that belongs to `key`, all of it at once, at a tenth of the cost of `permuted`.
+def shuffle_all(key: int, size: int) -> np.ndarray:
+    """Return int64: all of 0..size-1 in an order that belongs to `key`, at a tenth of the cost of `permuted`.
 
     The numbers below the next power of two are multiplied by odd numbers and their upper halves folded into the lower,
-    four times, each a permutation of them, as the finalisers of hash functions do; those of `size` and more are left
-    out.
+    four times, each a permutation of them, as in the finalisers of hash functions; results of `size` and more are
+    dropped.
     """
     if size <= _FEW:
-        return _sorted(key, size).copy()
+        return _sort_keys(key, size).copy()
     bits = (size - 1).bit_length()
     kind = np.dtype(np.uint32 if bits <= 32 else np.uint64)  # the lower bits of what comes out need no others
     every = (1 << 8 * kind.itemsize) - 1
@@ -70,13 +70,13 @@ def shuffled(key: int, size: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=8)
-def _sorted(key: int, size: int) -> np.ndarray:
+def _sort_keys(key: int, size: int) -> np.ndarray:
     order = np.argsort(mixed(np.arange(size), key))  # no two keys are equal: any sort gives the same order
     order.setflags(write=False)
     return order
 
 
-def _walked(key: int, positions: np.ndarray, size: int) -> np.ndarray:
+def _walk_cycle(key: int, positions: np.ndarray, size: int) -> np.ndarray:
     bits = (size - 1).bit_length()
     found = _network(key, positions, bits)
     outside = np.flatnonzero(found >= size)
@@ -88,7 +88,7 @@ def _walked(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
-    """A permutation of 0..2^bits-1: each round changes one half by a function of the other."""
+    """Return a permutation of 0..2^bits-1: each round changes one half by a function of the other."""
     low_bits = np.uint64(bits - bits // 2)
     low_mask, high_mask = (np.uint64((1 << width) - 1) for width in (bits - bits // 2, bits // 2))
     low, high = numbers & low_mask, numbers >> low_bits

@@ -1,4 +1,4 @@
-"""Batches of the training set -> the same with samples mixed in pairs, as `mixup` and `cutmix` ask."""
+"""Mixing of samples in pairs, in batches of the training set, for `mixup` and `cutmix`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def of_pairs(transforms: Sequence[Transform]) -> Iterator[tuple[int, PairTransform]]:
-    """Each with its place in the list."""
+    """Yield the transforms that mix pairs, each with its place in the list."""
     for place, transform in enumerate(transforms):
         if isinstance(transform, PairTransform):
             yield place, transform
 
 
 def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
-    """Of the entries that mix, each with its place in the list."""
+    """Yield the types of transforms that mix pairs, each with its place in the list."""
     for place, each in enumerate(spec.transforms):
         if each["type"] in TRANSFORMS and TRANSFORMS[str(each["type"])].of_pairs:
             yield place, str(each["type"])
@@ -37,7 +37,9 @@ def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What mixes the samples of a training batch; `fields`: of each entry, those that it changes beside the labels."""
+    """Transforms that mix the samples of a training batch; `fields`: the fields that each changes in addition to the
+    labels.
+    """
 
     entries: tuple[tuple[int, PairTransform], ...]
     fields: tuple[tuple[str, ...], ...]
@@ -45,15 +47,17 @@ class Pairs:
 
     @classmethod
     def of(cls, spec: DataSpec) -> Pairs | None:
-        """None for a recipe without. Raises ComponentError."""
+        """Read the transforms; None if none mixes pairs. Raises ComponentError."""
         entries = tuple(of_pairs([TRANSFORMS.read(each) for each in spec.transforms]))
         if not entries:
             return None
         pictures = tuple(field.name for field in spec.fields if field.component["type"] in ("image", "mask"))
         return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
 
-    def mixed(self, batch: Batch) -> Batch:
-        """At most one entry acts on a sample, and the partner is always the one without a change."""
+    def mix(self, batch: Batch) -> Batch:
+        """Mix the samples of a batch; at most one transform acts on a sample, and its partner is the unchanged
+        sample.
+        """
         import torch
 
         if batch.num_rows < 2:
@@ -83,8 +87,10 @@ class Pairs:
 def misfits(
     transforms: Sequence[Transform], specs: Mapping[str, TensorSpec], pictures: Sequence[str]
 ) -> Iterator[tuple[tuple[int | str, ...], Misfit]]:
-    """What an entry that mixes cannot take, each with its place below `data.transforms`. `specs`: of the fields whose
-    shape is known; `pictures`: the names of those of `type: image`."""
+    """Yield what a transform that mixes pairs cannot take, with its place below `data.transforms`.
+
+    `specs`: specs of the fields whose shape is known; `pictures`: names of the fields of `type: image`.
+    """
     entries = list(of_pairs(transforms))
     whole = sum(entry.p for _, entry in entries)
     if whole > 1 + 1e-9:
@@ -93,7 +99,7 @@ def misfits(
     for place, entry in entries:
         later = next((each for each in transforms[place + 1 :] if not isinstance(each, PairTransform)), None)
         if later is not None:
-            message = f"`{entry.type}` mixes finished samples, and `{later.type}` stands behind it"
+            message = f"`{entry.type}` mixes finished samples, but `{later.type}` follows it"
             yield (place, "type"), Misfit(message, help="put it at the end of the list")
         yield from _of_names(place, entry, specs, pictures)
 
@@ -103,7 +109,7 @@ def _of_names(
 ) -> Iterator[tuple[tuple[int | str, ...], Misfit]]:
     for at, name in enumerate(entry.fields or ()):
         if name in entry.labels:
-            yield (place, "fields", at), Misfit(f"`{name}` stands under `labels` too", help="name it once")
+            yield (place, "fields", at), Misfit(f"`{name}` is also in `labels`", help="name it once")
         elif entry.of_pictures and name in specs and name not in pictures:
             message = f"`{name}` holds no pictures, and `{entry.type}` pastes parts of them"
             yield (place, "fields", at), Misfit(message, help="name fields of `type: image`, or use `mixup`")

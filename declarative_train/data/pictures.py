@@ -1,7 +1,7 @@
-"""Pictures of samples: decoded when they are asked for, changed by the transforms in order, and made into arrays.
+"""Images of samples: decoded when they are needed, changed by the transforms in order, and converted to arrays.
 
-What is drawn depends on (seed, epoch, sample, place in the list) alone: neither the rank, the loader process nor the
-other samples of the batch matter, and a resumed run draws what the whole one would have drawn.
+Random numbers depend on (seed, epoch, sample, place in the list) only: rank, loader process and the other samples of
+the batch do not matter, and a resumed run draws what the uninterrupted run would have drawn.
 """
 
 from __future__ import annotations
@@ -24,32 +24,31 @@ if TYPE_CHECKING:
     from declarative_train.components.fields.image import PictureField
     from declarative_train.data.spec import DataSpec
 
-GLANCED = 8  # pictures of a set whose header is read beforehand
+GLANCED = 8  # pictures of a set whose headers are checked before the run
 
 
-class Given(NamedTuple):
-    """What is read for a field of pictures: values (N,) of its column. For one of boxes, `beside` are the values of the
-    column of their classes."""
+class PictureValues(NamedTuple):
+    """Values (N,) of the column of a field of images or boxes. For boxes, `classes` is the column of their classes."""
 
     field: PictureField | BoxesField
     column: Column
     values: np.ndarray
-    beside: tuple[Column, np.ndarray] | None = None
+    classes: tuple[Column, np.ndarray] | None = None
 
     @classmethod
-    def of(cls, field: Field, columns: Sequence[Column], read: Mapping[str, np.ndarray]) -> Given:
-        beside = (columns[1], read[columns[1].name]) if len(columns) > 1 else None
-        return cls(cast("PictureField | BoxesField", field), columns[0], read[columns[0].name], beside)
+    def of(cls, field: Field, columns: Sequence[Column], read: Mapping[str, np.ndarray]) -> PictureValues:
+        classes = (columns[1], read[columns[1].name]) if len(columns) > 1 else None
+        return cls(cast("PictureField | BoxesField", field), columns[0], read[columns[0].name], classes)
 
     def boxes(self, row: int) -> Boxes:
-        """Of a field of boxes, as the file has them. Raises BadValueError."""
+        """Read the boxes of a row, as they are in the file. Raises BadValueError."""
         assert isinstance(self.field, BoxesField)
-        columns = (self.column,) if self.beside is None else (self.column, self.beside[0])
-        labels = None if self.beside is None else self.beside[1][row]
+        columns = (self.column,) if self.classes is None else (self.column, self.classes[0])
+        labels = None if self.classes is None else self.classes[1][row]
         return self.field.read(self.values[row], labels, columns, row)
 
     def glance(self, row: int) -> None:
-        """Raises BadValueError and MissingPackageError."""
+        """Check a row without decoding the image. Raises BadValueError and MissingPackageError."""
         if isinstance(self.field, BoxesField):
             self.boxes(row)
         else:
@@ -57,7 +56,7 @@ class Given(NamedTuple):
 
 
 class BadPictureError(Exception):
-    """`row` counts within what was given."""
+    """Error: an image cannot be read; `row` counts within the given values."""
 
     def __init__(self, name: str, row: int, cause: BadValueError) -> None:
         super().__init__(str(cause))
@@ -67,7 +66,7 @@ class BadPictureError(Exception):
 
 
 class TransformError(Exception):
-    """The transform at `place` does not fit; or, without one, what comes out has no one size."""
+    """Error: the transform at `place` does not fit; without a place, the resulting images differ in size."""
 
     def __init__(self, place: int | None, misfit: Misfit) -> None:
         super().__init__(misfit.message)
@@ -77,18 +76,20 @@ class TransformError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The transforms of a recipe, and the seed that their draws follow from."""
+    """Transforms of a recipe, and the seed of their random draws."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0
 
     @classmethod
     def of(cls, spec: DataSpec) -> Chain:
-        """Raises ComponentError."""
+        """Read the transforms of a spec. Raises ComponentError."""
         return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
 
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
-        """What the field becomes, which is the same in training and outside of it. Raises TransformError."""
+        """Return the spec of the field after all transforms, the same in training and evaluation. Raises
+        TransformError.
+        """
         if isinstance(field, BoxesField):
             self._check_boxes(name, field)
             return field.row_spec(columns, {})
@@ -116,7 +117,7 @@ class Chain:
             hint = "bring both to one size: a `resize` or crop with `only: training`, and one with `only: evaluation`"
             raise TransformError(None, Misfit(f"its pictures have {said}", help=hint))
         if 0 in sizes[0]:
-            hint = "say to which: `size: 224`, or a transform that crops"
+            hint = "set one: `size: 224`, or a transform that crops"
             raise TransformError(None, Misfit("nothing brings its pictures to one size", help=hint))
         if field.is_mask:
             return ways[0]
@@ -149,10 +150,16 @@ class Chain:
         return field.sized_spec(size, interval)
 
     def arrays(
-        self, given: Mapping[str, Given], shapes: Mapping[str, tuple[int, ...]], keys: np.ndarray, epoch: int | None
+        self,
+        given: Mapping[str, PictureValues],
+        shapes: Mapping[str, tuple[int, ...]],
+        keys: np.ndarray,
+        epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """(N, C, H, W) by field, of masks (N, H, W), of boxes as `BoxesField.made`. `keys`: the numbers of the
-        samples; `epoch`: None outside of training. Raises BadPictureError."""
+        """Return (N, C, H, W) by field; for masks (N, H, W), for boxes as `BoxesField.made`. Raises BadPictureError.
+
+        `keys`: the numbers of the samples; `epoch`: None outside of training.
+        """
         steps = [
             (key_of("transform", self.seed, epoch, place), transform)
             for place, transform in enumerate(self.transforms)
@@ -165,13 +172,13 @@ class Chain:
         return found
 
     def _sample(
-        self, given: Mapping[str, Given], steps: Sequence[tuple[int, Transform]], row: int, key: int
+        self, given: Mapping[str, PictureValues], steps: Sequence[tuple[int, Transform]], row: int, key: int
     ) -> dict[str, np.ndarray]:
         of_boxes = {name: each for name, each in given.items() if isinstance(each.field, BoxesField)}
         given = {name: each for name, each in given.items() if name not in of_boxes}
         whole = whole_pictures(given, row)
         values: dict[str, Any] = {name: _field(given[name]).brought_to_size(each) for name, each in whole.items()}
-        boxes = placed(of_boxes, {name: (_size(whole[name]), _size(each)) for name, each in values.items()}, row)
+        boxes = place_boxes(of_boxes, {name: (_size(whole[name]), _size(each)) for name, each in values.items()}, row)
         for step_key, transform in steps:
             named = [name for name in given if transform.changes(name)]
             names = [name for name in named if not _is_mask(given[name])]
@@ -190,7 +197,7 @@ class Chain:
                     moved = transform.motions(before[picture], Drawn(step_key, key)) if transform.moves else ()
                     boxes[picture] = {base: each.moved(moved) for base, each in boxes[picture].items()}
                     if any(each.size != _size(values[picture]) for each in boxes[picture].values()):
-                        raise ValueError(f"it changes the size of `{picture}`, and does not say where boxes are then")
+                        raise ValueError(f"it changes the size of `{picture}`, and does not define where boxes are")
             except (ValueError, OSError) as error:
                 message = f"`{transform.type}` cannot change it: {error}"
                 cause = BadValueError("unreadable", given[named[0]].column.name, message, row=row)
@@ -205,8 +212,8 @@ class Chain:
 NO_TRANSFORMS = Chain()
 
 
-def whole_pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
-    """As Pillow holds them, in the size that they have in the file. Raises BadPictureError."""
+def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, Any]:
+    """Return the images as Pillow objects, in their size in the file. Raises BadPictureError."""
     found = {}
     for name, each in given.items():
         if isinstance(each.field, BoxesField):
@@ -218,11 +225,13 @@ def whole_pictures(given: Mapping[str, Given], row: int) -> dict[str, Any]:
     return found
 
 
-def placed(
-    given: Mapping[str, Given], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
+def place_boxes(
+    given: Mapping[str, PictureValues], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
-    """By picture and field, before the transforms; the outputs of a field are read once. `sizes`: of the picture in the
-    file, and when it was brought to its `size`. Raises BadPictureError."""
+    """Return the boxes by image and field, before the transforms; all outputs of a field share one reading.
+
+    `sizes`: of the image in the file, and after it was resized to its `size`. Raises BadPictureError.
+    """
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
         field = cast("BoxesField", each.field)
@@ -242,33 +251,33 @@ def _base(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _field(given: Given) -> PictureField:
+def _field(given: PictureValues) -> PictureField:
     return field_of_pictures(given.field)
 
 
-def _is_mask(given: Given) -> bool:
+def _is_mask(given: PictureValues) -> bool:
     return _field(given).is_mask
 
 
 def _size(value: Any) -> tuple[int, int]:
-    """Height and width of a picture of Pillow, or of an array (C, H, W)."""
+    """Return height and width of a Pillow image, or of an array (C, H, W)."""
     if isinstance(value, np.ndarray):
         return int(value.shape[-2]), int(value.shape[-1])
     return int(value.height), int(value.width)
 
 
 def field_of_pictures(field: object) -> PictureField:
-    """Of a field that `reads_late`."""
+    """Return a field that `reads_late`, with its type."""
     return cast("PictureField", field)
 
 
 def _of_mask(transform: Transform) -> Misfit | None:
-    """Why a mask cannot stay as it is where pictures are changed."""
+    """Return why a mask cannot stay unchanged while images are changed by the transform."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
         message = f"`{transform.type}` mixes pictures, and between two classes of a mask there is none"
         return Misfit(message, field="type", help="use `cutmix`, which pastes parts of the mask too")
     if transform.moves is None and transform.fields is None:
-        message = f"nothing says whether `{transform.type}` moves what is in a picture, and the mask with it"
+        message = f"it is unknown whether `{transform.type}` moves the content of a picture, and the mask with it"
         return Misfit(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
     if transform.fields is not None and not transform.of_pairs:
         message = f"`{transform.type}` does not change a mask"
@@ -277,12 +286,12 @@ def _of_mask(transform: Transform) -> Misfit | None:
 
 
 def _of_boxes(transform: Transform) -> Misfit | None:
-    """Why boxes cannot stay as they are where their picture is changed."""
+    """Return why boxes cannot stay unchanged while their image is changed by the transform."""
     if transform.of_pairs:
         message = f"`{transform.type}` mixes pictures, and the boxes stay those of one"
         return Misfit(message, field="type", help="leave it out, or name other fields")
     if transform.moves is None and transform.fields is None:
-        message = f"nothing says whether `{transform.type}` moves what is in a picture, and the boxes with it"
+        message = f"it is unknown whether `{transform.type}` moves the content of a picture, and the boxes with it"
         return Misfit(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
     return None
 

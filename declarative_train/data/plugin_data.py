@@ -1,4 +1,4 @@
-"""What of a data section is of plugins whose code may not run: then nobody knows its rows."""
+"""Parts of the data section that depend on code of plugins that may not run: then the rows are unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def may_run(component: object) -> bool:
 
 
 def unrun(section: DataSection, span: Place) -> list[Diagnostic]:
-    """A message for each."""
+    """Return a diagnostic for each component whose code was not run."""
     return [
         plugin_data_not_run(span((*path, "type")), what, component.type, _tells(component))
         for what, path, component in _parts(section)
@@ -33,7 +33,7 @@ def unrun(section: DataSection, span: Place) -> list[Diagnostic]:
 
 
 def outlines(section: DataSection) -> dict[str | None, Table]:
-    """The columns of the sources that declare them, the main source under None."""
+    """Return the columns of the sources that declare them, the main source under None."""
     found: dict[str | None, Table] = {}
     for name, source in sources(section).items():
         outline = source.outline() if isinstance(source, PluginDataset) else None
@@ -43,7 +43,7 @@ def outlines(section: DataSection) -> dict[str | None, Table]:
 
 
 def sources(section: DataSection) -> dict[str | None, Dataset]:
-    """The main one under None, the own sources of sets under their names."""
+    """Return the main source under None, and the own sources of sets under their names."""
     own = {name: split.own_source for name, split in section.split.items()}
     return {None: section.source, **{name: source for name, source in own.items() if source is not None}}
 

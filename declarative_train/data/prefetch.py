@@ -1,6 +1,6 @@
-"""Work numbered first, first + 1, ... -> its results in that order, made ahead by a thread or by loader processes.
+"""Prefetch: results of numbered work in order, made ahead by a thread or by loader processes.
 
-An error comes out where its result would have; leaving the iterator early ends the thread or the processes.
+An error is raised in place of its result. Closing the iterator early ends the thread or the processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from weakref import WeakSet
 
 from declarative_train.data.spec import DataError
-from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait, said
+from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait, format_wait
 from declarative_train.files.file_activity import ActivitySlots, FileActivity, activity_of, set_file
 
 T = TypeVar("T")
@@ -29,9 +29,9 @@ _WORKERS: WeakSet[Process] = WeakSet()  # of all iterators
 
 
 def ahead(make: Callable[[int], T], first: int, count: int, depth: int = DEPTH) -> Iterator[T]:
-    """`make(first)` to `make(first + count - 1)`, by a thread that is at most `depth` results ahead.
+    """Yield `make(first)` to `make(first + count - 1)`, from a thread that is at most `depth` results ahead.
 
-    The thread starts when the first result is asked for, in the process that asks: nothing crosses a fork.
+    The thread starts when the first result is requested, in the process that requests it: no thread crosses a fork.
     """
     results: _Results[T] = _Results(depth)
     thread = threading.Thread(target=results.fill, args=(make, first, count), name="dtrain-read-ahead", daemon=True)
@@ -50,7 +50,7 @@ class _Failure:
 
 
 class _Results(Generic[T]):
-    """A bounded queue that the reader can close while the writer waits for room."""
+    """Bounded queue that the reader can close while the writer waits for space."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -73,7 +73,7 @@ class _Results(Generic[T]):
                     return
 
     def take(self, thread: threading.Thread) -> T:
-        """`thread` makes them."""
+        """Return the next result, which `thread` makes."""
         wait = Wait(lambda: activity_of(thread.ident))
         with self._changed:
             while not self._changed.wait_for(lambda: bool(self._ready), LOOK_S):
@@ -91,17 +91,17 @@ class _Results(Generic[T]):
 
 
 def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: int) -> Iterator[T]:
-    """The same by `num_workers` processes, which take turns; each is at most `DEPTH` results ahead.
+    """Yield the same from `num_workers` processes, which take turns; each is at most `DEPTH` results ahead.
 
-    They are forked from this process, so that they share the data it holds, and are torch's own DataLoader workers:
-    results come through shared memory, a dead worker is noticed, and no worker outlives its parent.
+    They are forked from this process, so that they share its data, and are workers of torch's DataLoader: results come
+    through shared memory, a dead worker is noticed, and no worker outlives its parent.
     """
     import torch
     from torch.utils.data import DataLoader
 
     slots = ActivitySlots(num_workers)
     with warnings.catch_warnings():
-        # more loaders than cores: lint says so, at the key in the recipe
+        # more loaders than cores: lint reports it, at the key in the recipe
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         loader: DataLoader[T | _Lost] = DataLoader(
             _Numbered(make, first, count),  # type: ignore[arg-type]
@@ -133,14 +133,14 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
 
 @atexit.register
 def _end(workers: Iterable[Process] = _WORKERS) -> None:
-    """Kill the workers that are left: multiprocessing would send them SIGTERM, and wait for them without a limit."""
+    """Kill the remaining workers: multiprocessing would send them SIGTERM, and wait for them without a limit."""
     for worker in set(workers) & set(multiprocessing.active_children()):
         worker.kill()
         worker.join()
 
 
 def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
-    """What the process makes whose turn it is."""
+    """Return the next result of the process whose turn it is."""
 
     def doing() -> FileActivity | None:
         found = slots.of(turn)
@@ -157,19 +157,19 @@ def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
             if "DataLoader worker" not in str(error):
                 raise
             found = doing()
-            last = "" if found is None or found.path is None else f"; {said(found, time.monotonic())}"
+            last = "" if found is None or found.path is None else f"; {format_wait(found, time.monotonic())}"
             raise DataError(f"a loader process was lost: {str(error).splitlines()[0]}{last}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """An error that crossed from a loader: its words, since not every exception can be sent."""
+    """Error of a loader process, as text, since not every exception can be pickled."""
 
     message: str
 
 
 class _Numbered(Generic[T]):
-    """A map-style dataset: entry k is the result of number `first + k`."""
+    """Map-style dataset: entry k is the result of number `first + k`."""
 
     def __init__(self, make: Callable[[int], T], first: int, count: int) -> None:
         self._make = make
@@ -192,8 +192,10 @@ def _as_it_is(result: T) -> T:
 
 
 def _start(slots: ActivitySlots, worker: int) -> None:
-    """Leave the signals that stop a run to the rank. A terminal and Slurm send them to every process of a run, and the
-    rank still wants data up to the end of its step."""
+    """Ignore the signals that stop a run: they are handled by the rank.
+
+    A terminal and Slurm send them to every process of a run, and the rank still needs data up to the end of its step.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     slots.mine(worker)

@@ -1,4 +1,4 @@
-"""Errors of sources and values -> the diagnostic of the rule that they break."""
+"""Diagnostics of data errors: an error of a source or value -> the diagnostic of its code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from declarative_train.data.rows import Rows
 from declarative_train.files.errors import SourceError
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
-"""Where the value at a dotted path (or a tuple of its parts) was typed, else its nearest ancestor."""
+"""Function from a dotted path (or a tuple of its parts) to the place of its value, else of its nearest ancestor."""
 
 _LOOKED_AT = 100_000  # rows, for the value that makes a column text
 _OF_SOURCES: dict[str, Callable[[Span, SourceError], Diagnostic]] = {
@@ -41,7 +41,7 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
 
 
 def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
-    """`place`: where the row stands; `made`: the column, where `span` is another key."""
+    """Return the diagnostic of a bad value. `place`: place of the row; `made`: the column, if `span` is another key."""
     name, message, hint = error.part.name, str(error.cause), error.cause.help
     if error.cause.problem == "plugin":
         return plugin_field_fails(span, name, message, place, hint)
@@ -55,7 +55,7 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) -> Misfit:
-    """Where a column is text only because of a few of its values, the first of those."""
+    """Add the first non-number to the message, if a column is text because of a few of its values."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue
@@ -63,13 +63,13 @@ def with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) 
         odd = [row for row, value in enumerate(values) if value is not None and not _is_number(value)]
         if odd and 5 * len(odd) < len(values):
             where = f"`{values[odd[0]]:.40}` in {table.place(odd[0])}"
-            message = f"`{column.name}` holds numbers, and text beside them: {where}"
+            message = f"`{column.name}` holds numbers, but also text: {where}"
             return misfit._replace(message=message, help="write a number there, or nothing and `missing: mean`")
     return misfit
 
 
 def row_with(table: Table, training: Rows, problem: NoStatisticsError) -> str | None:
-    """Where the first of the training rows with the value stands."""
+    """Return the place of the first training row with the value."""
     import numpy as np
 
     if problem.value is None:

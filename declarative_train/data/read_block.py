@@ -1,4 +1,4 @@
-"""Rows that lie together and are not asked for again soon -> values of fields: what a window is made of."""
+"""Reading of a block: consecutive rows, read once -> values of fields, which fill a window."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from declarative_train.components.data import Table
-from declarative_train.data.field_reader import Part, column_names
-from declarative_train.data.materialize import BadSampleError, Prepared, failing, in_row, values_of
+from declarative_train.data.field_reader import FieldReader, column_names
+from declarative_train.data.materialize import BadSampleError, PreparedSet, failing, in_row, values_of
 from declarative_train.data.skipping import LOG, Skipped
 
 _SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
 
 
 def convert_good(
-    prepared: Prepared, numbers: slice | np.ndarray, parts: Sequence[Part], late: Sequence[Part]
+    prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], late: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Values of `parts` and columns of `late` of neighbours that are not asked for again soon, and, where bad rows were
-    skipped, for each of the rows which of these stands for it: itself, or the next good one. Raises BadSampleError and
-    SourceError."""
+    """Convert consecutive rows and replace bad ones. Raises BadSampleError and SourceError.
+
+    Returns the values of `parts`, the columns of `late` and, if rows were skipped, the index of the value that replaces
+    each row: its own, or that of the next good row.
+    """
     table = prepared.table
     read = read_once(table, column_names([*parts, *late]), numbers)  # together: files of a sample lie side by side
     raw = {name: read[name] for name in column_names(late)}
@@ -33,17 +35,22 @@ def convert_good(
     good = np.flatnonzero(~np.isin(rows, [each.row for each in bad]))
     if not len(good):
         raise bad[0]
-    LOG.tell(*(Skipped(prepared.name, table.place(each.row), str(each.cause)) for each in bad))
+    LOG.write(*(Skipped(prepared.name, table.place(each.row), str(each.cause)) for each in bad))
     values = values_of({name: each[good] for name, each in read.items()}, rows[good], parts)
     stands = np.searchsorted(good, np.arange(len(rows))) % len(good)
     return values, {name: each[good] for name, each in raw.items()}, stands
 
 
 def convert_into(
-    prepared: Prepared, numbers: slice | np.ndarray, parts: Mapping[Part, np.ndarray], late: Sequence[Part]
+    prepared: PreparedSet,
+    numbers: slice | np.ndarray,
+    parts: Mapping[FieldReader, np.ndarray],
+    late: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Values of neighbours that are not asked for again soon, into the memory beside each part, and columns of `late`.
-    Raises BadSampleError and SourceError."""
+    """Convert consecutive rows into the given arrays of each part; return the columns of `late`.
+
+    Raises BadSampleError and SourceError.
+    """
     read = read_once(prepared.table, column_names([*parts, *late]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):
@@ -52,7 +59,7 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Rows in ascending order, by the stretch that they lie in. Raises SourceError."""
+    """Read rows in ascending order, as one slice if they are dense. Raises SourceError."""
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)
     first, last = int(numbers[0]), int(numbers[-1]) + 1

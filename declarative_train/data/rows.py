@@ -1,4 +1,4 @@
-"""Which rows of a table belong to a set, in the set's order, held in as little memory as they need."""
+"""Rows of a set: the row numbers of a table that belong to a set, in the set's order, in little memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from declarative_train.components.counter_rng import key_of
-from declarative_train.data.order import permuted
+from declarative_train.data.order import permute
 
 
 class Rows(ABC):
@@ -20,14 +20,14 @@ class Rows(ABC):
 
     @abstractmethod
     def at(self, places: np.ndarray) -> np.ndarray:
-        """int64 row numbers at these places."""
+        """Return int64 row numbers at these places."""
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
-        """The row numbers from place `start` up to `stop`, as `Table.read` takes them."""
+        """Return the row numbers from place `start` up to `stop`, in the form that `Table.read` takes."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-        """All rows, `size` at a time, each with the place that it begins at."""
+        """Yield all rows, `size` at a time, each with its first place."""
         for start in range(0, len(self), size):
             yield start, self.between(start, min(start + size, len(self)))
 
@@ -37,7 +37,7 @@ class Rows(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RowRange(Rows):
-    """Neighbours."""
+    """Consecutive rows."""
 
     start: int
     stop: int
@@ -54,7 +54,7 @@ class RowRange(Rows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowList(Rows):
-    """Any rows, by number."""
+    """Arbitrary rows, by number."""
 
     numbers: np.ndarray
 
@@ -71,14 +71,14 @@ class RowList(Rows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChain(Rows):
-    """Those of several tables that stand one below the other. `firsts`: the row that each of the tables begins with."""
+    """Rows of several tables that are concatenated. `firsts`: the first row of each table."""
 
     pieces: tuple[Rows, ...]
     firsts: tuple[int, ...]
 
     @property
     def begins(self) -> np.ndarray:
-        """(pieces + 1,) places."""
+        """Places at which the pieces begin, (pieces + 1,)."""
         return np.cumsum([0, *map(len, self.pieces)])
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class RowChain(Rows):
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
     def pick(self, places: np.ndarray) -> Rows:
-        """Ascending places: what is left of each table stays apart."""
+        """Return the rows at ascending places; the rows of each table stay separate."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
@@ -114,7 +114,7 @@ class RowChain(Rows):
 
 @dataclass(frozen=True, slots=True)
 class RowDraw(Rows):
-    """Some places of the permutation of others, for sets too large to list: not in the order of the file."""
+    """Places of a random permutation of other rows, for sets too large to list; not in the order of the file."""
 
     base: Rows
     key: int
@@ -125,7 +125,7 @@ class RowDraw(Rows):
         return self.stop - self.start
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        return self.base.at(permuted(self.key, np.asarray(places, np.int64) + self.start, len(self.base)))
+        return self.base.at(permute(self.key, np.asarray(places, np.int64) + self.start, len(self.base)))
 
     def between(self, start: int, stop: int) -> np.ndarray:
         return self.at(np.arange(start, stop))
@@ -133,13 +133,13 @@ class RowDraw(Rows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(Rows):
-    """A share of each block of neighbours, by chance, in the order of the file: for sets too large to list that are
-    read in blocks. Of the first n rows of `base`, n a block's end, round(n * fraction) are taken.
+    """Random share of each block of rows, in the order of the file: for sets too large to list that are read in blocks.
+    Of the first n rows of `base`, where n is a block's end, round(n * fraction) are taken.
 
-    starts   (blocks + 1,) rows that blocks begin with, from row 0 on
-    base     what the share is of; None: all rows
-    others   the rows of the base that are not in the share
-    counts   (blocks + 1,) of these rows, before each block
+    starts   (blocks + 1,) first row of each block, from row 0 on
+    base     rows of which this is a share; None: all rows
+    others   True for the rows of the base that are not in the share
+    counts   (blocks + 1,) number of these rows before each block
     """
 
     starts: np.ndarray
@@ -150,7 +150,7 @@ class RowShare(Rows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """`num_rows` rows of `base`, or the others."""
+        """Return a share of `num_rows` rows of `base`, or the others."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows
@@ -160,7 +160,7 @@ class RowShare(Rows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """How many of the set stand before these rows, each the start of a block, or the end."""
+        """Return how many rows of the set come before these rows, each the start of a block, or the end."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 
@@ -184,6 +184,6 @@ class RowShare(Rows):
     def _of_block(self, block: int) -> np.ndarray:
         rows = np.arange(*self.starts[block : block + 2]) if self.base is None else self.base._of_block(block)
         own = int(self.counts[block + 1] - self.counts[block])
-        drawn = permuted(key_of(self.key, block), np.arange(len(rows)), len(rows))
+        drawn = permute(key_of(self.key, block), np.arange(len(rows)), len(rows))
         found: np.ndarray = rows[np.sort(drawn[len(rows) - own :] if self.others else drawn[:own])]
         return found

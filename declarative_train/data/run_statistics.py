@@ -1,6 +1,7 @@
-"""What a field takes over from the run whose weights the model starts from: means, fill values, class numbers.
+"""Statistics of an earlier run: a field takes means, fill values and class numbers from the run whose weights the
+model starts from.
 
-The weights were trained on numbers made with the run's statistics, so that new ones would change what they mean.
+The weights were trained on numbers made with that run's statistics; new ones would change what they mean.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
-from declarative_train.data.field_reader import Part
+from declarative_train.data.field_reader import FieldReader
 from declarative_train.data.materialize import BadSampleError, Problem, measure
 from declarative_train.data.rows import Rows
 from declarative_train.data.spec import FieldSpec
@@ -26,7 +27,7 @@ _SHOWN = 8
 
 
 class Inherited(NamedTuple):
-    """A field of the run called `origin` (`runs/x step 40`); `span` is where the recipe names it."""
+    """Field of the run called `origin` (`runs/x step 40`); `span` is the place where the recipe names the run."""
 
     spec: FieldSpec
     origin: str
@@ -37,42 +38,44 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Whether the run has all statistics that the field needs."""
+        """Return whether the run has all statistics that the field needs."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
 def origin_of(inherited: Inherited | None) -> str:
-    """The run whose statistics a field has; "" for those of its own rows."""
+    """Return the run whose statistics a field has; "" if they are those of its own rows."""
     return inherited.origin if inherited is not None and inherited.statistics else ""
 
 
-def measured(
-    table: Table, training: Rows, parts: Sequence[Part], inherited: Mapping[str, Inherited]
+def measure_missing(
+    table: Table, training: Rows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """As `measure`: what a run has is taken over, and what it has not is made of the training rows."""
+    """Return statistics as `measure` does: those of the run, and the missing ones from the training rows."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
     statistics, problems = measure(table, training, asked)
     return {part.name: statistics.get(part.name, {}) | taken.get(part.name, {}) for part in parts}, problems
 
 
-def misread(part: Part, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Why the run's statistics and classes would stand for something else here; `span` is where the columns stand."""
+def misread(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
+    """Return why the run's statistics and classes would have another meaning here; `span` is the place of the
+    columns.
+    """
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
 
 
-def _other_keys(part: Part, inherited: Inherited) -> str | None:
+def _other_keys(part: FieldReader, inherited: Inherited) -> str | None:
     here = part.field.as_data()
     for key in ("type", *part.field.meaning):
         before, now = inherited.spec.component.get(key), here.get(key)
         if before != now:
-            return f"`{key}` is {_written(now)} here, and was {_written(before)}"
+            return f"`{key}` is {_format_value(now)} here, and was {_format_value(before)}"
     return None
 
 
-def _other_columns(part: Part, inherited: Inherited) -> str | None:
+def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
     now, before = tuple(column.name for column in part.columns), inherited.spec.columns
     if not before or now == before:
         return None
@@ -86,16 +89,16 @@ def _other_columns(part: Part, inherited: Inherited) -> str | None:
     return None
 
 
-def _other_size(part: Part, inherited: Inherited) -> str | None:
-    """Of columns that hold arrays, or of a run that does not say its columns."""
+def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
+    """Compare the number of values per row, for columns of arrays, or for a run that did not record its columns."""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
         return f"a row of it has {counted(part.row.num_elements, 'value')} here, and had {len(means)}"
     return None
 
 
-def _other_classes(part: Part, inherited: Inherited) -> str | None:
-    """Where no vocabulary stands for them."""
+def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
+    """Compare the number of classes, if there is no vocabulary."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are words or numbers out of a list here, and were class numbers"
@@ -104,12 +107,12 @@ def _other_classes(part: Part, inherited: Inherited) -> str | None:
     return None
 
 
-def _other_meaning(part: Part, inherited: Inherited) -> str | None:
+def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
     return part.field.misreads(inherited.statistics)
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """For a value that the run's vocabulary does not hold; None where the cause is another one."""
+    """Return the diagnostic of a value that the run's vocabulary lacks; None if the error has another cause."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None
@@ -130,5 +133,5 @@ def _several(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names[:_SHOWN]) + more
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     return "not set" if value is None else f"`{value}`"

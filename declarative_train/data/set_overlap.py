@@ -1,4 +1,4 @@
-"""Sets of which a number says nothing: those that hold rows of another one, and those without a class of the target."""
+"""Overlap of sets: sets that share rows with another one, and sets that lack a class of the target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.samples import set_of_one_answer, set_of_the_same_rows, set_without_class
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.problems import Place
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
@@ -25,8 +25,10 @@ _NOT_WHICH = {"rows"}  # how many there are, and not which ones
 def overlaps(
     source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
 ) -> Iterator[Diagnostic]:
-    """Own sources of sets against the main one and against each other. Sets that are cut from one source never share a
-    row."""
+    """Yield a diagnostic for each own source of a set that is also read by training or by another set.
+
+    Sets that are divided from one source never share a row.
+    """
     known: list[tuple[str, str, Dataset, Table | None]] = [("training", "data.source", source, tables.get(None))]
     for name, each in split.items():
         own = each.own_source
@@ -34,7 +36,7 @@ def overlaps(
             continue
         place = f"data.split.{name}.source"
         for other, where, dataset, table in known:
-            found = _shared(own, tables.get(name), dataset, table)
+            found = _find_shared(own, tables.get(name), dataset, table)
             if found is not None:
                 key = f"{place}.path" if own.paths else place
                 yield set_of_the_same_rows(span(key), name, other, found, span(f"{where}.path"))
@@ -42,7 +44,7 @@ def overlaps(
         known.append((name, place, own, tables.get(name)))
 
 
-def _shared(own: Dataset, table: Table | None, other: Dataset, other_table: Table | None) -> str | None:
+def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table: Table | None) -> str | None:
     if not own.paths or not other.paths:
         kinds = [{key: item for key, item in each.as_data().items() if key not in _NOT_WHICH} for each in (own, other)]
         return "the same made rows" if kinds[0] == kinds[1] else None
@@ -63,7 +65,7 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
         if field.name not in targets:
             continue
         seen: dict[str, set[Any]] = {}
-        for name, each in prepared_sets(data).items():
+        for name, each in prepare_sets(data).items():
             if each.held is None or field.name not in each.held:
                 break
             values = np.unique(each.held[field.name])
@@ -77,7 +79,7 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
 def of_one_answer(data: DataSpec, ranked: Mapping[str, str], span: Place) -> Iterator[Diagnostic]:
     """Yield each set that is evaluated, held in memory, and has one value of a target whose scores a metric ranks.
     `ranked`: the name of such a metric by target."""
-    for name, each in prepared_sets(data).items():
+    for name, each in prepare_sets(data).items():
         for field in ranked.keys() & (each.held or {}).keys() if name != TRAINING else ():
             values = np.unique((each.held or {})[field])
             if len(values) == 1:
@@ -102,19 +104,19 @@ def _sets_without_class(
         if num_rows < len(every):
             hint = f"its {counted(num_rows, 'row')} cannot hold each class: make it larger"
         place = span("data.split" if name == TRAINING else f"data.split.{name}")
-        yield set_without_class(place, name, _named(field, lacking, len(every)), hint)
+        yield set_without_class(place, name, _name_classes(field, lacking, len(every)), hint)
 
 
-def _named(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
-    """Return the few classes by number and word, many as a count with the first ones."""
-    names = [_called(field, each) for each in lacking[:4]]
+def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
+    """Return the missing classes: a few by number and word, many as a count with the first ones."""
+    names = [_name_class(field, each) for each in lacking[:4]]
     if num_classes > MOST_CLASSES and len(lacking) > len(names):
         return f"of {len(lacking):,} of the {num_classes:,} classes of `{field.name}`: {', '.join(names)}, ..."
     return f"whose `{field.name}` is {' or '.join(names)}" + (", ..." if len(lacking) > len(names) else "")
 
 
-def _called(field: FieldSpec, number: float) -> str:
-    """Return a class by its number and the word that it stands for."""
+def _name_class(field: FieldSpec, number: float) -> str:
+    """Return the name of a class: its number, and the word that it stands for."""
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and len(found) == 1 else None
     unknown = field.component.get("unknown")

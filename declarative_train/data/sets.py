@@ -1,4 +1,4 @@
-"""A DataSpec -> sets that give tensors: held ones gather rows of tensors, the others read the rows asked for."""
+"""Sets of tensors, from a DataSpec: sets in memory gather rows of tensors, the others read the requested rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.batch import Batch
-from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, Prepared
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, PreparedSet
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.files.errors import SourceError
 
@@ -21,7 +21,7 @@ class SampleSet(ABC):
     """Samples by number, 0..num_samples-1, in the set's own order."""
 
     num_samples: int
-    prepared: Prepared
+    prepared: PreparedSet
     is_held: bool  # gathering costs a copy in memory, and no reading
     sample_bytes: int  # of one sample in a batch, all fields
     held_bytes: int = 0  # of all rows of a held set
@@ -30,20 +30,22 @@ class SampleSet(ABC):
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        """(N, *sample shape) by field, contiguous, in the dtype of the field's spec. `epoch`: of training, which alone
-        draws changes of pictures. Raises DataError."""
+        """Return (N, *sample shape) by field, contiguous, in the dtype of the field's spec.
+
+        `epoch`: the training epoch; random changes of images happen only in training. Raises DataError.
+        """
 
     @abstractmethod
     def to(self, device: torch.device) -> SampleSet:
-        """The set in the memory of a device, if it is held."""
+        """Return the set in the memory of a device, if it is in memory at all."""
 
 
 class HeldSet(SampleSet):
-    """Fields as tensors of rows; the windows of a field are an overlapping view of its rows."""
+    """Set in memory: fields as tensors of rows; the windows of a field are an overlapping view of its rows."""
 
     is_held = True
 
-    def __init__(self, prepared: Prepared, device: torch.device | None = None) -> None:
+    def __init__(self, prepared: PreparedSet, device: torch.device | None = None) -> None:
         assert prepared.held is not None
         self.num_samples = prepared.num_samples
         self.prepared = prepared
@@ -77,11 +79,11 @@ class HeldSet(SampleSet):
 
 
 class ReadSet(SampleSet):
-    """A set too large to hold, or of pictures: its rows are read and converted when they are asked for."""
+    """Set that is too large for memory, or of images: rows are read and converted when they are requested."""
 
     is_held = False
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: PreparedSet) -> None:
         self.num_samples = prepared.num_samples
         self.prepared = prepared
         size = prepared.size_bytes
@@ -91,7 +93,7 @@ class ReadSet(SampleSet):
         self.sample_bytes = _sample_bytes(prepared)
 
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        with said(self.prepared):
+        with as_data_error(self.prepared):
             values = self.prepared.gather(indices, epoch=epoch)
         return {name: as_tensor(array).to(self._dtypes[name]) for name, array in values.items()}
 
@@ -100,8 +102,8 @@ class ReadSet(SampleSet):
 
 
 @contextmanager
-def said(prepared: Prepared) -> Iterator[None]:
-    """What cannot be read of a set is a DataError."""
+def as_data_error(prepared: PreparedSet) -> Iterator[None]:
+    """Convert errors of reading a set into DataError."""
     try:
         yield
     except BadSampleError as error:
@@ -112,11 +114,11 @@ def said(prepared: Prepared) -> Iterator[None]:
 
 
 def open_sets(spec: DataSpec) -> dict[str, SampleSet]:
-    """Every set by name, `training` first. Raises DataError when the data are not those of the spec."""
-    return {name: of_prepared(prepared) for name, prepared in prepared_sets(spec).items()}
+    """Return every set by name, `training` first. Raises DataError if the data differ from the spec."""
+    return {name: of_prepared(prepared) for name, prepared in prepare_sets(spec).items()}
 
 
-def of_prepared(prepared: Prepared) -> SampleSet:
+def of_prepared(prepared: PreparedSet) -> SampleSet:
     return HeldSet(prepared) if prepared.is_held else ReadSet(prepared)
 
 
@@ -126,7 +128,7 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
-    """(N - length + 1, length, ...): entry k holds the rows k..k+length-1; no copy."""
+    """Return a view (N - length + 1, length, ...): entry k holds the rows k..k+length-1; no copy."""
     count = max(len(rows) - length + 1, 0)
     return rows.as_strided((count, length, *rows.shape[1:]), (rows.stride(0), *rows.stride()))
 
@@ -136,5 +138,5 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
     return found
 
 
-def _sample_bytes(prepared: Prepared) -> int:
+def _sample_bytes(prepared: PreparedSet) -> int:
     return sum(part.sample.num_elements * dtype_of(part.sample).itemsize for part in prepared.parts)

@@ -1,8 +1,8 @@
-"""Held sets that one process of a machine has prepared -> the others there, in memory that all of them map.
+"""Sharing of sets: one process of a machine prepares the sets in memory, and the other processes map them.
 
-The memory is a file without a name (memfd): it goes with the last process that has it open, however that ends. Each
-maps it privately, so that a write stays with who writes. Where that cannot be (another system, sets that are not held,
-code of one's own that does not travel) every process prepares its own.
+The memory is a file without a name (memfd), which disappears with the last process that has it open, however it ends.
+Each process maps it privately, so that writes are not shared. If that is not possible (another system, sets that are
+not in memory, user code that cannot be pickled), every process prepares its own.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.components.data import Table
-from declarative_train.data.opened import prepared_sets, remember
+from declarative_train.data.opened import prepare_sets, remember
 from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.files.errors import SourceError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from declarative_train.data.materialize import Prepared
+    from declarative_train.data.materialize import PreparedSet
 
 _ALIGNED = 64  # bytes
 _AT_ONCE = 1 << 30  # bytes of a write
 
 
 class Offer(NamedTuple):
-    """An open file of another process. `mark`: the file begins with it, so that a process of the same number in another
-    container is not taken for it. `ends`: of what follows, the pickled sets and their arrays."""
+    """Open file of another process. `mark`: its first bytes, which detect a process of the same number in another
+    container. `ends`: the ends of the pickled sets and of their arrays in it.
+    """
 
     pid: int
     file: int
@@ -42,16 +43,18 @@ class Offer(NamedTuple):
 
 
 def offer(spec: DataSpec) -> Offer | None:
-    """Prepare the sets of the spec, if they are not there, and lay them into shared memory, which this process uses
-    from now on, too. None: they cannot be shared. Raises DataError."""
-    sets = prepared_sets(spec)
+    """Prepare the sets of the spec and move them to shared memory, which this process uses from now on, too.
+
+    None: they cannot be shared. Raises DataError.
+    """
+    sets = prepare_sets(spec)
     if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
         return None
     buffers: list[pickle.PickleBuffer] = []
     try:
-        without_tables = {name: replace(each, table=_Gone(each.table)) for name, each in sets.items()}
+        without_tables = {name: replace(each, table=_ClosedTable(each.table)) for name, each in sets.items()}
         pickled = pickle.dumps(without_tables, protocol=5, buffer_callback=buffers.append)
-        made = _written([memoryview(pickled), *(each.raw() for each in buffers)])
+        made = _write_pieces([memoryview(pickled), *(each.raw() for each in buffers)])
     except (pickle.PicklingError, AttributeError, TypeError, BufferError, OSError):  # each its own, as ever
         return None
     accept(spec, made)
@@ -59,8 +62,8 @@ def offer(spec: DataSpec) -> Offer | None:
 
 
 @contextmanager
-def offered(spec: DataSpec) -> Iterator[Offer | None]:
-    """As long as the others may ask for it."""
+def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
+    """Offer the sets for as long as the other processes may request them."""
     try:
         made = offer(spec)
     except DataError:  # which the others find, too, and say
@@ -73,7 +76,7 @@ def offered(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """From now on `prepared_sets` of the spec finds what another process has prepared. False: it cannot be had."""
+    """Make `prepared_sets` of the spec return the sets of another process. False: they cannot be mapped."""
     try:
         sets = _read(made)
     except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
@@ -82,15 +85,15 @@ def accept(spec: DataSpec, made: Offer) -> bool:
     return True
 
 
-def _written(pieces: Sequence[memoryview]) -> Offer:
+def _write_pieces(pieces: Sequence[memoryview]) -> Offer:
     mark = secrets.token_bytes(_ALIGNED)
-    ends = tuple(accumulate((each.nbytes for each in pieces), lambda end, size: _aligned(end) + size, initial=_ALIGNED))
+    ends = tuple(accumulate((each.nbytes for each in pieces), lambda end, size: _align(end) + size, initial=_ALIGNED))
     file = os.memfd_create("dtrain-held")
     try:
         os.truncate(file, ends[-1])
         _write(file, memoryview(mark), 0)
         for piece, (end, _) in zip(pieces, pairwise(ends), strict=True):
-            _write(file, piece, _aligned(end))
+            _write(file, piece, _align(end))
     except OSError:
         os.close(file)
         raise
@@ -103,7 +106,7 @@ def _write(file: int, piece: memoryview, place: int) -> None:
         piece, place = piece[done:], place + done
 
 
-def _read(made: Offer) -> dict[str, Prepared]:
+def _read(made: Offer) -> dict[str, PreparedSet]:
     file = os.open(f"/proc/{made.pid}/fd/{made.file}", os.O_RDONLY)
     try:
         mapped = mmap.mmap(file, made.ends[-1], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -112,17 +115,17 @@ def _read(made: Offer) -> dict[str, Prepared]:
     whole = memoryview(mapped)
     if bytes(whole[:_ALIGNED]) != made.mark:
         raise ValueError("another process's file")
-    pickled, *buffers = [whole[_aligned(begin) : end] for begin, end in pairwise(made.ends)]
-    found: dict[str, Prepared] = pickle.loads(pickled, buffers=buffers)
+    pickled, *buffers = [whole[_align(begin) : end] for begin, end in pairwise(made.ends)]
+    found: dict[str, PreparedSet] = pickle.loads(pickled, buffers=buffers)
     return found
 
 
-def _aligned(place: int) -> int:
+def _align(place: int) -> int:
     return -(-place // _ALIGNED) * _ALIGNED
 
 
-class _Gone(Table):
-    """The table of a held set in a process that has not opened it: what is known without reading."""
+class _ClosedTable(Table):
+    """Table of a set in memory in a process that has not opened its files: what is known without reading."""
 
     def __init__(self, table: Table) -> None:
         self.columns, self.num_rows, self.files = {}, table.num_rows, table.files

@@ -1,13 +1,12 @@
-"""`on_bad_row: skip`: rows that cannot be used are left out where that is found before a run, and stood in for where it
-is found in one.
+"""Skipping of bad rows (`on_bad_row: skip`): found before a run, they are left out; found later, they are replaced.
 
-    left out      rows that do not parse, miss a value that a field needs, or hold one that a field of a held set cannot
-                  take: the set is as if the files did not have them
-    stood in for  samples of sets that are read when asked for (pictures, tables larger than memory): the next good
-                  sample of the set takes the place, so that a training batch keeps its size and its denominators,
-                  whoever reads it. In an evaluation such a sample counts nothing.
+left out    rows that cannot be parsed, lack a value that a field needs, or hold one that a field of a set in memory
+            cannot take: the set is as if the files did not contain them
+replaced    samples of sets that are read on request (images, tables larger than memory): the next good sample of the
+            set is used, so that a training batch keeps its size and its denominators on every rank. In an
+            evaluation such a sample has weight 0.
 
-Which sample stands in follows from the files alone: no rank asks another one.
+The replacement depends on the files alone: ranks do not communicate.
 """
 
 from __future__ import annotations
@@ -31,28 +30,29 @@ _CHUNK = 1 << 16
 
 
 class Skipped(NamedTuple):
-    """A row, where it stands and why it cannot be used."""
+    """Row that was skipped: its set, its place and the reason."""
 
     set: str
     place: str
     why: str
 
 
-class Log:
-    """Where this process, and those it forks, list what they skip: a line is written at once, so that lines of several
-    processes do not mix."""
+class SkipLog:
+    """Log of skipped rows, for this process and those that it forks: each write is a whole line, so that lines of
+    several processes do not mix.
+    """
 
     def __init__(self) -> None:
         self._path: str | None = None
-        self._told: set[Skipped] = set()
+        self._written: set[Skipped] = set()
 
     def to(self, path: str | None) -> None:
         self._path = path
-        self._told.clear()
+        self._written.clear()
 
-    def tell(self, *found: Skipped) -> None:
-        new = [each for each in dict.fromkeys(found) if each not in self._told]
-        self._told.update(new)
+    def write(self, *found: Skipped) -> None:
+        new = [each for each in dict.fromkeys(found) if each not in self._written]
+        self._written.update(new)
         if self._path is None or not new:
             return
         text = "".join(json.dumps(each._asdict(), ensure_ascii=False) + "\n" for each in new)
@@ -63,11 +63,11 @@ class Log:
             os.close(file)
 
 
-LOG = Log()
+LOG = SkipLog()
 
 
-def listed(path: str) -> list[Skipped]:
-    """What the processes of a run have skipped, each row once."""
+def read_skipped(path: str) -> list[Skipped]:
+    """Return the rows that the processes of a run have skipped, each once."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
@@ -78,14 +78,14 @@ def listed(path: str) -> list[Skipped]:
 
 
 def in_words(found: Sequence[Skipped]) -> str:
-    """`5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
+    """Return a sentence such as `5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
     shown = [f"{each.place} ({each.why})" for each in found[:SHOWN]]
     more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
     return f"{len(found):,} {'row' if len(found) == 1 else 'rows'} skipped: {', '.join([*shown, *more])}"
 
 
 class Skips:
-    """What a process knows of the bad rows of a set. `left_out` were taken out of it."""
+    """Bad rows of a set that this process knows. `left_out`: rows that were removed from the set."""
 
     def __init__(self, left_out: Sequence[Skipped] = ()) -> None:
         self.left_out = list(left_out)
@@ -93,7 +93,7 @@ class Skips:
         self._sorted = np.empty(0, np.int64)
 
     def add(self, row: int) -> bool:
-        """Whether that was not known."""
+        """Add a row; return whether it is new."""
         if row in self._rows:
             return False
         self._rows.add(row)
@@ -105,11 +105,11 @@ class Skips:
         return len(self._rows)
 
     def bad(self, rows: np.ndarray) -> np.ndarray:
-        """(N,) bool."""
+        """Return (N,) bool: which of the rows are bad."""
         return np.isin(rows, self._sorted)
 
     def instead(self, samples: np.ndarray, rows: Rows) -> np.ndarray:
-        """The samples, with the next good one in the place of one that is known to be bad."""
+        """Return the samples with the next good one in place of each bad one."""
         if not self._rows:
             return samples
         found = np.asarray(samples, np.int64)
@@ -125,7 +125,7 @@ class Skips:
 
 
 def as_numbers(table: Table, fields: Collection[Field]) -> None:
-    """Columns that a field takes numbers from, and that are text because of a few values, miss those."""
+    """Read text columns that a field takes numbers from as numbers; values that are not numbers become missing."""
     if not isinstance(table, MemoryTable):
         return
     for field in fields:
@@ -136,12 +136,12 @@ def as_numbers(table: Table, fields: Collection[Field]) -> None:
 
 
 def is_scanned(table: Table) -> bool:
-    """Whether rows that miss a value are looked for before a run."""
+    """Return whether rows with missing values are searched before a run."""
     return table.num_rows <= _SCANNED
 
 
 def needs_values(field: Field, column: Column) -> bool:
-    """Whether a row that misses a value of the column cannot be used."""
+    """Return whether a row without a value of the column cannot be used."""
     if field.type == "tensor":
         return getattr(field, "missing", None) == "error"
     if field.type == "category":
@@ -154,8 +154,10 @@ def needs_values(field: Field, column: Column) -> bool:
 def whole_rows(
     table: Table, rows: Mapping[str, Rows], fields: Mapping[str, tuple[Field, Collection[str]]]
 ) -> tuple[dict[str, Rows], dict[str, list[Skipped]]]:
-    """The rows of each set without those that miss a value which a field needs, and those. `fields`: with their
-    columns. Raises SourceError."""
+    """Return the rows of each set without those that lack a value that a field needs, and the rows left out.
+
+    `fields`: the fields with their columns. Raises SourceError.
+    """
     asked = {
         column: name
         for name, (field, columns) in fields.items()
@@ -190,7 +192,7 @@ def whole_rows(
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
-    """(N,) bool."""
+    """Return (N,) bool: which values are missing."""
     if values.dtype == object:
         return np.fromiter((value is None for value in values.tolist()), bool, len(values))
     if values.dtype.kind not in "fM":
@@ -201,7 +203,7 @@ def _missing(values: np.ndarray) -> np.ndarray:
 
 
 def bad_places(size: int, fails: Callable[[int, int], Exception | None]) -> list[tuple[int, Exception]]:
-    """Which of `size` rows alone make `fails` (of a stretch of them) give an error, by halving."""
+    """Return the rows (of `size`) for which `fails` returns an error, with it; found by halving."""
     found = []
     waiting = [(0, size)]
     while waiting:

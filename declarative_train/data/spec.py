@@ -1,4 +1,4 @@
-"""What the ranks must know of the data, as data: part of the plan.
+"""Data part of the plan: everything about the data that ranks need, as plain data.
 
 Component mappings (`source`, a field, a split) hold the fields of the component's model, `type` included; paths in
 them are absolute (or URLs), resolved by the recipe.
@@ -13,8 +13,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file that the plan rests on. `sha256` covers all of it, or, with `modified_ns`, its size and a sample; then the
-    date tells, on this machine, whether the rest may have changed (0: it has none that we know)."""
+    """File that the plan depends on. `sha256` covers all of it or, with `modified_ns`, its size and a sample; then the
+    date shows, on this machine, whether the rest may have changed (0: unknown).
+    """
 
     path: str
     size_bytes: int
@@ -24,10 +25,12 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One named tensor of a sample. `component` is the field's model; `statistics` are those of the training rows
-    (`subtract`, `divide`, `fill`, `vocabulary`, ... as the field type needs), computed when the recipe is compiled, or
-    those of a run whose weights the model starts from: `statistics_from` says which. `columns` are those that its names
-    and globs stand for, in order."""
+    """Named tensor of a sample.
+
+    `component` is the field's model. `statistics` are those of the training rows (`subtract`, `divide`, `fill`,
+    `vocabulary`, ... as the field type needs), computed when the recipe is compiled, or those of a run whose weights
+    the model starts from; then `statistics_from` names it. `columns` are the columns of its names and globs, in order.
+    """
 
     name: str
     component: dict[str, object]
@@ -47,8 +50,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class RollSpec:
-    """How the training set is shuffled where it is read in blocks (data/block_shuffle.py): in so many streams, each
-    mixed within windows of so many blocks."""
+    """Block shuffle of the training set (data/block_shuffle.py): number of streams, and blocks per window of each."""
 
     streams: int
     window: int
@@ -56,8 +58,9 @@ class RollSpec:
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """A source of a mixture: its share of the positions, in whole parts, and its samples in the training set. `roll`:
-    as that of `DataSpec`."""
+    """Source of a mixture: its share of the positions, in integer parts, and its samples in the training set. `roll`:
+    as in `DataSpec`.
+    """
 
     name: str
     share: int
@@ -67,8 +70,9 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """A named set of samples. `source` is None for a cut of the main source; `split` says which rows it takes.
-    `held_bytes` of one that is held in memory, else 0."""
+    """Named set of samples. `source` is None for a part of the main source; `split` decides its rows. `held_bytes`: its
+    size if it is kept in memory, else 0.
+    """
 
     name: str
     num_samples: int
@@ -78,14 +82,15 @@ class SetSpec:
 
 
 def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
-    """Of a GPU a held set takes what the steps leave, and an eighth, at most, of what is free before them."""
+    """Return whether a set fits on a GPU: into the memory that steps leave, and into an eighth of the free memory."""
     return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """`sets` holds `training` first, then the others in the order of the recipe. `roll`: None where any sample can
-    stand anywhere in the epoch. `mix`: of a mixture, its sources in order (data/mixing.py)."""
+    """Data of a run. `sets` holds `training` first, then the others in the order of the recipe. `roll`: None for a full
+    shuffle. `mix`: the sources of a mixture in order (data/mixing.py).
+    """
 
     source: dict[str, object]
     fields: tuple[FieldSpec, ...]
@@ -103,7 +108,7 @@ class DataSpec:
 
     @property
     def rolls(self) -> bool:
-        """All of the training set, or a source of it."""
+        """True if the training set, or a source of it, is block-shuffled."""
         return self.roll is not None or any(member.roll is not None for member in self.mix)
 
     def set(self, name: str) -> SetSpec:
@@ -112,18 +117,17 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """The one batch number and what it divides into:
-    global_batch_size = data_parallel_size x accumulation x microbatch_size x num_microbatches.
+    """Batch sizes: global_batch_size = data_parallel_size x accumulation x microbatch_size x num_microbatches.
 
     A global batch is a run of consecutive positions of the epoch's order. Position p of it belongs to one slot,
     the same for every layout of the same sizes:
 
-        chunk = p // (data_parallel_size * microbatch_size)     in 0 .. accumulation * num_microbatches - 1
-        rank  = p // microbatch_size % data_parallel_size       data-parallel rank
+        chunk = p // (data_parallel_size * microbatch_size)   in 0 .. accumulation * num_microbatches - 1
+        rank  = p // microbatch_size % data_parallel_size     data-parallel rank
         row   = p % microbatch_size
 
-    so that the samples that travel together through all ranks are consecutive. A last, partial batch fills the first
-    slots; a rank left without a row in a chunk takes one repeat of a real row with weight 0. A pipeline pads every
+    so that the samples that pass through all ranks together are consecutive. A last, partial batch fills the first
+    slots; a rank without a row in a chunk gets one repeat of a real row with weight 0. A pipeline pads every
     chunk to microbatch_size in the same way.
     """
 
@@ -137,4 +141,4 @@ class BatchSpec:
 
 
 class DataError(Exception):
-    """One message for the user; a run that meets it fails (exit 3)."""
+    """Error of the data, with one message for the user; the run fails with it (exit 3)."""

@@ -1,4 +1,4 @@
-"""Splits and a table -> the rows of every set. Rows are split before windows are made of them."""
+"""Splitting: splits and a table -> the rows of every set. Rows are split before windows are made of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from declarative_train.components.counter_rng import key_of
 from declarative_train.components.data import Candidates, Draw, Split, Table
-from declarative_train.data.order import permuted
+from declarative_train.data.order import permute
 from declarative_train.data.rows import RowChain, RowDraw, RowList, RowRange, Rows, RowShare
 
 TRAINING = "training"
@@ -19,7 +19,7 @@ LISTED_MADE = (
 
 
 class SplitError(Exception):
-    """The split of one set cannot be made; the message is for the user."""
+    """Error: the split of one set is not possible; the message is for the user."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -29,10 +29,10 @@ class SplitError(Exception):
 def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
 ) -> dict[str, Rows]:
-    """The rows of `training`, then of every set that is cut from this table; a row is in one set at most.
+    """Return the rows of `training`, then of every set that is divided from this table; a row is in one set at most.
 
-    Sets by value are cut first, then the last rows, then whole groups, then single rows by chance. `by` and `sort` are
-    the window's. Raises SplitError.
+    Sets by value are taken first, then the last rows, then whole groups, then random single rows. `by` and `sort` are
+    those of the window. Raises SplitError.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
@@ -43,7 +43,7 @@ def split_rows(
     for name, split in _of_turn(own, 0):
         chosen = _choose(name, split, _candidates(table, left, len(left), name, seed, by, sort))
         assert not isinstance(chosen, Draw)
-        found[name], left = _parted(left, chosen)
+        found[name], left = _separate(left, chosen)
     num_total, base, behind = len(left), left, 0.0
     taken: np.ndarray | None = None
     for name, split in reversed(_of_turn(own, 1)):
@@ -51,7 +51,7 @@ def split_rows(
         assert not isinstance(chosen, Draw)
         behind += getattr(split, "fraction", 0.0)
         if isinstance(chosen, range) and taken is None and isinstance(left, RowRange):
-            found[name], left = _parted(left, range(chosen.start, min(chosen.stop, len(left))))
+            found[name], left = _separate(left, range(chosen.start, min(chosen.stop, len(left))))
             continue
         if taken is None:
             taken = np.zeros(len(base), bool)
@@ -63,10 +63,10 @@ def split_rows(
     for name, split in [*_of_turn(own, 2), *_of_turn(own, 3)]:
         chosen = _choose(name, split, _candidates(table, left, num_total, name, seed, by, sort))
         if not isinstance(chosen, Draw):
-            found[name], left = _parted(left, chosen)
+            found[name], left = _separate(left, chosen)
         elif len(left) <= (LISTED if table.files else LISTED_MADE):
-            drawn = permuted(_key(name, seed), np.arange(chosen.num_rows), len(left))
-            found[name], left = _parted(left, np.sort(drawn))
+            drawn = permute(_key(name, seed), np.arange(chosen.num_rows), len(left))
+            found[name], left = _separate(left, np.sort(drawn))
         elif (starts := _block_starts(table, left)) is not None:
             whole = left if isinstance(left, RowShare) else None
             share = starts, whole, _key(name, seed), chosen.num_rows
@@ -81,7 +81,7 @@ def split_rows(
 def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
 ) -> dict[str, Rows]:
-    """Each source by itself; a split that is `of` one takes nothing of the others."""
+    """Split each source of a mixture by itself; a split that is `of` one source takes no rows of the others."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
     cuts = [
@@ -103,12 +103,14 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
     for name, split in splits.items():
         if split.of is not None and split.of not in sources:
             known = ", ".join(f"`{each}`" for each in sources)
-            hint = f"its sources are {known}" if sources else "the source is no mixture: leave `of` out"
+            hint = f"its sources are {known}" if sources else "the source is not a mixture: leave `of` out"
             raise SplitError(name, f"there is no source `{split.of}`: {hint}")
 
 
 def _block_starts(table: Table, rows: Rows) -> np.ndarray | None:
-    """Of rows that lie in the order of the file, where each block may give its share."""
+    """Return the starts of the blocks, if the rows are in the order of the file, so that each block can give a
+    share.
+    """
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:
@@ -141,7 +143,7 @@ def _candidates(
         num_rows=len(rows),
         num_total=num_total,
         read=lambda column: table.read([column], rows.between(0, len(rows)))[column],
-        shuffled=lambda size: _shuffled(name, seed, size),
+        shuffled=lambda size: _shuffle(name, seed, size),
         by=by,
         sort=sort,
         behind=behind,
@@ -152,12 +154,12 @@ def _key(name: str, seed: int) -> int:
     return key_of("split", seed, name)
 
 
-def _shuffled(name: str, seed: int, size: int) -> np.ndarray:
-    return permuted(_key(name, seed), np.arange(size), size)
+def _shuffle(name: str, seed: int, size: int) -> np.ndarray:
+    return permute(_key(name, seed), np.arange(size), size)
 
 
-def _parted(rows: Rows, chosen: np.ndarray | range) -> tuple[Rows, Rows]:
-    """The chosen places (ascending) and the others."""
+def _separate(rows: Rows, chosen: np.ndarray | range) -> tuple[Rows, Rows]:
+    """Return the rows at the chosen places (ascending), and the others."""
     if isinstance(chosen, range) and isinstance(rows, RowRange) and chosen.stop == len(rows):
         middle = rows.start + chosen.start
         return RowRange(middle, rows.stop), RowRange(rows.start, middle)

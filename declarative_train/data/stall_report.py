@@ -1,7 +1,7 @@
-"""Who waits long for data says for what: which thread or loader process, at which file, since when.
+"""Report of stalls: which thread or loader process has been waiting for data, for which file, and since when.
 
-A wait is told after half a minute, and again at twice the time. Where a thread or a loader process waits for another,
-it passes on what that one does, and only the one in front, which the training loop waits in, speaks, and gives up.
+A wait is reported after half a minute, and again after twice the time. A thread or loader process that itself waits
+for another one passes on what that one does; only the training loop's own wait is reported, and ends in an error.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from declarative_train.data.spec import DataError
 from declarative_train.files.file_activity import FileActivity, is_loader, note
 from declarative_train.files.open_files import shown
 
-LOOK_S = 2.0  # between two looks at what is waited for
-TELL_S = 30.0
-CLOSE_S = 10.0  # for a thread to end what it is at, when nobody wants it any more
-OURS = "dtrain-"  # what threads that make data are called
+LOOK_S = 2.0  # between two checks of a wait
+REPORT_S = 30.0
+CLOSE_S = 10.0  # for a thread to finish its work when its results are no longer needed
+OURS = "dtrain-"  # prefix of the names of threads that make data
 
 
 def _on_stderr(message: str) -> None:
@@ -26,13 +26,13 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """How long this process waits for data, and to whom it tells that it does."""
+    """Limits of this process for waits: how long it waits for data, and where it reports waits."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        self.tell: Callable[[str], None] = _on_stderr
+        self.report: Callable[[str], None] = _on_stderr
         self.limit_s = 600.0
 
 
@@ -40,15 +40,15 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """One wait. `of`: what that does which is waited for, None where nothing is known."""
+    """Wait for data. `of` returns what the awaited thread or process does; None: unknown."""
 
     def __init__(self, of: Callable[[], FileActivity | None]) -> None:
         self._of = of
         self._begun = time.monotonic()
-        self._tell_s = TELL_S
+        self._report_s = REPORT_S
 
     def look(self) -> None:
-        """From time to time. Raises DataError when nothing has moved for too long."""
+        """Check the wait; call it from time to time. Raises DataError if there was no progress for too long."""
         now, doing = time.monotonic(), self._of()
         if is_loader() or threading.current_thread().name.startswith(OURS):
             note(doing or FileActivity(None, self._begun))
@@ -57,13 +57,13 @@ class Wait:
         still_s = min(waited_s, now - doing.since) if doing is not None else waited_s
         if still_s >= PATIENCE.limit_s:
             hint = "help: a run with a larger DTRAIN_TIMEOUT_S waits longer"
-            raise DataError(f"no data for {still_s:.0f} s: {said(doing, now)}; {hint}")
-        if waited_s >= self._tell_s:
-            self._tell_s = 2 * waited_s
-            PATIENCE.tell(f"the next batch has not come for {waited_s:.0f} s: {said(doing, now)}")
+            raise DataError(f"no data for {still_s:.0f} s: {format_wait(doing, now)}; {hint}")
+        if waited_s >= self._report_s:
+            self._report_s = 2 * waited_s
+            PATIENCE.report(f"the next batch has not come for {waited_s:.0f} s: {format_wait(doing, now)}")
 
 
-def said(doing: FileActivity | None, now: float) -> str:
+def format_wait(doing: FileActivity | None, now: float) -> str:
     if doing is None:
         return "nothing is known of what makes it"
     who = doing.who or "a thread of this process"

@@ -1,4 +1,4 @@
-"""What is wrong with a data section whatever its source holds: windows, rows of fields, transforms."""
+"""Static checks of a data section, independent of its source: windows, rows of fields, transforms."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from declarative_train.data.checks.samples import (
 from declarative_train.data.checks.values import column_does_not_fit
 from declarative_train.data.problems import Place
 from declarative_train.data.spec import WindowSpec
-from declarative_train.data.texts import packed_beside
+from declarative_train.data.texts import check_packed
 
 if TYPE_CHECKING:
     from declarative_train.recipe.sections.data import DataSection
 
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """What does not fit the window: with one of these, what can be cut, and how much is left of it, says nothing."""
-    for name, misfit in packed_beside(section.fields, window):
+    """Yield errors that concern the window; after one of them, the sets are not divided."""
+    for name, misfit in check_packed(section.fields, window):
         yield column_does_not_fit(span(f"data.fields.{name}.pack"), name, misfit.message, misfit.help)
     if window is None:
         return
     for name, field in section.fields.items():
-        if field.cut is not None and not _taken(field.cut, window.length):
+        if field.cut is not None and not _takes_rows(field.cut, window.length):
             place = span(f"data.fields.{name}.rows")
             yield rows_outside_window(place, name, getattr(field, "rows", ""), window.length)
     for name, split in section.split.items():
@@ -41,7 +41,7 @@ def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> I
 
 
 def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
-    """Where there is no window."""
+    """Yield errors in a section without a window."""
     for name, field in section.fields.items():
         if field.cut is not None:
             yield rows_without_window(span(f"data.fields.{name}.rows"), name)
@@ -54,7 +54,7 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
     pictures = [name for name in late if not section.fields[name].takes_lists]
     for name, field in section.fields.items():
         if isinstance(field, BoxesField) and field.picture not in pictures:
-            message = f"its boxes lie in the pictures of `{field.picture}`, and no field of pictures is called so"
+            message = f"its boxes are in the pictures of `{field.picture}`, but no field of pictures has this name"
             hint = did_you_mean(field.picture, pictures) if pictures else "add a field of `type: image`"
             yield column_does_not_fit(span(f"data.fields.{name}.picture"), name, message, hint)
     if late and section.window is not None:
@@ -92,7 +92,7 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
             yield transform_does_not_fit(span(("data", "transforms", place, "only")), message, hint)
 
 
-def _taken(cut: slice | int, length: int) -> bool:
+def _takes_rows(cut: slice | int, length: int) -> bool:
     if isinstance(cut, int):
         return -length <= cut < length
     return len(range(*cut.indices(length))) > 0

@@ -1,5 +1,7 @@
-"""What a look at the rows of a source gave, kept for the next time: statistics, and that the first values are as fields
-take them. Only of sources that know when their files are others (`Table.fingerprint`)."""
+"""Statistics cache: statistics of a source's rows on disk, and the record that its first values were checked.
+
+Only for sources that detect changes of their files (`Table.fingerprint`).
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.components.data import Table
-from declarative_train.data.field_reader import Part
+from declarative_train.data.field_reader import FieldReader
 from declarative_train.files.cache import cache_path, load, save
 
 Statistics = dict[str, dict[str, object]]
 Measured = tuple[Statistics, dict[str, Any]]
-"""Statistics by field, and what went wrong with which."""
+"""Statistics by field, and errors by field."""
 _TELLING = frozenset({"category", "tensor"})  # fields whose keys say all: others have code or files of their own
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Of the rows of one set: `cut` is all that decides which they are."""
+class StatisticsCache:
+    """Cache for the rows of one set; `cut` is everything that decides which rows these are."""
 
     table: Table
     cut: tuple[object, ...]
 
-    def statistics(self, parts: Sequence[Part], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """What `measure` gives, or gave: what went wrong is not kept."""
+    def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
+        """Return the cached result of `measure`, or call it; errors are not cached."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
         if kept is not None:
@@ -35,14 +37,14 @@ class Known:
             save(place, found)
         return found, problems
 
-    def looked(self, parts: Sequence[Part], look: Callable[[], None]) -> None:
-        """Look, unless that was done."""
+    def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
+        """Check the values, unless an earlier check succeeded."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()
             save(place, True)
 
-    def _place(self, kind: str, parts: Sequence[Part]) -> str | None:
+    def _place(self, kind: str, parts: Sequence[FieldReader]) -> str | None:
         if self.table.fingerprint is None or any(part.field.type not in _TELLING for part in parts):
             return None
         fields = [

@@ -1,5 +1,4 @@
-"""Fields of tokens: their tokens are made once, and a set reads them from there, a row for a text or, packed, a row for
-as many as fit."""
+"""Fields of tokens: texts are tokenized once; a set reads the tokens, one row for a text or, packed, for several."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from declarative_train.components.texts.cache import Encoded, EncodingJob, Token
 from declarative_train.components.texts.packing import Packing, join_packings, pack
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.core.amounts import counted
-from declarative_train.data.field_reader import Part, base_of, column_names
+from declarative_train.data.field_reader import FieldReader, base_of, column_names
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.skipping import is_scanned, needs_values
 from declarative_train.data.spec import WindowSpec
@@ -29,23 +28,25 @@ _PROBED = 16  # texts that a cache's name is made of, too
 
 
 class BadTextError(Exception):
-    """A text that a field cannot take; `row` is that of the table."""
+    """Error: a field cannot take a text; `row` is that of the table."""
 
-    def __init__(self, part: Part, cause: BadValueError) -> None:
+    def __init__(self, part: FieldReader, cause: BadValueError) -> None:
         super().__init__(str(cause))
         self.part = part
         self.cause = cause
 
 
-def is_of_tokens(part: Part) -> bool:
+def is_of_tokens(part: FieldReader) -> bool:
     return isinstance(part.field, TokensField)
 
 
 def with_tokens(
-    table: Table, rows: Rows, parts: Sequence[Part], *, skips: bool = False
-) -> tuple[Table, Rows, tuple[Part, ...]]:
-    """The same samples with tokens in the place of texts; those of a packed field are rows of a table of their own.
-    `skips`: rows without a text are among no samples. Raises BadTextError and SourceError."""
+    table: Table, rows: Rows, parts: Sequence[FieldReader], *, skips: bool = False
+) -> tuple[Table, Rows, tuple[FieldReader, ...]]:
+    """Return the same samples with tokens instead of texts; a packed field gets a table of its own.
+
+    `skips`: rows without a text are in no sample. Raises BadTextError and SourceError.
+    """
     mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
     if not mine or isinstance(table, TextRows | PackedRows):
         return table, rows, tuple(parts)
@@ -67,18 +68,19 @@ def with_tokens(
     return made_of, RowRange(0, made_of.num_rows), changed
 
 
-def field_of(part: Part) -> TokensField:
+def field_of(part: FieldReader) -> TokensField:
     return cast("TokensField", part.field)
 
 
 def column_of(name: str, field: TokensField) -> Column:
-    """What stands in the place of the texts: an output of the field `name`."""
+    """Return the column that replaces the texts: an output of the field `name`."""
     return Column(f"{field.output} of {name}", layout.DTYPES[field.output], (field.length,))
 
 
-def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
-    """Of all rows of the table; with `skips` none of those without a text, which were left out. Raises BadTextError and
-    SourceError."""
+def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens:
+    """Return the tokens of all rows; with `skips`, none for rows without a text. Raises BadTextError and
+    SourceError.
+    """
     field, columns = field_of(part), part.columns
     found = tokenizer(field.tokenizer)
     texts = [column for column in columns if column.name != field.tools]
@@ -88,7 +90,7 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
         values = table.read(column_names([part]), slice(start, stop))
         return field.together([values[column.name] for column in columns])
 
-    def encoded(value: Any, row: int) -> Encoded:
+    def encode(value: Any, row: int) -> Encoded:
         if skips and field.lacking(value) is not None:
             return Encoded([])
         return field.encoded(value, columns, row, found)
@@ -97,7 +99,7 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
     work = EncodingJob(
         table.num_rows,
         read,
-        encoded,
+        encode,
         found.num_tokens,
         field.marks_trained(columns),
         [about, "skip"] if skips and about is not None else about,
@@ -109,9 +111,12 @@ def tokens_of(table: Table, part: Part, *, skips: bool = False) -> Tokens:
         raise BadTextError(part, error) from error
 
 
-def _about(table: Table, part: Part, found: Tokenizer) -> object:
-    """What the tokens depend on: the files and some of their texts (how a file is read is the source's business), the
-    tokenizer, and the keys that put tokens around a text. None: nothing says when the texts change."""
+def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
+    """Return all that the tokens depend on, as a cache key.
+
+    These are the files and some of their texts (which depend on how the source reads files), the tokenizer, and the
+    keys that add tokens to a text. None: changes of the texts cannot be detected.
+    """
     if not table.files:
         return None
     files = []
@@ -127,8 +132,8 @@ def _about(table: Table, part: Part, found: Tokenizer) -> object:
     return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(part).meaning_of_text()]
 
 
-def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, Misfit]]:
-    """What a packed field cannot stand beside: a sample of it holds several rows."""
+def check_packed(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, Misfit]]:
+    """Yield what cannot be combined with a packed field, whose samples hold several rows."""
     packed = next((name for name, field in fields.items() if getattr(field, "pack", None)), None)
     if packed is None:
         return
@@ -142,7 +147,7 @@ def packed_beside(fields: Mapping[str, Field], window: WindowSpec | None) -> Ite
 
 
 def list_unread(table: Table) -> Iterator[tuple[str, str]]:
-    """Yield each field whose chat template does not read some keys of messages, and which: a table of `with_tokens`."""
+    """Yield each field whose chat template does not read some keys of messages, with the keys; `table` has tokens."""
     if isinstance(table, TextRows):
         found = {name: tokens.unread for name, (_, tokens) in table.fields.items()}
         source = table.source
@@ -160,8 +165,9 @@ def list_unread(table: Table) -> Iterator[tuple[str, str]]:
 
 
 class TextRows(Table):
-    """A table with its texts as (3, length) tokens beside them. `reads_files`: other columns are read, so that a row
-    costs its block; tokens alone cost their bytes."""
+    """Table with the tokens (3, length) of its texts as further columns. `reads_files`: other columns are read, so
+    that a row costs as much as its block.
+    """
 
     def __init__(self, table: Table, fields: dict[str, tuple[TokensField, Tokens]], *, reads_files: bool) -> None:
         self.source, self.fields = table, fields
@@ -180,15 +186,15 @@ class TextRows(Table):
         self.members = table.members
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
-        return self._found(columns, rows, self.source.read)
+        return self._read_columns(columns, rows, self.source.read)
 
     def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
-        return self._found(columns, rows, self.source.read_once)
+        return self._read_columns(columns, rows, self.source.read_once)
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         return self.source.size_bytes([name for name in columns if name not in self._columns])
 
-    def _found(
+    def _read_columns(
         self, columns: Sequence[str], rows: Any, read: Callable[[list[str], Any], dict[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
         others = [name for name in columns if name not in self._columns]
@@ -198,11 +204,11 @@ class TextRows(Table):
             mine = (name for name in columns if name in self._columns and self._columns[name][0] == field)
             wanted = {name: self._columns[name][1] for name in mine}
             if wanted:
-                made_of = self._laid_out(field, numbers, wanted.values())
+                made_of = self._lay_out(field, numbers, wanted.values())
                 found |= {name: made_of[output] for name, output in wanted.items()}
         return found
 
-    def _laid_out(self, name: str, rows: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
+    def _lay_out(self, name: str, rows: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
         field, tokens = self.fields[name]
         begins, ends = field.kept(tokens.starts[rows], tokens.starts[rows + 1])
         pieces = layout.Pieces(tokens.tokens, begins, ends - begins, np.ones(len(rows), np.int64), tokens.trained)
@@ -213,10 +219,11 @@ class TextRows(Table):
 
 
 class PackedRows(Table):
-    """Samples of several texts each. Its own column of text is what they hold, for people. `source`: whose rows they
-    are made of."""
+    """Table whose samples hold several texts each. Its own column of text is for display. `source`: table of the
+    texts.
+    """
 
-    def __init__(self, table: Table, name: str, part: Part, tokens: Tokens, chosen: np.ndarray) -> None:
+    def __init__(self, table: Table, name: str, part: FieldReader, tokens: Tokens, chosen: np.ndarray) -> None:
         field = field_of(part)
         assert field.pack is not None
         self._field, self._tokens, self._chosen, self.source = field, tokens, chosen, table
@@ -237,17 +244,17 @@ class PackedRows(Table):
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         numbers = np.arange(*rows.indices(self.num_rows)) if isinstance(rows, slice) else rows
         wanted = {name: self._outputs[name] for name in columns if name != self._text}
-        made_of = self._laid_out(numbers, wanted.values())
+        made_of = self._lay_out(numbers, wanted.values())
         found = {name: made_of[output] for name, output in wanted.items()}
-        return found | {name: self._shown(numbers) for name in columns if name == self._text}
+        return found | {name: self._decode(numbers) for name in columns if name == self._text}
 
-    def _shown(self, samples: np.ndarray) -> np.ndarray:
-        found, made_of = tokenizer(self._field.tokenizer), self._laid_out(samples, ("ids", "mask"))
+    def _decode(self, samples: np.ndarray) -> np.ndarray:
+        found, made_of = tokenizer(self._field.tokenizer), self._lay_out(samples, ("ids", "mask"))
         texts = [row[mask].tolist() for row, mask in zip(made_of["ids"], made_of["mask"], strict=True)]
         return objects([found.decode(each, skips_special=False) for each in texts])
 
-    def _laid_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
-        """The pieces of each sample one behind the other."""
+    def _lay_out(self, samples: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
+        """Join the pieces of each sample."""
         packing = self.packing
         firsts = packing.begins[samples]
         counts = packing.begins[samples + 1] - firsts
@@ -257,7 +264,7 @@ class PackedRows(Table):
         return layout.rows(outputs, pieces, packing.length, self._pad)
 
     def place(self, row: int) -> str:
-        """That of its first text."""
+        """Return the place of its first text."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
         return f"sample {row + 1}, which begins in {self.source.place(text)}"

@@ -1,7 +1,7 @@
-"""Windows of a rolled set, each read and converted once, ahead of its use, by threads; batches are gathered from them.
+"""Window cache: windows of a block-shuffled set, each read and converted once, ahead of its use, by threads.
 
-A window is dropped when its stream goes on to the next one. How far the threads are ahead is bounded by samples in
-memory, so that a run needs as much after a thousand windows as after the first.
+Batches are gathered from the windows. A window is dropped when its stream goes on to the next one. The threads' lead
+is limited by the samples in memory, so that memory does not grow during a run.
 """
 
 from __future__ import annotations
@@ -15,34 +15,33 @@ import numpy as np
 import torch
 
 from declarative_train.data.batch import Taken
-from declarative_train.data.block_shuffle import EpochLayout, Piece, RolledOrder, Window
-from declarative_train.data.field_reader import Part
-from declarative_train.data.materialize import BadSampleError, Prepared, stored_as
-from declarative_train.data.pictures import Given
+from declarative_train.data.block_shuffle import BlockPiece, EpochLayout, RolledOrder, Window
+from declarative_train.data.field_reader import FieldReader
+from declarative_train.data.materialize import BadSampleError, PreparedSet, storage_dtype
+from declarative_train.data.pictures import PictureValues
 from declarative_train.data.read_block import convert_good, convert_into
-from declarative_train.data.sets import dtype_of, said
+from declarative_train.data.sets import as_data_error, dtype_of
 from declarative_train.data.skipping import LOG, Skipped
 from declarative_train.data.window_memory import Arena, Runs
-from declarative_train.data.window_prefetch import Ahead, Name
+from declarative_train.data.window_prefetch import Ahead, WindowName
 from declarative_train.data.windows import Windows
 
-_AHEAD = 0.25  # of the samples in use, the threads may hold so many more ready
-_SPARE = 2  # windows that there is room for besides
+_AHEAD = 0.25  # threads may prepare this share of the samples in use ahead
+_SPARE = 2  # further windows that fit
 _THREADS = 4
 _LONG = 8  # rows of a window from which on they are moved together
 
 
 class HeldWindow:
-    """The samples of a window: the rows that its pieces have, field by field, or what pictures are made of.
+    """Samples of a window in memory: the rows of its pieces, by field, or the columns of images.
 
     samples  (size,) int64, the numbers of the samples in the window's order
-    index    (size,) int64, the row that each begins with: of the arena, or, where that had no room, of its own rows.
-             What a stream takes next lies side by side in it, and anywhere among the rows: to move these once is less
-             than to lay them out first
+    index    (size,) int64, the first row of each: in the arena or, if that was full, in its own arrays. Consecutive
+             samples of a stream may have rows anywhere: one gather costs less than sorting the rows first
     """
 
-    def __init__(self, prepared: Prepared, order: RolledOrder, name: Name, arena: Arena) -> None:
-        """Raises DataError."""
+    def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
+        """Read a window. Raises DataError."""
         layout = order.epoch(name[0])
         self.window: Window = layout.window(name[1])
         self._prepared = prepared
@@ -51,7 +50,7 @@ class HeldWindow:
         self._num_rows = 0
         pieces = [_Stretch.of(prepared, piece) for piece in layout.pieces(self.window)]
         parts = [part for part in prepared.parts if not part.field.reads_late]
-        with said(prepared):
+        with as_data_error(prepared):
             starts = self._read(pieces, parts) if prepared.skips is None else self._read_good(pieces, parts)
         inner = self.window.order()
         self.samples = _of_pieces([(each.first, each.count) for each in pieces]).take(inner)
@@ -63,11 +62,11 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """Its samples are not gathered together with those of others."""
+        """True if its samples cannot be gathered together with those of other windows."""
         return self._place is None
 
-    def _room(self, parts: Sequence[Part], num_rows: int) -> dict[Part, np.ndarray]:
-        """For the rows of each field."""
+    def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
+        """Return memory for the rows of each field."""
         self._num_rows, self._place = num_rows, None if self._prepared.late else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), _kind(self._prepared, part)) for part in parts}
@@ -76,8 +75,8 @@ class HeldWindow:
         self._rows = self._arena.rows
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
-    def _read(self, pieces: Sequence[_Stretch], parts: Sequence[Part]) -> np.ndarray | None:
-        """The row that each sample begins with, as the pieces have them; None: sample k of them has row k."""
+    def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
+        """Read the pieces; return the first row of each sample, or None if sample k has row k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -94,8 +93,8 @@ class HeldWindow:
             return None
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
-    def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[Part]) -> np.ndarray:
-        """The same without bad rows: for each of those the next good one of its piece."""
+    def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
+        """Read the pieces without bad rows: each is replaced by the next good one of its piece."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
@@ -111,21 +110,23 @@ class HeldWindow:
         return np.concatenate(starts)
 
     def release(self) -> None:
-        """Nothing of it is read any more."""
+        """Give its memory back to the arena; its rows must not be read after this."""
         if self._place is not None:
             self._arena.give(self._place, self._num_rows)
 
     def gather(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The numbers of the samples at these places of the window, and (N, *sample shape) by field. Raises
-        DataError."""
+        """Return the numbers of the samples at these places of the window, and (N, *sample shape) by field.
+
+        Raises DataError.
+        """
         pictures = self._pictures(places, self.index.take(places)) if self._raw else {}
         index = self.index[places]  # after the pictures, in whose place others may stand
-        return self.samples[places], taken(self._prepared, self._rows, index) | pictures
+        return self.samples[places], gather_rows(self._prepared, self._rows, index) | pictures
 
     def _pictures(self, places: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
         raw = {name: values[index] for name, values in self._raw.items()}
-        given = {part.name: Given.of(part.field, part.columns, raw) for part in self._prepared.late}
-        with said(self._prepared):
+        given = {part.name: PictureValues.of(part.field, part.columns, raw) for part in self._prepared.late}
+        with as_data_error(self._prepared):
             try:
                 return self._prepared.pictures(given, self.samples[places], self.window.epoch)
             except BadSampleError as error:
@@ -133,8 +134,7 @@ class HeldWindow:
         return self._pictures(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """The next sample of the window stands in the place of one whose picture is broken. Raises the error where
-        none is left."""
+        """Use the next sample of the window instead of one whose image is broken. Raises the error if none is left."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error
@@ -143,13 +143,15 @@ class HeldWindow:
         if tried >= size:
             raise error
         row = int(prepared.rows.at(self.samples[[(place + tried - 1) % size]])[0])
-        LOG.tell(Skipped(prepared.name, prepared.table.place(row), str(error.cause)))
+        LOG.write(Skipped(prepared.name, prepared.table.place(row), str(error.cause)))
         self.index[place] = self._first_index[(place + tried) % size]
 
 
-def taken(prepared: Prepared, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
-    """(N, *sample shape) by field of `rows`, of the samples that begin with these rows. By NumPy, which is several
-    times as fast as `index_select` on short rows, and takes one thread."""
+def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
+    """Return (N, *sample shape) by field of `rows`, for samples with these first rows.
+
+    It uses NumPy, which is several times faster than `index_select` on short rows, and runs in one thread.
+    """
     windows, found = prepared.windows, {}
     for part in prepared.parts:
         if part.name in rows:
@@ -165,27 +167,28 @@ def taken(prepared: Prepared, rows: Mapping[str, np.ndarray], index: np.ndarray)
 
 
 def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
-    """(N, length, *row shape): neighbours from each of `begins` on, moved as a whole, which takes a third of the time
-    that each row by its number does."""
+    """Return (N, length, *row shape): consecutive rows from each of `begins` on, copied as a whole, in a third of the
+    time of single rows.
+    """
     shape = len(rows) - length + 1, length, *rows.shape[1:]
     strides = rows.strides[0], *rows.strides
     every = np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
     return np.asarray(every[begins])
 
 
-def _kind(prepared: Prepared, part: Part) -> np.dtype[np.generic]:
-    """Of its rows in a window: tokens are as narrow there as in a set that is held."""
-    return stored_as(part, len(prepared.rows))
+def _kind(prepared: PreparedSet, part: FieldReader) -> np.dtype[np.generic]:
+    """Return the dtype of a field's rows in a window: tokens are as narrow as in a set in memory."""
+    return storage_dtype(part, len(prepared.rows))
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """int64: the numbers of so many samples from the first on, piece by piece."""
+    """Return int64: the numbers of the samples of all pieces (first, count)."""
     return np.concatenate([np.arange(first, first + count) for first, count in pieces])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of a piece, of `count` samples from `first` on."""
+    """Rows of a piece, with `count` samples from `first` on."""
 
     rows: slice | np.ndarray
     num_rows: int
@@ -194,7 +197,7 @@ class _Stretch:
     windows: Windows | None
 
     @classmethod
-    def of(cls, prepared: Prepared, piece: Piece) -> _Stretch:
+    def of(cls, prepared: PreparedSet, piece: BlockPiece) -> _Stretch:
         begin, stop, windows = piece.first, piece.first + piece.count, prepared.windows
         if windows is not None:
             begin, last = windows.starts(np.asarray([begin, stop - 1])).tolist()
@@ -202,7 +205,7 @@ class _Stretch:
         return cls(prepared.rows.between(begin, stop), stop - begin, piece.first, piece.count, windows)
 
     def starts(self) -> np.ndarray:
-        """The row, from the first of these on, that each sample begins with."""
+        """Return the first row of each sample, counted from the first row of the piece."""
         if self.windows is None:
             return np.arange(self.count)
         found = self.windows.starts(np.arange(self.first, self.first + self.count))
@@ -210,9 +213,10 @@ class _Stretch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Needs:
-    """What a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and the positions that it has
-    in the last, partial batch of each epoch."""
+class RankNeeds:
+    """Data that a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and `tail`, its positions
+    in the last, partial batch of each epoch.
+    """
 
     streams: tuple[int, ...]
     tail: np.ndarray
@@ -220,12 +224,12 @@ class Needs:
     position: int
     last_epoch: int
 
-    def has(self, order: RolledOrder, name: Name) -> bool:
+    def has(self, order: RolledOrder, name: WindowName) -> bool:
         layout = order.epoch(name[0])
         return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
 
-    def windows(self, order: RolledOrder) -> Iterator[Name]:
-        """By the position of the sequence that first needs one."""
+    def windows(self, order: RolledOrder) -> Iterator[WindowName]:
+        """Yield the windows, by the position of the sequence that first needs one."""
         for epoch in range(self.epoch, self.last_epoch + 1):
             layout = order.epoch(epoch)
             own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]
@@ -243,16 +247,18 @@ class Needs:
 
 
 class _Apart(NamedTuple):
-    """Values of samples of a batch, and their places in it."""
+    """Values of samples of a batch that are gathered separately, and their places in it."""
 
     places: np.ndarray
     values: dict[str, np.ndarray]
 
 
 class WindowsAhead:
-    """What a rank needs of a rolled set from a step on, in the order of its need. Close it to end its threads."""
+    """Windows that a rank needs of a block-shuffled set, from a step on, in the order of use. `close` ends the
+    threads.
+    """
 
-    def __init__(self, prepared: Prepared, order: RolledOrder, needs: Needs) -> None:
+    def __init__(self, prepared: PreparedSet, order: RolledOrder, needs: RankNeeds) -> None:
         self._order = order
         self._needs = needs
         self._prepared = prepared
@@ -262,9 +268,9 @@ class WindowsAhead:
         room = int(in_use * (1 + _AHEAD))
         rows_each = 1 if prepared.windows is None else prepared.windows.stride
         kinds = {part.name: (part.row.shape, _kind(prepared, part)) for part in prepared.parts if not prepared.late}
-        # what is dropped in one gather, at most a window of each stream, is read to its end while others are made
+        # windows dropped in one gather, at most one of each stream, are still read while others are made
         self._arena = Arena(int(rows_each * (room + in_use + _SPARE * per_window)) + 1, kinds)
-        self._done: list[HeldWindow] = []  # that may be read in the gather that drops them, and no longer
+        self._done: list[HeldWindow] = []  # dropped in this gather: may be read until it ends
         self._held: Ahead[HeldWindow] = Ahead(
             lambda name: HeldWindow(prepared, order, name, self._arena),
             needs.windows(order),
@@ -272,21 +278,25 @@ class WindowsAhead:
             room,
             max(1, min(_THREADS, torch.get_num_threads())),
         )
-        self._current: dict[int, Name] = {}
+        self._current: dict[int, WindowName] = {}
 
     def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
-        """The samples at these positions of an epoch, and their tensors. Positions do not go back. Raises DataError."""
+        """Return the samples at these positions of an epoch, and their tensors. Positions must increase. Raises
+        DataError.
+        """
         return self.at(of_epoch or 0, self._order.places(positions))
 
     def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
-        """The same, of slots of a full batch and of those in the full batches behind it, `count` in all."""
+        """Return the samples of slots of a full batch, and of the same slots in the next full batches, `count`
+        in all.
+        """
         firsts, length = self._order.runs_of_batch(positions)
         if not length:
             return self.at(epoch, self._order.places_of_batches(positions, count))
         return self._of_streams(epoch, firsts, length, count)
 
     def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
-        """Batches that take `length` samples of each of some streams, from these places of the layout on."""
+        """Return batches that take `length` samples of each of some streams, from these places of the layout on."""
         layout, size = self._order.epoch(epoch), count * length
         samples, index = np.empty((2, count, len(firsts), length), np.int64)
         apart: list[_Apart] = []
@@ -308,10 +318,10 @@ class WindowsAhead:
             for found, pieces in zip((samples, index), zip(*parts, strict=True), strict=True):
                 whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
                 found[:, row] = whole.reshape(count, length)
-        return samples.reshape(-1), self._gathered(index.reshape(-1), apart)
+        return samples.reshape(-1), self._gather_tensors(index.reshape(-1), apart)
 
     def at(self, epoch: int, places: np.ndarray) -> Taken:
-        """The same, at places in the layout of the epoch."""
+        """Return the samples at places in the layout of the epoch, and their tensors."""
         layout = self._order.epoch(epoch)
         runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
         samples, index = np.zeros((2, len(places)), np.int64)
@@ -322,16 +332,16 @@ class WindowsAhead:
                 mine.put(samples, window.samples[inside])
                 mine.put(index, window.index[inside])
             else:
-                found = self._apart(epoch, number, mine.listed())
+                found = self._apart(epoch, number, mine.list_numbers())
                 mine.put(samples, found[0])
-                apart.append(_Apart(mine.standing(), found[1]))
-        return samples, self._gathered(index, apart)
+                apart.append(_Apart(mine.list_places(), found[1]))
+        return samples, self._gather_tensors(index, apart)
 
-    def _gathered(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
-        """The tensors of samples that begin with these rows of the arena, but for those that are apart."""
+    def _gather_tensors(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
+        """Return the tensors of samples with these rows in the arena; those in `apart` have their own values."""
         parts = self._prepared.parts
         if sum(len(each.places) for each in apart) < len(index):
-            values = taken(self._prepared, self._arena.rows, index)
+            values = gather_rows(self._prepared, self._arena.rows, index)
         else:
             values = {part.name: np.empty((len(index), *part.sample.shape), part.storage) for part in parts}
         for each in apart:
@@ -343,22 +353,22 @@ class WindowsAhead:
         return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
 
     def _together(self, epoch: int, number: int) -> HeldWindow | None:
-        """The window, if its samples are gathered together with those of others."""
+        """Return the window, if its samples can be gathered together with those of others."""
         window = self._window(epoch, number)
         return None if window is None or window.is_apart else window
 
     def _window(self, epoch: int, number: int) -> HeldWindow | None:
-        """None: another rank's."""
+        """Return the window; None if it belongs to another rank."""
         return self._take((epoch, number)) if self._needs.has(self._order, (epoch, number)) else None
 
     def _apart(self, epoch: int, number: int, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         if (window := self._window(epoch, number)) is not None:
             return window.gather(places - window.window.start)
         samples = self._order.epoch(epoch).samples(places)  # padding: a row of the batch that another rank reads
-        with said(self._prepared):
+        with as_data_error(self._prepared):
             return samples, self._prepared.gather(samples, epoch=epoch)
 
-    def _take(self, name: Name) -> HeldWindow:
+    def _take(self, name: WindowName) -> HeldWindow:
         found = self._held.get(name)
         stream = found.window.stream
         before = self._current.get(stream)
@@ -367,7 +377,7 @@ class WindowsAhead:
         self._current[stream] = name
         return found
 
-    def _stream(self, name: Name) -> int:
+    def _stream(self, name: WindowName) -> int:
         return self._order.epoch(name[0]).window(name[1]).stream
 
     def close(self) -> None:

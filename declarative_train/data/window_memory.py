@@ -1,4 +1,4 @@
-"""Rows of windows -> the rows of a batch, by few copies of many; the memory that the rows of windows lie in."""
+"""Memory of windows, and copies of their rows to the rows of a batch in few large operations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 
 class Arena:
-    """Memory for the rows of windows, those of a field all in one array: what a batch takes of several windows is then
-    one gather. It is used again and again, the first pages first, since a fresh page costs its first touch as much as
-    filling it, and those that are never needed cost nothing. Threads may come at once.
+    """Memory for the rows of windows, one array per field, so that a batch takes rows of several windows in one gather.
 
+    It is reused, the first pages first: touching a new page costs as much as filling it, and pages that are never used
+    cost nothing. It is safe for threads.
     rows  by field, (capacity, *row shape)
     """
 
@@ -23,7 +23,7 @@ class Arena:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> int | None:
-        """The first of so many neighbouring rows, with any content; None: there are not so many."""
+        """Return the first of `count` consecutive free rows, with any content; None: there is no such run."""
         with self._lock:
             for place, (first, end) in enumerate(self._free):
                 if end - first >= count:
@@ -32,7 +32,7 @@ class Arena:
         return None
 
     def give(self, first: int, count: int) -> None:
-        """Rows that were taken: nobody reads them any more."""
+        """Free rows that were taken; they must not be read after this."""
         with self._lock:
             stretches = sorted([*self._free, (first, first + count)])
             self._free = stretches[:1]
@@ -44,8 +44,9 @@ class Arena:
 
 
 class Runs(NamedTuple):
-    """Rows of a batch that are neighbours elsewhere, too. (R,) each: where a run stands in the batch, the number of its
-    first row there, and its length; in the order of the batch."""
+    """Runs of rows of a batch that are also consecutive elsewhere. (R,) each, in the order of the batch: the place of a
+    run in the batch, the number of its first row, and its length.
+    """
 
     places: np.ndarray
     firsts: np.ndarray
@@ -53,13 +54,15 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """(N,) int64, the numbers of the rows of a batch."""
+        """Find the runs in (N,) int64, the numbers of the rows of a batch."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """So that none goes over one of `ends`, ascending numbers, which begin at or before each run; and, for each
-        run, the last of the ends up to it."""
+        """Cut the runs so that none crosses one of `ends`; return them with the index of the last end up to each.
+
+        `ends` are ascending numbers; the first is at or before each run.
+        """
         last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(ends, self.firsts, side="right") - 1
         if (of == last).all():
@@ -72,27 +75,27 @@ class Runs(NamedTuple):
         return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
 
     def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
-        """Those of each owner. `owners` (R,)."""
+        """Yield the runs of each owner. `owners` (R,)."""
         order = np.argsort(owners, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Of all rows in turn, counted from `first`; one run after the other as a slice."""
+        """Return the numbers of all rows in turn, counted from `first`; as a slice if all runs are consecutive."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
             return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
-        return _counted(begins, self.lengths)
+        return _count_from(begins, self.lengths)
 
-    def listed(self) -> np.ndarray:
-        return _counted(self.firsts, self.lengths)
+    def list_numbers(self) -> np.ndarray:
+        return _count_from(self.firsts, self.lengths)
 
-    def standing(self) -> np.ndarray:
-        """Where all rows stand in the batch, in turn."""
-        return _counted(self.places, self.lengths)
+    def list_places(self) -> np.ndarray:
+        """Return the places of all rows in the batch, in turn."""
+        return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
-        """Write the rows to where they stand in a batch."""
+        """Write the rows to their places in a batch."""
         lengths, count, done = self.lengths, len(self.lengths), 0
         begin = int(count > 1 and lengths[0] != lengths[1])  # the end of a window has cut it, or the last
         stop = count - int(count > 1 and lengths[-1] != lengths[-2])
@@ -110,11 +113,11 @@ def _put(found: np.ndarray, places: np.ndarray, lengths: np.ndarray, rows: np.nd
         target = np.lib.stride_tricks.as_strided(found[first:], (count, length, *found.shape[1:]), strides)
         target[...] = rows.reshape(count, length, *rows.shape[1:])
     else:
-        found[_counted(places, lengths)] = rows
+        found[_count_from(places, lengths)] = rows
 
 
-def _counted(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """From each of `begins` on, so many."""
+def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return consecutive numbers, `lengths` of them from each of `begins` on."""
     before = np.cumsum(lengths) - lengths
     found: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(begins - before, lengths)
     return found

@@ -1,4 +1,4 @@
-"""What is made of windows ahead of who takes it, by threads, within a bound on what is held."""
+"""Prefetch of windows: threads make them ahead of their use, within a limit of memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait
 from declarative_train.files.file_activity import activity_of, set_file
 
 T = TypeVar("T")
-Name = tuple[int, int]
-"""Of a window: its epoch and number."""
+WindowName = tuple[int, int]
+"""Window by its epoch and number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +22,29 @@ class _Failure:
 
 
 class Ahead(Generic[T]):
-    """What `make` makes of names, in their order, by threads that are ahead of who takes it: as long as no more than
-    `room` is held (by `size_of`), but for one that is made while all others are in use."""
+    """Results of `make` for names, in their order, made ahead by threads.
+
+    No more than `room` is kept (by `size_of`), except for one that is made while all others are in use.
+    """
 
     def __init__(
-        self, make: Callable[[Name], T], names: Iterator[Name], size_of: Callable[[Name], int], room: int, threads: int
+        self,
+        make: Callable[[WindowName], T],
+        names: Iterator[WindowName],
+        size_of: Callable[[WindowName], int],
+        room: int,
+        threads: int,
     ) -> None:
         self._make = make
         self._names = names
         self._size_of = size_of
         self._room = room
-        self._sizes: dict[Name, int] = {}  # of what is made or being made
-        self._made: dict[Name, T | _Failure] = {}
-        self._next: Name | None = next(names, None)
-        self._taken: set[Name] = set()
-        self._wanted: Name | None = None
-        self._by: dict[Name, int] = {}  # the threads that make them
+        self._sizes: dict[WindowName, int] = {}  # of what is made or being made
+        self._made: dict[WindowName, T | _Failure] = {}
+        self._next: WindowName | None = next(names, None)
+        self._taken: set[WindowName] = set()
+        self._wanted: WindowName | None = None
+        self._by: dict[WindowName, int] = {}  # the threads that make them
         self._is_closed = False
         self._changed = threading.Condition()
         self._threads = [
@@ -57,7 +64,7 @@ class Ahead(Generic[T]):
                 self._by.pop(name, None)
                 self._changed.notify_all()
 
-    def _claim(self) -> Name | None:
+    def _claim(self) -> WindowName | None:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._next is None or self._has_room())
             name = self._next
@@ -77,8 +84,8 @@ class Ahead(Generic[T]):
             return True
         return sum(self._sizes.values()) + self._size_of(self._next) <= self._room
 
-    def get(self, name: Name) -> T:
-        """Waits until it is there; what is taken stays until it is dropped."""
+    def get(self, name: WindowName) -> T:
+        """Wait for the result of a name; it is kept until it is dropped."""
         with self._changed:
             if name not in self._made:
                 self._wanted = name
@@ -87,7 +94,7 @@ class Ahead(Generic[T]):
                 while not self._changed.wait_for(lambda: name in self._made or self._cannot_come(name), LOOK_S):
                     wait.look()
                 self._wanted = None
-            if name not in self._taken:  # else nothing is new to the threads: each time they woke in vain
+            if name not in self._taken:  # otherwise threads would wake without need
                 self._taken.add(name)
                 self._changed.notify_all()
             found = self._made[name]
@@ -95,11 +102,11 @@ class Ahead(Generic[T]):
             raise found.error
         return found
 
-    def _cannot_come(self, name: Name) -> bool:
+    def _cannot_come(self, name: WindowName) -> bool:
         return self._is_closed or (self._next is None and name not in self._sizes)
 
-    def drop(self, is_done: Callable[[Name], bool]) -> list[T]:
-        """What was made of these names."""
+    def drop(self, is_done: Callable[[WindowName], bool]) -> list[T]:
+        """Drop the results of these names and return them."""
         with self._changed:
             done = [name for name in self._made if is_done(name)]
             found = [self._made.pop(name) for name in done]
@@ -116,5 +123,5 @@ class Ahead(Generic[T]):
         until = time.monotonic() + CLOSE_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))  # one that a file does not answer is left behind
-        self._made.clear()  # threads know this object and it them: it would stay until the next collection
+        self._made.clear()  # a reference cycle with the threads would keep them until the next garbage collection
         self._sizes.clear()

@@ -1,4 +1,4 @@
-"""Rows of a set -> samples that are runs of consecutive rows, never across two groups and never over a gap."""
+"""Windows: samples that are runs of consecutive rows of a set, never across two groups or a gap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Windows:
     """Samples of `length` places of the set, in runs: the k-th sample of a run begins `k * stride` after the run.
 
     begins  (runs,) places where a run begins
-    counts  (runs + 1,) samples in the runs before
+    counts  (runs + 1,) number of samples in earlier runs
     """
 
     length: int
@@ -30,7 +30,7 @@ class Windows:
         return int(self.counts[-1])
 
     def starts(self, samples: np.ndarray) -> np.ndarray:
-        """int64 places where these samples begin."""
+        """Return int64 places where these samples begin."""
         if len(self.begins) == 1:
             return np.asarray(samples * np.int64(self.stride) + self.begins[0])
         run = np.searchsorted(self.counts, samples, side="right") - 1
@@ -40,24 +40,24 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOrder:
-    """All rows of a table in the order that windows run in. `order` None: that of the file, one group."""
+    """Rows of a table in the order of the windows. `order` None: the order of the file, one group."""
 
     order: np.ndarray | None
     sizes: np.ndarray | None  # rows per group
 
 
 def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
-    """Raises ValueError, in the recipe's words, when the rows have no order."""
+    """Return the order of the rows for windows. Raises ValueError, with the recipe's names, if they have no order."""
     if window is None or (window.by is None and window.sort is None):
         return RowOrder(None, None)
 
     firsts = [first for _, first in table.members] or [0]
-    found = [_ordered(table, window, first, stop) for first, stop in pairwise([*firsts, table.num_rows])]
+    found = [_order_rows(table, window, first, stop) for first, stop in pairwise([*firsts, table.num_rows])]
     return RowOrder(np.concatenate([order for order, _ in found]), np.concatenate([sizes for _, sizes in found]))
 
 
-def _ordered(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the rows from `first` up to `stop`; the groups of one source of a mixture are none of another's."""
+def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Order the rows from `first` up to `stop`; two sources of a mixture have no groups in common."""
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]
@@ -67,12 +67,14 @@ def _ordered(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[n
     return order + first, sizes
 
 
-def windowed(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
-    """The set's rows in the order of the windows, and the windows. A run ends where the group does, and where the next
-    row belongs to another set."""
+def make_windows(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
+    """Return the set's rows in the order of the windows, and the windows.
+
+    A run ends at the end of its group, and where the next row belongs to another set.
+    """
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
-            return _chained(rows, window, order)
+            return _chain_windows(rows, window, order)
         if isinstance(rows, RowRange):
             return rows, _in_runs(window, np.zeros(1, np.int64), np.asarray([len(rows)]))
         ranks = rows.at(np.arange(len(rows)))
@@ -88,9 +90,9 @@ def windowed(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Win
     return rows, _in_runs(window, begins, np.diff(np.append(begins, len(rows))))
 
 
-def _chained(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
-    """No window holds rows of two sources."""
-    found = [windowed(piece, window, order) for piece in rows.pieces]
+def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
+    """Make the windows of each source of a mixture; no window holds rows of two sources."""
+    found = [make_windows(piece, window, order) for piece in rows.pieces]
     before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])
     begins = [windows.begins + place for (_, windows), place in zip(found, rows.begins, strict=False)]
     counts = [windows.counts[:-1] + start for (_, windows), start in zip(found, before, strict=False)]

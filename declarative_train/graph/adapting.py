@@ -1,4 +1,4 @@
-"""Which linear maps of a model have adapters: what the rules say for their weights, and the folders that those name."""
+"""Adapters of linear layers: read from the parameter rules and from the PEFT folders that the rules name."""
 
 from __future__ import annotations
 
@@ -23,27 +23,31 @@ class Adapting:
         self._names = names
 
     def of(self, layer: str, maps: Mapping[str, tuple[int, int]], report: Report) -> dict[str, Adapter]:
-        """By the path of each linear map in a layer; `maps` are those that it has, (out, in)."""
+        """Return the adapter of each linear map in a layer, by its path in the layer; `maps` holds their shapes (out,
+        in).
+        """
         found = {}
         for inner, shape in maps.items() if self._rules else ():
             path = f"{layer}.{inner}" if inner else layer
             adapter = settings_of(self._rules, f"{path}.weight").adapter
             if adapter is not None and self._is_tied(f"{path}.weight"):
-                adapter = None  # PEFT leaves it out, too: one weight in two places cannot have the adapter of one
+                adapter = None  # as in PEFT: a weight that is used in two places cannot have an adapter in one
             if adapter is not None and adapter.made_from is not None:
-                adapter = self._given(adapter, adapter.made_from, path, shape[0], report)
+                adapter = self._read_adapter(adapter, adapter.made_from, path, shape[0], report)
             if adapter is not None:
                 found[inner] = adapter
         return found
 
     def _is_tied(self, name: str) -> bool:
-        """It has the values of another parameter, or another has its own."""
+        """Return whether the parameter shares its values with another one, in either direction."""
         own = settings_of(self._rules, name).tie is not None
         return own or any(rule.settings.tie == name for rule in self._rules)
 
-    def _given(self, adapter: Adapter, folder: str, path: str, rows: int, report: Report) -> Adapter | None:
-        """That of a linear map in a folder; None where it has none there."""
-        from declarative_train.components.adapters.peft_folder import peft_folder  # which few recipes need
+    def _read_adapter(self, adapter: Adapter, folder: str, path: str, rows: int, report: Report) -> Adapter | None:
+        """Read the adapter of one linear map from a PEFT folder; None if the folder has none or if a problem was
+        reported.
+        """
+        from declarative_train.components.adapters.peft_folder import peft_folder  # few recipes need it
 
         assert self._names is not None
         try:

@@ -29,9 +29,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.chunked import HeadNode
 from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.graph import Edge, Graph, Node
-from declarative_train.graph.initialise import started
+from declarative_train.graph.initialise import build_plugin_layer
 from declarative_train.graph.module_names import attribute, graph_module
-from declarative_train.graph.read import ordered_ports, read_layer
+from declarative_train.graph.read import order_ports, read_layer
 
 _Value = fx.Node
 _T = TypeVar("_T")
@@ -49,17 +49,16 @@ def build(
     field_draws: FieldDraws | None = None,
     added: Sequence[str] = (),
 ) -> fx.GraphModule:
-    """The module of a graph. `device` may be `meta`: nothing is allocated then; `to_empty`, `tie` and
-    `initialise` follow, as `engine/step/model.py` does it.
+    """Build the module of a graph. With `device="meta"` nothing is allocated; the caller then calls `to_empty`, `tie`
+    and `initialise`, as `engine/step/model.py` does.
 
-    `seed` is the run's: the layers of plugins are constructed here, with their start values; where the module is built
-    on meta, `initialise` writes them later. None: values do not matter, and none are kept for later.
-
+    `seed` is the seed of the run. Layers of plugins are constructed here, with their start values; if the module is
+    built on meta, `initialise` writes them later. With None, values do not matter and none are kept for later.
     `ties` maps a parameter's name to the one whose storage it shares. `own_outputs`: every output is contiguous and
-    shares no memory with an input or another tensor, as pipeline stages need it (torch-facts, section 2, trap 4).
-    `borrowed`: nodes that stand in another graph and are called again in this one, with the specs of their inputs.
-    `added`: parameters of other nodes that are put in later.
-    `field_draws`: what expressions draw by, where they are computed from fields alone.
+    shares no memory with an input or another tensor, as pipeline stages require (torch-facts, section 2, trap 4).
+    `borrowed`: nodes of another graph that this one calls again, with the specs of their inputs.
+    `added`: parameters of other nodes that are inserted later.
+    `field_draws`: source of the random numbers in expressions that are computed from fields alone.
     """
     with torch.device(device) if device is not None else nullcontext():
         builder = _Builder(plugins, seed, borrowed, field_draws)
@@ -78,14 +77,14 @@ def tie(module: nn.Module, ties: Mapping[str, str]) -> None:
 
 
 def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """The tensor, contiguous, neither a view nor one of `inputs`."""
+    """Return the tensor, copied if needed, so that it is contiguous and neither a view nor one of `inputs`."""
     if any(tensor is item for item in inputs) or tensor._is_view():
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.contiguous()
 
 
 class _Builder:
-    """`prefix`: the way to the graph from the outermost one, with a dot behind it."""
+    """Builder of nested GraphModules. `prefix` is the path of a graph from the outermost one, with a trailing dot."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class _Builder:
         modules: dict[str, nn.Module] = {}
         known = graph.specs()
         for node, specs in () if prefix else self._borrowed.values():
-            modules[node.name] = self._made(node, specs, node.name)
+            modules[node.name] = self._build_node(node, specs, node.name)
         for node in graph.nodes:
             values |= self._call(node, graph, known, prefix, lines, values, modules)
         results = [values[edge] for edge in graph.outputs.values()]
@@ -125,7 +124,7 @@ class _Builder:
         values: Mapping[Edge, _Value],
         modules: dict[str, nn.Module],
     ) -> dict[Edge, _Value]:
-        """Emit the lines of one node; the values of its outputs by edge."""
+        """Emit the code of one node and return the values of its outputs by edge."""
         if node.kind == "expression":
             assert node.expression is not None
             names = {name: values[edge] for name, edge in node.inputs.items()}
@@ -139,10 +138,10 @@ class _Builder:
             called = graph.node(str(node.target)) if is_here else self._borrowed[str(node.target)][0]
         else:
             specs = {port: known[edge] for port, edge in node.inputs.items()}
-            modules[node.name] = self._made(node, specs, f"{prefix}{node.name}")
+            modules[node.name] = self._build_node(node, specs, f"{prefix}{node.name}")
         given = {port: values[edge] for port, edge in node.inputs.items()}
         arguments = tuple(call_order(called, given, self._plugins))
-        # named by us: torch would name the result like the node, and a node may be called `self`
+        # an explicit name: torch would name the result like the node, which may be called `self`
         result = lines.create_node("call_module", attribute(called.name), arguments, {}, name=_identifier(called.name))
         if len(called.outputs) == 1:
             return {f"{node.name}:{output}": result for output in node.outputs}
@@ -151,8 +150,8 @@ class _Builder:
             for position, output in enumerate(called.outputs)
         }
 
-    def _made(self, node: Node, specs: Mapping[str, TensorSpec], path: str) -> nn.Module:
-        """The module of a layer or a block."""
+    def _build_node(self, node: Node, specs: Mapping[str, TensorSpec], path: str) -> nn.Module:
+        """Build the module of a layer or a block."""
         if node.kind == "block":
             assert node.graph is not None
             name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
@@ -163,14 +162,15 @@ class _Builder:
             with _WithoutDraws():
                 return node.build(layer.build(specs), specs)
         if isinstance(layer, PluginLayer):
-            return started(layer, specs, self._seed, path)
+            return build_plugin_layer(layer, specs, self._seed, path)
         with _WithoutDraws():
             return layer.build(specs)
 
 
 class _WithoutDraws(TorchFunctionMode):
-    """What torch's modules draw for themselves on meta is left out: there is nothing to write to, and the first draw
-    imports torch's whole library of decompositions (2 s)."""
+    """Mode in which torch's modules do not draw start values on meta: there is nothing to write to, and the first draw
+    would import torch's whole library of decompositions (2 s).
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -185,19 +185,21 @@ _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
-    """What is bound to the inputs of a layer or block, in the order in which its module takes them."""
+    """Return the values bound to the inputs of a layer or block, in the order in which its module takes them."""
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]
     if isinstance(called, HeadNode):
         return [given.get(port) for port in called.ports]
     assert called.component is not None
-    ports = ordered_ports(read_layer(called.component, plugins), given)
+    ports = order_ports(read_layer(called.component, plugins), given)
     return [None if port is None else given[port] for port in ports]
 
 
 def _identifier(name: str) -> str:
-    """The name of a value in the code that torch writes: a field may be called `class`, a node `self`."""
+    """Return a valid identifier for a value in the code that torch writes: a field may be called `class`, a node
+    `self`.
+    """
     found = name.replace(".", "_")
     return f"{found}_" if iskeyword(found) or found == "self" else found
 
@@ -206,18 +208,20 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def direct(module: fx.GraphModule) -> Callable[..., Any]:
-    """What `module.forward` computes, from the same modules and parameters, in one function: blocks stand in it line by
-    line. Hooks and compiled forms are looked for now: a module that has some is called as usual, one that gets them
-    later is called without."""
+    """Return one function that computes what `module.forward` does, with the code of all blocks inlined.
+
+    It uses the same modules and parameters. Hooks and compiled forms are looked up now: a module that has one is
+    called as a module; hooks that are added later are not run.
+    """
     lines = fx.Graph()
     given = [lines.placeholder(node.name) for node in module.graph.nodes if node.op == "placeholder"]
-    lines.output(_inlined(module, lines, given))
+    lines.output(_inline(module, lines, given))
     found: Callable[..., Any] = fx.GraphModule(nn.Module(), lines).forward
     return found
 
 
-def _inlined(module: fx.GraphModule, lines: fx.Graph, given: Iterable[Any]) -> Any:
-    """Write down the lines of a module that takes `given`; what comes out, which may be a tuple."""
+def _inline(module: fx.GraphModule, lines: fx.Graph, given: Iterable[Any]) -> Any:
+    """Copy the code of a module that takes `given` into `lines`; return its output, which may be a tuple."""
     values: dict[fx.Node, Any] = {}
     inputs = iter(given)
     for node in module.graph.nodes:
@@ -234,19 +238,23 @@ def _inlined(module: fx.GraphModule, lines: fx.Graph, given: Iterable[Any]) -> A
             called = module.get_submodule(node.target)
             is_hooked = called._compiled_call_impl is not None or any(getattr(called, hooks) for hooks in _HOOKS)
             if is_hooked:
-                values[node] = lines.call_function(_named(node.name, called), taken)
-            elif isinstance(called, fx.GraphModule) and "forward" not in vars(called):  # checkpointing puts its own
-                values[node] = _inlined(called, lines, taken)
+                values[node] = lines.call_function(_call_under_name(node.name, called), taken)
+            elif isinstance(called, fx.GraphModule) and "forward" not in vars(
+                called
+            ):  # activation checkpointing sets its own
+                values[node] = _inline(called, lines, taken)
             else:
-                values[node] = lines.call_function(_named(node.name, called.forward), taken)
+                values[node] = lines.call_function(_call_under_name(node.name, called.forward), taken)
     raise AssertionError("a graph has an output")
 
 
-def _named(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The code that fx writes names a function by where it comes from, which a method of torch's would mislead."""
+def _call_under_name(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a call under the name of its node: fx names a function by its origin, which is misleading for torch's
+    methods.
+    """
 
-    def called(*args: Any) -> Any:
+    def call_module(*args: Any) -> Any:
         return call(*args)
 
-    called.__name__ = called.__qualname__ = name
-    return called
+    call_module.__name__ = call_module.__qualname__ = name
+    return call_module

@@ -1,4 +1,4 @@
-"""The objective's terms and metrics, with the specs of what they read, checked against their components."""
+"""Check of the objective: loss terms and metrics against the specs of the tensors that they read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from declarative_train.graph.checks.objective import (
 )
 from declarative_train.graph.checks.shapes import mask_without_items, negative_mask, non_finite_values
 from declarative_train.graph.chunked import NoHeadError, head_of
-from declarative_train.graph.evaluate_fields import Observer, Seen, first_row
+from declarative_train.graph.evaluate_fields import ObservedValues, Observer, first_row
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.infer import Origin
 from declarative_train.recipe.recipe import Recipe
@@ -30,7 +30,7 @@ Specs = Mapping[str, TensorSpec | None]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What a term reads, as the recipe names it, with its specs."""
+    """Names of the tensors that a term or metric reads, as the recipe writes them."""
 
     input: str
     target: str | None
@@ -47,7 +47,9 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric; `ignore_index`, `class_dim` and `one_class` are those of `loss`, the loss that it is `of`."""
+    """Metric of the objective; `ignore_index`, `class_dim` and `one_class` come from `loss`, the loss that it is
+    `of`.
+    """
 
     name: str
     component: Metric
@@ -57,9 +59,12 @@ class Measure:
     loss: str | None = None
     one_class: bool = False
 
-    def settled(self, target: TensorSpec | None) -> Measure:
-        """A target with a part of each class has the shape of scores of yes and no; of a loss about one class of
-        several it means classes."""
+    def with_task(self, target: TensorSpec | None) -> Measure:
+        """Return the measure with its task decided from the target.
+
+        A target with a probability for each class has the same shape as yes/no scores; if the loss expects one class of
+        several, the task is "multiclass".
+        """
         if (
             not self.one_class
             or target is None
@@ -85,22 +90,22 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
     return edges.input, edges.target, edges.mask
 
 
-def _tells(term: Term, other: Term | Measure) -> bool:
-    """Whether what a term finds of each item is all that a metric wants to know."""
+def _covers(term: Term, other: Term | Measure) -> bool:
+    """Return whether the metric can be computed from the per-item values of the loss term."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
     return same and not any(getattr(term.component, name, None) for name in ("label_smoothing", "class_weights"))
 
 
-def _where(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The target's values that count."""
+def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the values of the target where the mask is not 0."""
     rows = min(len(target), len(mask))
     return target[:rows][mask[:rows] != 0]
 
 
 def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """`of` need not be said with one loss; what the metric says itself comes first."""
+    """Build a Measure. With one loss, `of` may be left out; keys of the metric itself take precedence over its loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None
@@ -113,14 +118,18 @@ def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> M
 
 
 def names_read(terms: Iterable[Term], measures: Iterable[Measure]) -> tuple[str, ...]:
-    """Every edge that the objective reads, each once, as the recipe names it."""
+    """Return every edge that the objective reads, each once, by its name in the recipe."""
     edges = [*(term.edges for term in terms), *(measure.edges for measure in measures)]
     names = [name for each in edges for name in (each.input, each.target, each.mask) if name is not None]
     return tuple(dict.fromkeys(names))
 
 
 class ObjectiveCheck:
-    """`specs` of the edges by the recipe's names (None: unknown, behind a mistake), `origins` where they are made."""
+    """Collector of diagnostics on the objective.
+
+    `specs`: spec of each edge by its name in the recipe (None: unknown, because of an earlier error);
+    `origins`: the place where each edge is made.
+    """
 
     def __init__(
         self,
@@ -128,7 +137,7 @@ class ObjectiveCheck:
         specs: Specs,
         origins: Mapping[str, Origin],
         observer: Observer,
-        see: Callable[[str], Seen | None],
+        see: Callable[[str], ObservedValues | None],
     ) -> None:
         self._observer, self._see = observer, see
         self._recipe = recipe
@@ -137,16 +146,16 @@ class ObjectiveCheck:
         self.diagnostics: list[Diagnostic] = []
 
     def fits(self, item: Term | Measure) -> bool:
-        """Whether the component takes what it gets; False also where that is not known."""
+        """Return whether the component accepts its inputs; False also if their specs are unknown."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found
         if judged is None or (edges.target and target is None) or (edges.mask and mask is None):
             return False
         misfit, rows = self._observer.check(
-            lambda specs: self._checked(item, judged, specs.get("target"), mask),
+            lambda specs: self._check(item, judged, specs.get("target"), mask),
             {} if target is None else {"target": target},
-            {"target": self._seen(edges.target, target)},
+            {"target": self._observe(edges.target, target)},
             None if edges.mask is None else self._see(edges.mask),
             item.ignore_index if isinstance(item, Measure) else getattr(item.component, "ignore_index", None),
         )
@@ -154,23 +163,23 @@ class ObjectiveCheck:
             return True
         misfit = _with_names(misfit, edges)
         at = [Related(self._place(item, misfit), row) for row in rows.values()]
-        said = objective_does_not_fit(self._place(item, misfit), misfit, (*self._made(item), *at))
+        said = objective_does_not_fit(self._place(item, misfit), misfit, (*self._find_origins(item), *at))
         if not any((each.message, each.related) == (said.message, said.related) for each in self.diagnostics):
-            self.diagnostics.append(said)  # of several metrics with one cause, the first says it
+            self.diagnostics.append(said)  # of several metrics with one cause, the first reports it
         return misfit.is_warning
 
-    def _checked(
+    def _check(
         self, item: Term | Measure, judged: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None
     ) -> Misfit | None:
         if isinstance(item, Term):
             return item.component.check(judged, target, mask)
         return item.component.check(Judged(judged, target, mask, item.class_dim, item.ignore_index))
 
-    def _seen(self, name: str | None, spec: TensorSpec | None) -> Seen | None:
+    def _observe(self, name: str | None, spec: TensorSpec | None) -> ObservedValues | None:
         return None if name is None or spec is None else self._see(name)
 
-    def sources(self, term: Term, from_fields: Collection[str], learned: Collection[str]) -> None:
-        """For a term that fits: what its count depends on comes from fields alone, and its value from a parameter."""
+    def check_sources(self, term: Term, from_fields: Collection[str], learned: Collection[str]) -> None:
+        """Check the sources of a term that fits: its count must come from fields alone, its value from a parameter."""
         counted = [("mask", term.edges.mask)] if term.edges.mask is not None else []
         if term.edges.target is not None and self._target_counts(term):
             counted.append(("target", term.edges.target))
@@ -183,8 +192,8 @@ class ObjectiveCheck:
         if not {term.edges.input, term.edges.target} & set(learned):
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
 
-    def chunks(self, term: Term, graph: Graph, terms: Iterable[Term], measures: Iterable[Measure]) -> None:
-        """For a term that fits: whether the scores can be left out of `graph`, where it wants to be computed so."""
+    def check_chunks(self, term: Term, graph: Graph, terms: Iterable[Term], measures: Iterable[Measure]) -> None:
+        """Check for a term with `chunks` that fits whether the scores can be left out of `graph`."""
         if getattr(term.component, "chunks", None) is None:
             return
         target, scores = self._specs[str(term.edges.target)], self._specs[term.edges.input]
@@ -194,10 +203,10 @@ class ObjectiveCheck:
         named = {name for name, each in graph.outputs.items() if each == edge}
         every: list[Term | Measure] = [*terms, *measures]
         others = [each for each in every if each != term and named.intersection(_names(each.edges))]
-        reader = next((each.name for each in others if not _tells(term, each)), None)
+        reader = next((each.name for each in others if not _covers(term, each)), None)
         try:
             if target.is_floating:
-                raise NoHeadError("its target is a part for each class, as large as the scores")
+                raise NoHeadError("its target has a probability for each class, as large as the scores")
             if term.edges.target in graph.outputs or edge is None:
                 raise NoHeadError(f"the model computes its target `{term.edges.target}`")
             if getattr(term.component, "class_dim", -1) not in (-1, len(scores.shape)):
@@ -208,8 +217,8 @@ class ObjectiveCheck:
         except NoHeadError as reason:
             self.diagnostics.append(scores_not_in_chunks(self._span(term, "chunks"), term.name, str(reason)))
 
-    def values(self, term: Term) -> None:
-        """Check a term that fits on real rows: some item counts, none less than 0, and its target is finite."""
+    def check_values(self, term: Term) -> None:
+        """Check a term that fits on real rows: some item counts, none counts less than 0, and its target is finite."""
         edges, sample = term.edges, self._observer.sample
         mask = None if edges.mask is None else self._see(edges.mask)
         if mask is not None and (row := first_row(mask.values < 0)) is not None:
@@ -221,9 +230,9 @@ class ObjectiveCheck:
         counts = not term.component.needs_balance and edges.target is not None and self._target_counts(term)
         target = self._see(edges.target) if edges.target is not None and (is_made or counts) else None
         if is_made and target is not None and (edges.mask is None or mask is not None):
-            kept = target.values if mask is None else _where(target.values, mask.values)
+            kept = target.values if mask is None else _select_counted(target.values, mask.values)
             if first_row(~kept.isfinite()) is not None:
-                self.finite(target)
+                self.check_finite(target)
         lacks = (edges.mask is not None and mask is None) or (counts and target is None)
         if sample is None or lacks or (mask is None and not counts):
             return
@@ -241,7 +250,7 @@ class ObjectiveCheck:
             span = self._span(term, "target" if edges.mask is None else "mask")
             self.diagnostics.append(mask_without_items(span, rows, is_certain=sample.has_all_training))
 
-    def finite(self, seen: Seen | None) -> None:
+    def check_finite(self, seen: ObservedValues | None) -> None:
         if seen is not None and seen.made_by is not None:
             said = non_finite_values(*seen.made_by)
             if said not in self.diagnostics:
@@ -251,7 +260,7 @@ class ObjectiveCheck:
         return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
-        """Whether the number of valid items depends on the values of the target."""
+        """Return whether the number of valid items depends on the values of the target."""
         if term.component.needs_balance:
             return True
         judged, target = self._specs[term.edges.input], self._specs[str(term.edges.target)]
@@ -263,10 +272,10 @@ class ObjectiveCheck:
         return self._recipe.span(("objective", kind, item.name, *key.split(".")))
 
     def _place(self, item: Term | Measure, misfit: Misfit) -> Span:
-        """Under the key that the component points at; a metric that borrows has no edges of its own."""
+        """Return the place of the key that the component points at; a metric with `of` has no edges of its own."""
         return self._span(item, misfit.field or misfit.port or "type")
 
-    def _made(self, item: Term | Measure) -> tuple[Related, ...]:
+    def _find_origins(self, item: Term | Measure) -> tuple[Related, ...]:
         edges, precision = item.edges, self._recipe.training.precision.compute
         names = dict.fromkeys(name for name in (edges.input, edges.target, edges.mask) if name is not None)
         return tuple(
@@ -277,7 +286,7 @@ class ObjectiveCheck:
 
 
 def _with_names(misfit: Misfit, edges: Edges) -> Misfit:
-    """Its hint with the names of the tensors, of which a component knows only that they are its input and target."""
+    """Return the misfit with the tensors' names in its hint: the component only knows INPUT, TARGET and MASK."""
     hint = misfit.help
     for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
         hint = hint.replace(f"{word}[", f"{name}[") if hint and name else hint

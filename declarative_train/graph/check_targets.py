@@ -1,4 +1,4 @@
-"""What the targets of the objective are made of, held against what the model reads and what is asked of them."""
+"""Check of the objective's targets: columns that the model also reads, and the unit in which metrics are reported."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """A column that a loss is to be told from is not among what its input is computed of."""
+    """Yield a diagnostic for each target column that is also read by the model as an input."""
     scope = recipe.model.scope
     fields = {field.name: field for field in data.fields}
     targets = {
-        name: _made_of(scope, scope.outputs.get(term.target, term.target))
+        name: _find_fields(scope, scope.outputs.get(term.target, term.target))
         for name, term in recipe.objective.losses.items()
         if term.target is not None
     }
@@ -35,18 +35,21 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
         read = inputs_before(scope, {wire.partition(":")[0]})
         for target in [fields[name] for name in names if name in fields]:
             for field in [fields[name] for name in fields if name in read and name not in names]:
-                shared = _shared(field, target, data, wanted)
+                shared = _find_shared(field, target, data, wanted)
                 if shared and (field.name, target.name) not in said:
                     said.add((field.name, target.name))
                     yield _problem(recipe, data, field, target, shared)
 
 
-def _shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """The columns whose rows both hold; none where they are meant to: to be made again, or shifted by some rows."""
+def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
+    """Return the columns whose rows both fields hold.
+
+    Empty if that is intended: an autoencoder reconstructs its input, or the rows of a window are shifted.
+    """
     common = [column for column in field.columns if column in target.columns]
     if not common:
         return []
-    whole = data.window is None or not {"rows"} & {key for each in (field, target) for key in _given(each)}
+    whole = data.window is None or not {"rows"} & {key for each in (field, target) for key in _list_keys(each)}
     if whole:
         is_made_again = set(field.columns) <= wanted and (len(field.columns) > 1 or field.tensor.num_elements > 1)
         return [] if is_made_again else common
@@ -57,7 +60,7 @@ def _shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str
     return common
 
 
-def _given(field: FieldSpec) -> list[str]:
+def _list_keys(field: FieldSpec) -> list[str]:
     return [key for key, value in field.component.items() if value is not None]
 
 
@@ -72,7 +75,7 @@ def _rows(field: FieldSpec, length: int) -> range:
 def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec, shared: Sequence[str]) -> Diagnostic:
     key = "column" if field.component.get("column") is not None else "columns"
     other = "column" if target.component.get("column") is not None else "columns"
-    if data.window is not None and "rows" in (*_given(field), *_given(target)):
+    if data.window is not None and "rows" in (*_list_keys(field), *_list_keys(target)):
         hint = "let the rows of one end where those of the other begin, or shift one by a row: `:-1` and `1:`"
     elif key == "columns":
         hint = f"leave it out of the input: exclude: [{', '.join(shared)}]"
@@ -84,21 +87,23 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
     )
 
 
-def _made_of(scope: Scope, wire: str) -> frozenset[str]:
-    """The fields of which expressions alone compute the wire; none where a layer takes part."""
+def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
+    """Return the fields from which expressions alone compute the wire; empty if a layer is involved."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return frozenset({name})
     node = next(node for node in scope.nodes if node.name == name)
     if term_of(node) is None:
         return frozenset()
-    parts = [_made_of(scope, each) for each in node.inputs.values()]
+    parts = [_find_fields(scope, each) for each in node.inputs.values()]
     return frozenset().union(*parts) if all(parts) else frozenset()
 
 
 def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], list[Diagnostic]]:
-    """By metric: the field of its target, and how that goes back to the unit of its columns. A metric whose target is
-    in it already has no entry."""
+    """Return the field of the target and its unit for each metric in a unit, and diagnostics on metrics without one.
+
+    The unit converts the target back to its columns. A metric whose target already is in that unit has no entry.
+    """
     scope = recipe.model.scope
     found: dict[str, tuple[str, Unit]] = {}
     diagnostics = []
@@ -107,7 +112,7 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
         if not measure.component.has_unit or measure.edges.target is None:
             continue
         wire = scope.outputs.get(measure.edges.target, measure.edges.target)
-        changed = {name: unit for name in _made_of(scope, wire) if (unit := units.get(name)) is not None}
+        changed = {name: unit for name in _find_fields(scope, wire) if (unit := units.get(name)) is not None}
         if not changed:
             continue
         name, unit = next(iter(changed.items()))
@@ -125,7 +130,7 @@ def _unit(field: FieldSpec) -> Unit | None:
 
 
 def _is_view(scope: Scope, wire: str) -> bool:
-    """Whether the wire holds elements of one field, in whatever order and shape."""
+    """Return whether the wire holds elements of one field, in any order and shape."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return True

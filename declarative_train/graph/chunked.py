@@ -1,5 +1,6 @@
-"""Losses in chunks (`chunks`): the graph in which the linear layer that gives a term its scores takes the target, and
-gives the term of each item instead. What a rank runs; the plan keeps the graph as it is, for those who want the scores.
+"""Losses in chunks (`chunks`): graphs in which the linear layer before a loss takes the target and returns the loss.
+
+A rank runs this graph. The plan keeps the original graph, for callers that need the scores.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _TARGET, _MASK = "chunked_loss_target", "chunked_loss_mask"  # ports of the head
 
 @dataclass(frozen=True, slots=True)
 class HeadNode(Node):
-    """A linear layer with the term over its scores, as data."""
+    """Linear layer fused with the loss term over its scores, as data."""
 
     term: Mapping[str, object] | None = None
     ports: ClassVar[tuple[str, ...]] = ("x", _TARGET, _MASK)
 
     def build(self, linear: nn.Module, specs: Mapping[str, TensorSpec]) -> nn.Module:
-        """`linear` is the layer's own module."""
+        """Build the fused module; `linear` is the module of the layer."""
         import torch
 
         from declarative_train.components.losses import LOSSES
@@ -44,7 +45,7 @@ class HeadNode(Node):
 
 
 class ChunkedTerm(Protocol):
-    """What is needed of a term: its component with `chunks`, and the names of what it reads."""
+    """Loss term as this file needs it: its component with `chunks`, and the names of what it reads."""
 
     @property
     def component(self) -> dict[str, object]: ...
@@ -57,11 +58,13 @@ class ChunkedTerm(Protocol):
 
 
 class NoHeadError(Exception):
-    """Why the scores are not those of a linear layer that nothing else reads, in the recipe's words."""
+    """Error: the scores are not the output of a linear layer that only the loss reads; the text gives the reason."""
 
 
 def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mapping[str, TensorSpec]) -> Graph:
-    """`batch`: the specs of what is no output of the graph."""
+    """Replace the linear layer of each loss with `chunks`; `batch` holds the specs of names that the graph does not
+    output.
+    """
     for term in terms:
         if term.component.get("chunks") is not None:
             assert term.target is not None
@@ -74,13 +77,13 @@ def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mappin
 
 
 def heads_of(graph: Graph, terms: Iterable[ChunkedTerm]) -> frozenset[str]:
-    """The paths of the linear layers of all losses in chunks."""
+    """Return the paths of the linear layers of all losses in chunks."""
     chunked = [term.input for term in terms if term.component.get("chunks") is not None]
     return frozenset(head_of(graph, graph.outputs[name]) for name in chunked)
 
 
 def head_of(graph: Graph, edge: Edge) -> str:
-    """The path of the linear layer that gives this edge. Raises NoHeadError."""
+    """Return the path of the linear layer that outputs this edge. Raises NoHeadError."""
     name, _, output = edge.partition(":")
     if not output:
         raise NoHeadError("its input is a field")

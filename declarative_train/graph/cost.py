@@ -1,9 +1,9 @@
-"""What the nodes of a graph cost, from shapes: for balanced cuts, for the sizes and times of a plan, for utilisation.
+"""Cost of the nodes of a graph, from shapes: for balanced cuts, for sizes and times in a plan, for utilisation.
 
-Counted as torch's own counter does (`torch.utils.flop_counter`, and a test holds both side by side): matrix products,
-convolutions and attention, two operations for each multiply-add; attention in full, also where it is causal. Look-ups,
-norms and what works element by element count as memory traffic only. In the backward a product costs as much again for
-each of its two sides that wants a gradient: nothing for frozen parameters, nor for the way back into the data.
+Counts as torch's own counter does (`torch.utils.flop_counter`; a test compares them): matrix products, convolutions
+and attention, two operations for each multiply-add; attention in full, also if it is causal. Look-ups, norms and
+element-wise operations count as memory traffic only. In the backward a product costs the same again for each of its
+two operands that needs a gradient: frozen parameters and the path back into the data cost nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One layer or expression at work on one sample: floating-point operations both ways, the elements that its forward
-    reads and gives, and the parameters that it reads (for the whole batch at once)."""
+    """Work of one layer or expression on one sample: floating-point operations of forward and backward, elements that
+    its forward reads and writes, and elements of the parameters that it reads (once for the whole batch).
+    """
 
     forward: int
     backward: int
@@ -43,18 +44,18 @@ class Work:
 
 
 def num_parameters(path: str, parameters: Shapes) -> int:
-    """Elements of all parameters at and below a path."""
+    """Count the elements of all parameters at and below a path."""
     return sum(prod(shape) for name, shape in parameters.items() if name.startswith(f"{path}."))
 
 
 def activations(node: Node) -> int:
-    """Elements per sample of everything that a node and the nodes inside of it give."""
+    """Count the elements per sample that a node and the nodes inside it output."""
     inside = sum(activations(inner) for inner in node.graph.nodes) if node.graph is not None else 0
     return inside or sum(spec.num_elements for spec in node.outputs.values())
 
 
 def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> dict[str, tuple[Work, ...]]:
-    """For each node of the graph: the work of the layers and expressions in it. `frozen` parameters learn nothing."""
+    """Return the work of the layers and expressions in each node of the graph. `frozen` parameters get no gradient."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")
@@ -64,13 +65,15 @@ def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> d
 
 
 class _Walk:
-    """Through nested graphs, in order, so that for each edge it is known whether a gradient goes back along it."""
+    """Walk through nested graphs, in order, that tracks for each edge whether a gradient flows back along it."""
 
     def __init__(self, held: Mapping[str, list[Weight]]) -> None:
         self._held = held
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[Work, ...]]:
-        """`graded` is known for the inputs, and filled for the outputs of all nodes."""
+        """Return the work of each node; `graded` holds the graph's inputs and is filled with the outputs of all
+        nodes.
+        """
         found: dict[str, tuple[Work, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:
@@ -116,8 +119,11 @@ def _is_library(node: Node) -> bool:
 
 
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
-    """As the layer says. Of a plugin's weights with two or more dimensions each is taken for a matrix for each vector,
-    anything larger for each place of the result, as in a convolution."""
+    """Return the matrix products of a layer. For a plugin, estimate them from its weights.
+
+    A weight with two dimensions counts as a matrix for each vector, a larger one as a convolution, for each position
+    of the output.
+    """
     if not any(spec.is_floating for spec in use.inputs.values()) and component["type"] not in LIBRARIES:
         return ()
     if component["type"] in LAYERS:
@@ -137,7 +143,7 @@ def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
 def matmuls(
     text: str, inputs: tuple[tuple[str, TensorSpec], ...], graded: tuple[tuple[str, bool], ...]
 ) -> tuple[Product, ...]:
-    """Of one sample."""
+    """Return the matrix products of an expression on one sample."""
     if "@" not in text and "matmul" not in text:
         return ()
     wants = dict(graded)

@@ -1,9 +1,9 @@
-"""One training and one evaluation step of the whole model, before there is a plan: what fails only when the parts are
-put together, and which parameters a loss reaches.
+"""Dry run: one training and one evaluation step of the model, before there is a plan.
 
-A small model is built as the run builds it, on real rows; of a larger one only the history of its outputs on the meta
-device is looked at, and that where its nodes leave any doubt. Nothing runs backward: where a GPU is, a process that
-did could not be forked any more.
+It finds what fails only when all parts are combined, and which parameters each loss reaches. A small model is built
+as the run builds it and gets real rows. Of a larger one, only the autograd history of its outputs on the meta device
+is read, and only if its nodes leave a doubt. Backward is never called: with a GPU, that would start threads after
+which the process cannot be forked.
 """
 
 from __future__ import annotations
@@ -33,26 +33,29 @@ from declarative_train.graph.initialise import Start, initialise
 from declarative_train.graph.lower import Lowered
 
 SMALL_PARAMETERS = 1 << 21
-"""Elements of all parameters of a model that is built with its start values."""
+"""Largest number of parameter elements of a model that is built with its start values."""
 SMALL_WORK = 1 << 22
-"""Elements that its nodes may give for the rows of the rehearsal."""
+"""Largest number of elements that the nodes may output for the rows of the dry run."""
 ROWS, EXTREMES = 4, 12
-"""The first ones, and at most so many where a field has an extreme value."""
+"""Number of rows in the dry run: the first ones, and up to the second number if a field has an extreme value there."""
 
 Values = Mapping[str, torch.Tensor]
 _FLAT = frozenset({"CeilBackward0", "FloorBackward0", "RoundBackward0", "RoundBackward1", "SignBackward0"})
-"""Histories of functions whose derivative is zero wherever there is one."""
+"""Names of autograd nodes whose derivative is zero everywhere."""
 _UNDERIVABLE = (
     "torch::autograd::NotImplemented"  # torch's name for the history of what it cannot differentiate, such as `//`
 )
 
 
 @dataclass(slots=True)
-class Rehearsal:
-    """`idle`: parameters that no term reaches, by name. `unreached`: terms that reach no parameter; `underivable`:
-    those with a function on the way that torch cannot differentiate. `not_finite`: terms and their first value that is
-    not. `failure`: the phase (training, evaluation), and what torch said. `culprit`: the path of the node that fails
-    first, or gives the first number that is not finite."""
+class DryRunResult:
+    """Result of a dry run.
+
+    `idle`: parameters that no term reaches, by name. `unreached`: terms that reach no parameter. `underivable`: terms
+    with a function that torch cannot differentiate. `not_finite`: terms whose first value is not finite, with it.
+    `failure`: the phase (training or evaluation) and torch's message. `culprit`: the path of the first node that fails
+    or outputs a number that is not finite.
+    """
 
     idle: frozenset[str] = frozenset()
     unreached: tuple[str, ...] = ()
@@ -62,7 +65,7 @@ class Rehearsal:
     culprit: str | None = None
 
 
-def rehearse(
+def run_dry(
     lowered: Lowered,
     parameters: Sequence[Start],
     plugins: Sequence[str],
@@ -70,11 +73,11 @@ def rehearse(
     rows: Values | None,
     *,
     double: bool = False,
-) -> Rehearsal:
-    """`rows`: a few real ones, by field, or None; `double`: the run computes in float64."""
+) -> DryRunResult:
+    """Run one step of the lowered recipe on `rows` (a few real ones by field, or None); `double`: in float64."""
     is_small = rows is not None and _is_small(lowered)
     if not is_small and not _may_have_idle(lowered):
-        return Rehearsal()
+        return DryRunResult()
     with _quietly(double):
         ties = {item.name: item.tie for item in parameters if item.tie is not None}
         model = build(lowered.graph, plugins, seed=seed, ties=ties, device=None if is_small else "meta")
@@ -91,9 +94,9 @@ def rehearse(
 class _Step:
     def __init__(self, lowered: Lowered, model: nn.Module, plugins: Sequence[str], double: bool) -> None:
         self.lowered, self.model, self.plugins, self.double = lowered, model, plugins, double
-        self.found = Rehearsal()
+        self.found = DryRunResult()
 
-    def on_meta(self) -> Rehearsal:
+    def on_meta(self) -> DryRunResult:
         specs = self.lowered.graph.inputs
         rows = {
             name: torch.empty((2, *spec.shape), dtype=self._dtype(spec.dtype), device="meta")
@@ -101,13 +104,15 @@ class _Step:
         }
         try:
             self._reach(self._outputs(rows))
-        except Exception as error:  # whatever torch or a plugin raises is what the user has to hear
+        except Exception as error:  # errors of torch and of plugins are shown to the user
             self.found.failure = ("training", _first_line(error))
         return self.found
 
-    def without_memory(self) -> Rehearsal:
-        """As on meta, on tensors that say they are on the CPU: libraries ask tensors on meta for values. What cannot be
-        traced so says nothing."""
+    def without_memory(self) -> DryRunResult:
+        """Trace the step on tensors without memory that claim to be on the CPU: libraries read values of tensors.
+
+        A model that cannot be traced in this way gets no result.
+        """
         with without_memory(self.model):
             specs = self.lowered.graph.inputs
             rows = {
@@ -118,7 +123,7 @@ class _Step:
                 self._reach(self._outputs(rows))
         return self.found
 
-    def on(self, rows: Values) -> Rehearsal:
+    def on(self, rows: Values) -> DryRunResult:
         phase = "training"
         values: dict[str, torch.Tensor] = {}
         try:
@@ -143,7 +148,7 @@ class _Step:
         return torch.float64 if self.double and dtype.is_floating_point else dtype
 
     def _batch(self, rows: Values) -> dict[str, torch.Tensor]:
-        """The fields, and what the batch graph makes of them."""
+        """Return the fields together with the outputs of the batch graph."""
         values = {name: item.to(self._dtype(str(item.dtype).partition(".")[2])) for name, item in rows.items()}
         graph = self.lowered.batch_graph
         if graph.nodes:
@@ -173,7 +178,7 @@ class _Step:
         for term in self.lowered.terms:
             if not term.component.needs_balance:
                 module = term.component.build(*self._specs(term.edges.input, term.edges.target, term.edges.mask))
-                judged, target, mask = _given(term, values)
+                judged, target, mask = _gather(term, values)
                 total = float(module.sum(judged, target, mask, None).detach())
                 if not isfinite(total):
                     self.found.not_finite[term.name] = total
@@ -182,15 +187,15 @@ class _Step:
         judged, target, mask = self._specs(measure.edges.input, measure.edges.target, measure.edges.mask)
         edges = Judged(judged, target, mask, measure.class_dim, measure.ignore_index)
         metric = measure.component.build(edges, torch.device("cpu"))
-        read, wanted, mask = _given(measure, values)
+        read, wanted, mask = _gather(measure, values)
         metric.update(read, wanted, mask, None)
-        metric.compute(_Alone())
+        metric.compute(_SingleRank())
 
     def _specs(self, *names: str | None) -> Any:
         return [None if name is None else self.lowered.specs[name] for name in names]
 
     def _culprit(self, values: Values) -> str | None:
-        """Node by node: the first that fails, or gives numbers that are not finite from finite ones."""
+        """Run node by node and return the first that fails, or that turns finite numbers into others."""
         torch.manual_seed(0)
         return _search(self.lowered.graph, self.model, values, self.plugins)
 
@@ -201,7 +206,7 @@ def _search(graph: Graph, module: nn.Module, inputs: Values, plugins: Sequence[s
         path = f"{prefix}{node.name}"
         given = {port: values[edge] for port, edge in node.inputs.items() if edge in values}
         if len(given) < len(node.inputs):
-            return None  # behind an input that was never made
+            return None  # an input failed earlier
         try:
             with torch.no_grad():
                 if node.kind == "expression":
@@ -228,7 +233,7 @@ def _is_finite(item: torch.Tensor) -> bool:
     return not item.is_floating_point() or bool(item.isfinite().all())
 
 
-class _Alone(Collective):
+class _SingleRank(Collective):
     rank, size = 0, 1
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -238,7 +243,7 @@ class _Alone(Collective):
         return tensor
 
 
-def _given(item: LossTerm | Measure, values: Values) -> tuple[Any, ...]:
+def _gather(item: LossTerm | Measure, values: Values) -> tuple[Any, ...]:
     edges = item.edges
     return tuple(None if name is None else values[name] for name in (edges.input, edges.target, edges.mask))
 
@@ -248,8 +253,10 @@ def _read_by(term: LossTerm) -> tuple[str, ...]:
 
 
 def _leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
-    """The tensors without history to which a gradient of `ends` would go that is not zero everywhere, by id; and
-    whether torch could compute it."""
+    """Return the ids of the leaf tensors that get a gradient from `ends`, and whether torch can differentiate the way.
+
+    Functions whose derivative is zero everywhere end the search.
+    """
     found: set[int] = set()
     waiting: list[Any] = []
     for end in ends:
@@ -281,23 +288,28 @@ def _is_small(lowered: Lowered) -> bool:
 
 
 def _may_have_idle(lowered: Lowered) -> bool:
-    """False for the usual model: every output is read by a loss, every output of a node by another, and no expression
-    holds a function that gradients do not pass."""
+    """Return whether a parameter may get no gradient.
+
+    False for the usual model: a loss reads every output, another node reads every output of a node, and no expression
+    contains a function without gradient.
+    """
     read = {name for term in lowered.terms for name in _read_by(term)}
     return not set(lowered.graph.outputs) <= read or _has_loose_ends(lowered.graph, frozenset(lowered.graph.outputs))
 
 
 def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
-    """`read`: those of its outputs that are. What a block gives and nobody reads, such as the hidden states before the
-    head, is none where the block itself goes on with it."""
+    """Return whether a node has an output that is not used, or may hide one; `read`: the graph's outputs that are used.
+
+    An output that a block also uses itself, such as the hidden states before the head, is not counted.
+    """
     used = {edge for node in graph.nodes for edge in node.inputs.values()} | {graph.outputs[name] for name in read}
     for node in graph.nodes:
         if node.expression is not None and stops_gradients(node.expression):
             return True
         if node.component is not None and node.component["type"] not in LAYERS:
-            return True  # nobody knows what a plugin does
+            return True  # the behaviour of a plugin is unknown
         if node.component is not None and node.component["type"] in LIBRARIES:
-            return True  # what a model has beside that which is read of it, such as a pooler
+            return True  # such a model may have unread parts, such as a pooler
         outside = frozenset(output for output in node.outputs if f"{node.name}:{output}" in used)
         if node.graph is not None:
             if _has_loose_ends(node.graph, outside):
@@ -308,7 +320,7 @@ def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
 
 
 def stops_gradients(expression: str) -> tuple[str, ...]:
-    """The functions and operators in an expression that no gradient passes, as they are called there."""
+    """Return the functions and operators of an expression that pass no gradient, by their names in it."""
     return tuple(name for name in parse(expression).operations if name in WITHOUT_GRADIENT)
 
 
@@ -323,7 +335,7 @@ def _has_library(graph: Graph) -> bool:
 
 @contextmanager
 def _quietly(double: bool) -> Iterator[None]:
-    """One thread: a process with a pool of them must not fork. Generators and defaults stay as they are."""
+    """Use one thread: a process with a thread pool must not fork. Generators and default dtype are restored."""
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64 if double else dtype)

@@ -1,7 +1,7 @@
-"""Nodes that depend on fields alone, computed on real rows while the graph is inferred: which values occur.
+"""Values of nodes that depend on fields alone, computed on real rows while shapes are inferred.
 
-Intervals say what may occur; this says what does, and in which row. A value that a layer or a loss cannot take is an
-error then, and an interval that is wider than the truth is none.
+An interval states which values are possible; the rows state which values occur, and where. A value that a layer or a
+loss cannot take is then an error, and an interval that is wider than the data is not.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.probe_samples import MOST_ELEMENTS, Sample
-from declarative_train.graph.read import ordered_ports
+from declarative_train.graph.read import order_ports
 
 _COLUMNS = 4096  # that are distinguished
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """The values of an edge in the first rows of the sample. `made_by`: the expression or layer that first gave a
-    number that is not finite, and what it was."""
+class ObservedValues:
+    """Values of an edge in the first rows of the sample. `made_by`: place of the expression or layer that first gave a
+    number that is not finite, and a description of its inputs.
+    """
 
     values: torch.Tensor
     is_field: bool = False
@@ -35,32 +36,37 @@ class Seen:
 
 
 class Observer:
-    """`sample` None: nothing is seen."""
+    """Evaluator of fields, expressions and layers on a sample; with `sample` None, nothing is evaluated."""
 
     def __init__(self, sample: Sample | None, double: bool = False) -> None:
         self.sample, self._double = sample, double
 
-    def field(self, name: str, spec: TensorSpec) -> Seen | None:
+    def field(self, name: str, spec: TensorSpec) -> ObservedValues | None:
         values = None if self.sample is None else self.sample.values(name)
         if values is None or not len(values):
             return None
-        return Seen(torch.from_numpy(values).to(self._dtype(spec)), is_field=True)
+        return ObservedValues(torch.from_numpy(values).to(self._dtype(spec)), is_field=True)
 
     def expression(
-        self, expression: Expression, inputs: Mapping[str, Seen], spec: TensorSpec, span: Span
-    ) -> Seen | None:
-        """Raises ExpressionError for values that an operation does not take."""
-        given = self._given(inputs, spec)
+        self, expression: Expression, inputs: Mapping[str, ObservedValues], spec: TensorSpec, span: Span
+    ) -> ObservedValues | None:
+        """Evaluate an expression. Raises ExpressionError for values that an operation does not take."""
+        given = self._select_rows(inputs, spec)
         if given is None or expression.is_random:
             return None
         with torch.no_grad():
-            return self._made(evaluate(expression, given), inputs, given, span)
+            return self._observe(evaluate(expression, given), inputs, given, span)
 
     def layer(
-        self, layer: Layer, inputs: Mapping[str, Seen], specs: Mapping[str, TensorSpec], spec: TensorSpec, span: Span
-    ) -> Seen | None:
-        """Of a layer without parameters and with one output."""
-        given = self._given(inputs, spec)
+        self,
+        layer: Layer,
+        inputs: Mapping[str, ObservedValues],
+        specs: Mapping[str, TensorSpec],
+        spec: TensorSpec,
+        span: Span,
+    ) -> ObservedValues | None:
+        """Evaluate a layer without parameters and with one output."""
+        given = self._select_rows(inputs, spec)
         if given is None or isinstance(layer, PluginLayer) or layer.is_random or layer.mixes_samples:
             return None
         module = layer.build(specs).eval()
@@ -68,22 +74,25 @@ class Observer:
             return None
         try:
             with torch.no_grad():
-                found = module(*[None if port is None else given[port] for port in ordered_ports(layer, given)])
-        except Exception:  # the rehearsal says what fails
+                found = module(*[None if port is None else given[port] for port in order_ports(layer, given)])
+        except Exception:  # the dry run reports what fails
             return None
-        return self._made(found, inputs, given, span)
+        return self._observe(found, inputs, given, span)
 
     def check(
         self,
         check: Callable[[Mapping[str, TensorSpec]], Misfit | None],
         specs: Mapping[str, TensorSpec],
-        seen: Mapping[str, Seen | None],
-        mask: Seen | None = None,
+        seen: Mapping[str, ObservedValues | None],
+        mask: ObservedValues | None = None,
         but: int | None = None,
     ) -> tuple[Misfit | None, dict[str, str]]:
-        """What a check says of these specs, corrected by the values that occur: an interval may be wider than the
-        truth, or not known; and where that value stands. `mask`, `but`: see `narrowed`."""
-        close = {port: narrowed(spec, seen.get(port), mask, but) for port, spec in specs.items()}
+        """Run a check of specs and correct its answer by the values that occur.
+
+        An interval may be wider than the data, or unknown. Also returns, by port, the row of the value that is out of
+        range. `mask`, `but`: see `narrowed`.
+        """
+        close = {port: narrow(spec, seen.get(port), mask, but) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:
             return said, {}
@@ -93,7 +102,7 @@ class Observer:
         if occurs is not None and not occurs.is_warning:
             far = {port: seen[port] for port, spec in close.items() if spec != specs[port]}
             rows = {port: self.row(row_of(each)) for port, each in far.items() if each is not None}
-            return (said or occurs), {port: f"the farthest value stands in {row}" for port, row in rows.items()}
+            return (said or occurs), {port: f"the farthest value is in {row}" for port, row in rows.items()}
         if said is None or said.is_warning or said.lacks_key or self.sample is None:
             return said, {}
         if self.sample.is_whole:
@@ -107,24 +116,24 @@ class Observer:
     def _dtype(self, spec: TensorSpec) -> torch.dtype:
         return torch.float64 if self._double and spec.is_floating else getattr(torch, spec.dtype)
 
-    def _given(self, inputs: Mapping[str, Seen], spec: TensorSpec) -> dict[str, torch.Tensor] | None:
+    def _select_rows(self, inputs: Mapping[str, ObservedValues], spec: TensorSpec) -> dict[str, torch.Tensor] | None:
         if not inputs or self.sample is None:
             return None
         most = max(1, MOST_ELEMENTS * 2 // max(spec.num_elements, 1))
         rows = min(most, *(len(seen.values) for seen in inputs.values()))
         return {name: seen.values[:rows] for name, seen in inputs.items()}
 
-    def _made(
-        self, found: torch.Tensor, inputs: Mapping[str, Seen], given: Mapping[str, torch.Tensor], span: Span
-    ) -> Seen:
+    def _observe(
+        self, found: torch.Tensor, inputs: Mapping[str, ObservedValues], given: Mapping[str, torch.Tensor], span: Span
+    ) -> ObservedValues:
         made_by = next((seen.made_by for seen in inputs.values() if seen.made_by is not None), None)
         row = first_row(~found.isfinite()) if found.is_floating_point() else None
         if row is None:
-            return Seen(found)
+            return ObservedValues(found)
         if made_by is None:
-            shown = ", ".join(f"`{name}` is {_shown(each[row])}" for name, each in given.items())
+            shown = ", ".join(f"`{name}` is {_format_values(each[row])}" for name, each in given.items())
             made_by = span, f"{shown} in {self.row(row)}"
-        return Seen(found, made_by=made_by)
+        return ObservedValues(found, made_by=made_by)
 
 
 def first_row(bad: torch.Tensor) -> int | None:
@@ -134,9 +143,12 @@ def first_row(bad: torch.Tensor) -> int | None:
     return int(rows[0]) if len(rows) else None
 
 
-def narrowed(spec: TensorSpec, seen: Seen | None, mask: Seen | None = None, but: int | None = None) -> TensorSpec:
-    """With the intervals of the values that occur, where the mask lets them count; `but`: a value that does not.
-    Unchanged for a field whose range was declared."""
+def narrow(
+    spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, but: int | None = None
+) -> TensorSpec:
+    """Return the spec with the intervals of the values that occur where the mask is not 0; `but` is an ignored value.
+    Unchanged for a field whose range was declared.
+    """
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values
@@ -159,14 +171,14 @@ def narrowed(spec: TensorSpec, seen: Seen | None, mask: Seen | None = None, but:
     return replace(spec, num_values=None, bounds=()).between(list(zip(least, greatest, strict=True)))
 
 
-def row_of(seen: Seen) -> int:
-    """The row with the least value where that is below 0, else with the greatest."""
+def row_of(seen: ObservedValues) -> int:
+    """Return the row of the least value if that is below 0, else the row of the greatest."""
     values = seen.values.reshape(len(seen.values), -1).double()
     least, greatest = values.amin(dim=1), values.amax(dim=1)
     return int(least.argmin()) if bool(least.min() < 0) else int(greatest.argmax())
 
 
-def _shown(values: torch.Tensor) -> str:
+def _format_values(values: torch.Tensor) -> str:
     flat: list[Any] = values.reshape(-1).tolist()
     shown = ", ".join(f"{value:g}" for value in flat[:4])
     return shown if len(flat) == 1 else f"[{shown}{', ...' if len(flat) > 4 else ''}]"

@@ -1,8 +1,8 @@
-"""Random numbers of nodes that are computed from fields alone: by (seed, epoch, sample, node, place in the sample).
+"""Random numbers of nodes that are computed from fields alone, keyed by (seed, epoch, sample, node, position).
 
-They are the same on every layout, on every stage of a pipeline and after a resume, since nothing is drawn in turn. An
-evaluation draws the same ones each time, so that its values can be compared from one to the next. The mixing is that
-of `components/counter_rng.py`, in torch's whole numbers, which have a sign and come round.
+They are the same on every layout, on every pipeline stage and after a resume, because no generator state is shared.
+Each evaluation draws the same numbers, so that its values can be compared from one to the next. The hash is that of
+`components/counter_rng.py`, in torch's signed 64-bit integers, which wrap around.
 """
 
 from __future__ import annotations
@@ -18,61 +18,63 @@ from declarative_train.components.counter_rng import key_of, mixed
 if TYPE_CHECKING:
     import numpy as np
 
-_BITS = {torch.bfloat16: 8, torch.float16: 11}  # more would round up to 1; all others have 24, as torch's own
+_BITS = {torch.bfloat16: 8, torch.float16: 11}  # more bits would round up to 1; other dtypes use 24, as in torch
 
 
 class FieldDraws:
-    """`begin` tells which samples the rows are, before the module that was built with it is called."""
+    """Random functions for a module that computes fields; `begin` sets the samples of a batch before each call."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._rows = torch.zeros(0, dtype=torch.int64)
 
     def begin(self, samples: np.ndarray, epoch: int | None, num_rows: int, device: torch.device) -> None:
-        """`samples` are the numbers of the real rows, of `num_rows` with the padding; `epoch`: of training."""
+        """Set the numbers of the real samples; the batch has `num_rows` with padding. `epoch` None: an evaluation."""
         rows = mixed(samples, key_of(self._seed, "draws", "evaluation" if epoch is None else epoch)).view("int64")
         padded = torch.zeros(num_rows, dtype=torch.int64)
         padded[: len(rows)] = torch.from_numpy(rows)
         self._rows = padded.to(device, non_blocking=True)
 
     def function(self, name: str, path: str, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """In the place of torch's `rand_like` or `randn_like`, draw `number` of the node at `path`."""
-        key = _signed(key_of(self._seed, path, number))
+        """Return the replacement of torch's `rand_like` or `randn_like` for draw `number` of the node at `path`."""
+        key = _to_signed(key_of(self._seed, path, number))
 
-        def drawn(x: torch.Tensor) -> torch.Tensor:
-            """(B, ...) like x."""
+        def draw(x: torch.Tensor) -> torch.Tensor:
+            """Draw a tensor of the shape and dtype of `x` (B, ...)."""
             size = math.prod(x.shape[1:])
-            starts = _mixed(self._rows.to(x.device) + key)
-            words = _mixed(starts[:, None] + _steps(size, x.device))
+            starts = _mix(self._rows.to(x.device) + key)
+            words = _mix(starts[:, None] + _steps(size, x.device))
             found = _normal(words) if name == "randn_like" else _uniform(words >> 16, _BITS.get(x.dtype, 24))
             return found.to(x.dtype).reshape(x.shape)
 
-        drawn.__name__ = drawn.__qualname__ = f"{name}_{path.replace('.', '_')}_{number}"
-        return drawn
+        draw.__name__ = draw.__qualname__ = f"{name}_{path.replace('.', '_')}_{number}"
+        return draw
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def _mixed(z: torch.Tensor) -> torch.Tensor:
-    """The finaliser of SplitMix64; `>>` keeps the sign, which the masks take away."""
-    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
+def _mix(z: torch.Tensor) -> torch.Tensor:
+    """Mix bits by the finaliser of SplitMix64; `>>` copies the sign bit, so masks clear it."""
+    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _to_signed(0xBF58476D1CE4E5B9)
+    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _to_signed(0x94D049BB133111EB)
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
 def _steps(size: int, device: torch.device) -> torch.Tensor:
-    return torch.arange(1, size + 1, dtype=torch.int64, device=device) * _signed(0x9E3779B97F4A7C15)
+    return torch.arange(1, size + 1, dtype=torch.int64, device=device) * _to_signed(0x9E3779B97F4A7C15)
 
 
 def _uniform(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """float64 in [0, 1), of `bits` of each."""
+    """Return float64 numbers in [0, 1) from the lowest `bits` bits of each word."""
     return (words & ((1 << bits) - 1)).to(torch.float64) * 2.0**-bits
 
 
 def _normal(words: torch.Tensor) -> torch.Tensor:
-    """float64, of 24 bits for the radius and 24 for the angle (Box and Muller, 1958): how a vector's last elements are
-    computed differs beyond what float32 holds."""
+    """Return normal float64 numbers from 24 bits for the radius and 24 for the angle (Box and Muller, 1958).
+
+    The last elements of a vector are computed by other code, with differences below the precision of float32.
+    """
     radius = (-2.0 * torch.log1p(-_uniform(words >> 8, 24))).sqrt_()
     return radius.mul_(torch.cos(_uniform(words >> 36, 24) * (2.0 * math.pi)))

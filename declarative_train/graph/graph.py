@@ -18,7 +18,7 @@ Edge = str
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One call.
+    """Call of a layer, an expression or a block.
 
     layer       `component` holds its fields (with `type`); `inputs` maps bound ports to edges
     expression  `expression` is its text with names replaced by positions, see components/expressions;
@@ -40,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in an order in which each comes after all it reads."""
+    """Nodes in an order in which each follows all nodes that it reads."""
 
     inputs: dict[str, TensorSpec]
     nodes: tuple[Node, ...]
@@ -50,18 +50,18 @@ class Graph:
         return next(node for node in self.nodes if node.name == name)
 
     def spec(self, edge: Edge) -> TensorSpec:
-        """What travels on an edge of this graph."""
+        """Return the spec of an edge of this graph."""
         name, _, output = edge.partition(":")
         return self.node(name).outputs[output] if output else self.inputs[name]
 
     def specs(self) -> dict[Edge, TensorSpec]:
-        """Of every edge: for callers that ask about all nodes, since looking for one goes through those before it."""
+        """Return the spec of every edge; faster than `spec` for each, which searches the nodes."""
         made = {f"{node.name}:{name}": spec for node in self.nodes for name, spec in node.outputs.items()}
         return self.inputs | made
 
 
 def above(paths: Iterable[str]) -> set[str]:
-    """Every path that one of them is below of: `gpt` and `gpt.layers` of `gpt.layers.0`."""
+    """Return all parents of the paths: `gpt` and `gpt.layers` for `gpt.layers.0`."""
     found: set[str] = set()
     for path in paths:
         end = path.rfind(".")

@@ -1,7 +1,7 @@
-"""Scope -> Graph: the TensorSpec of every edge, node by node, past the first mistake.
+"""Shape inference, Scope -> Graph: the TensorSpec of every edge, node by node, continuing after an error.
 
-A node that stands behind a mistake has unknown inputs: it is passed over in silence. Equal layers with equal inputs
-are run once, so that the copies of a `repeat` cost one.
+A node whose inputs are unknown because of an earlier error is skipped without a message. Equal layers with equal
+inputs are run once, so that the copies of a `repeat` cost as much as one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from declarative_train.graph.checks.shapes import (
     reuse_does_not_fit,
     shapes_unknown,
 )
-from declarative_train.graph.evaluate_fields import Observer, Seen, narrowed
+from declarative_train.graph.evaluate_fields import ObservedValues, Observer, narrow
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.inspect_plugin import Habits
 from declarative_train.graph.probe import BatchMovedError, Probed, RefusedError, probe_expression, probe_layer
@@ -47,7 +47,7 @@ Specs = Mapping[str, TensorSpec]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where what travels on a wire is made, for people."""
+    """Node or field that makes a wire, for messages."""
 
     name: str
     span: Span
@@ -55,8 +55,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """A node by its path from the root, of which the plan must say something. A plugin's layer is one whose `habits`
-    were found. `shape`: of its first input."""
+    """Fact about a node, by its path from the root, that the plan has to report. `habits` are set for a layer of a
+    plugin. `shape`: shape of its first input.
+    """
 
     path: str
     kind: Literal["random", "mixes_samples", "plugin"]
@@ -69,41 +70,44 @@ class NodeFact:
 
 @dataclass(slots=True)
 class _Scope:
-    """A scope while it is gone through: what is known of its wires, and the nodes that are done."""
+    """State while a scope is inferred: what is known of its wires, and the finished nodes."""
 
     scope: Scope
     known: dict[Edge, TensorSpec | None]
     origins: dict[Edge, Origin]
     like: Graph | None
-    sight: Callable[[Edge], Seen | None]
-    """The values of the inputs, where they are known."""
-    seen: dict[Edge, Seen] = field(default_factory=dict)
+    sight: Callable[[Edge], ObservedValues | None]
+    """Returns the values of an input on real rows, if they are known."""
+    seen: dict[Edge, ObservedValues] = field(default_factory=dict)
     done: dict[str, Node | None] = field(default_factory=dict)
 
-    def see(self, edge: Edge) -> Seen | None:
+    def see(self, edge: Edge) -> ObservedValues | None:
         return self.seen.get(edge) if ":" in edge else self.sight(edge)
 
-    def all_seen(self, inputs: Mapping[str, Edge]) -> dict[str, Seen] | None:
-        """The values at the ports; None where one of them is not computed from fields alone."""
+    def all_seen(self, inputs: Mapping[str, Edge]) -> dict[str, ObservedValues] | None:
+        """Return the values at the ports; None if one of them is not computed from fields alone."""
         if any(":" in edge and edge not in self.seen for edge in inputs.values()):
             return None
         found = {port: seen for port, edge in inputs.items() if (seen := self.see(edge)) is not None}
         return found if len(found) == len(inputs) else None
 
-    def bound(self, node: ModelNode) -> dict[str, Edge]:
-        """The ports that are not left open: a block's optional input may have no wire."""
+    def connections(self, node: ModelNode) -> dict[str, Edge]:
+        """Return the connected ports: an optional input of a block may have no wire."""
         return {port: wire for port, wire in node.inputs.items() if wire in self.known}
 
     def specs(self, inputs: Mapping[str, Edge]) -> dict[str, TensorSpec] | None:
-        """What arrives at the ports, or None behind something unknown."""
+        """Return the specs at the ports; None if one is unknown."""
         found = {port: spec for port, wire in inputs.items() if (spec := self.known[wire]) is not None}
         return found if len(found) == len(inputs) else None
 
-    def made_by(self, inputs: Mapping[str, Edge]) -> dict[str, Origin]:
+    def find_origins(self, inputs: Mapping[str, Edge]) -> dict[str, Origin]:
         return {port: self.origins[wire] for port, wire in inputs.items()}
 
-    def built_for(self, name: str) -> dict[str, TensorSpec]:
-        """What the module of a node was built for: not what arrives, when the block around it is called again."""
+    def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
+        """Return the specs that the module of a node was built for.
+
+        They differ from the node's inputs if the block around it is called again.
+        """
         node = self.done[name] if self.like is None else self.like.node(name)
         assert node is not None
         specs = {port: self.like.spec(edge) if self.like else self.known[edge] for port, edge in node.inputs.items()}
@@ -117,7 +121,7 @@ class _Scope:
 
 
 class Inference:
-    """Collects what is found on the way through a model."""
+    """Inference of a model's graph, with its diagnostics, parameters and facts."""
 
     def __init__(
         self,
@@ -127,8 +131,9 @@ class Inference:
         rules: Sequence[ParameterRule] = (),
         names: PublishedNames | None = None,
     ) -> None:
-        """`rules`: of the parameters; those with an adapter decide what layers are built. `names`: those of published
-        models, which a folder of adapters may have."""
+        """`rules`: the parameter rules; those with an adapter change the layers. `names`: names of tensors in published
+        models, which a folder of adapters may use.
+        """
         self._observer = observer or Observer(None)
         self.diagnostics: list[Diagnostic] = []
         self.parameters: dict[str, tuple[int, ...]] = {}
@@ -136,11 +141,11 @@ class Inference:
         self.maps: dict[str, tuple[int, int]] = {}  # the linear maps of the model, adapted or not: (out, in)
         self.tables: list[str] = []  # the weights that can be held as bytes
         self._adapting = Adapting(rules, names)
-        self.units: dict[str, tuple[str, ...]] = {}  # of the nodes that have some inside: their paths
+        self.units: dict[str, tuple[str, ...]] = {}  # paths of the units inside a node
         self._precision = precision
-        self._unknown: set[str] = set()  # types of plugins whose shapes nobody knows, each said once
+        self._unknown: set[str] = set()  # types of plugins whose shapes are unknown, each reported once
         self._probes = {} if probes is None else probes
-        self._results: dict[tuple[object, ...], TensorSpec] = {}  # of expressions, which copies of a block share
+        self._results: dict[tuple[object, ...], TensorSpec] = {}  # of expressions, shared by copies of a block
 
     def scope(
         self,
@@ -148,11 +153,14 @@ class Inference:
         inputs: Mapping[str, TensorSpec | None],
         origins: Mapping[str, Origin],
         like: Graph | None = None,
-        sight: Callable[[Edge], Seen | None] = lambda edge: None,
-    ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], Seen | None]]:
-        """The graph, or None when something in it is unknown, and the specs of its outputs. `inputs` may lack an open
-        optional input. `like`: the body of a block that is called again, whose sizes it keeps. `sight` gives the values
-        of inputs on real rows; the last result those of wires that come from fields alone."""
+        sight: Callable[[Edge], ObservedValues | None] = lambda edge: None,
+    ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
+        """Infer a scope. Return its graph (None if something in it is unknown), the specs of its outputs, and a
+        function from a wire to its values, for wires that are computed from fields alone.
+
+        `inputs` may lack an optional input without a wire. `like`: body of the block that is called again, whose sizes
+        are kept. `sight` returns the values of inputs on real rows.
+        """
         state = _Scope(scope, dict(inputs), dict(origins), like, sight)
         for node in scope.nodes:
             state.settle(node, self._node(node, state))
@@ -164,12 +172,12 @@ class Inference:
         return Graph(certain, tuple(nodes), dict(scope.outputs)), outputs, state.see
 
     def _report(self, diagnostic: Diagnostic) -> None:
-        """Once: the copies of a block have the same mistake at the same place."""
+        """Report a diagnostic once: all copies of a block have the same error at the same place."""
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
-    def _made(self, specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
-        """What arrives, and from where: the other places involved in a mistake."""
+    def _relate(self, specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
+        """Return the origins of the inputs with their specs, as related places of a message."""
         return tuple(
             Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.describe(self._precision)}")
             for port, spec in specs.items()
@@ -182,15 +190,15 @@ class Inference:
             return None
         if isinstance(node, BlockNode):
             return self._block(node, state)
-        inputs = state.bound(node)
+        inputs = state.connections(node)
         specs = state.specs(inputs)
         if specs is None:
             return None
         if isinstance(node, ReuseNode):
             return self._reuse(node, inputs, specs, state)
-        made_by = state.made_by(inputs)
+        made_by = state.find_origins(inputs)
         if isinstance(node, LayerNode):
-            built_for = None if state.like is None else state.built_for(node.name)
+            built_for = None if state.like is None else state.specs_built_for(node.name)
             return self._layer(node, inputs, specs, made_by, built_for, state)
         return self._expression(node, inputs, specs, made_by, state)
 
@@ -216,13 +224,13 @@ class Inference:
         if misfit is not None:
             said = _in_words_of_the_recipe(node, misfit)
             related = [Related(node.input_spans.get(port, node.span), row) for port, row in rows.items()]
-            self._report(inputs_do_not_fit(_place(node, misfit), said, (*self._made(specs, made_by), *related)))
+            self._report(inputs_do_not_fit(_place(node, misfit), said, (*self._relate(specs, made_by), *related)))
             if not misfit.is_warning:
                 return None
         try:
             probed = self._probe(layer, specs, built_for or specs)
         except RefusedError as problem:
-            made = self._made(specs, made_by)
+            made = self._relate(specs, made_by)
             self._report(layer_refused(node.span, layer.type, specs, str(problem), made, self._precision))
             return None
         except BatchMovedError as problem:
@@ -231,7 +239,7 @@ class Inference:
         double = next((port for port, spec in specs.items() if spec.dtype == "float64"), None)
         if double is not None and probed.parameters and not layer.counts_only:
             span = node.input_spans.get(double, node.span)
-            made = self._made({double: specs[double]}, made_by)
+            made = self._relate({double: specs[double]}, made_by)
             self._report(double_precision(span, layer.type, double, self._precision, made))
             return None
         adapters = self._adapting.of(node.path, probed.maps, self._report)
@@ -240,9 +248,9 @@ class Inference:
         if built_for is None:
             shapes = with_added(probed.parameters, adapters, probed.maps)
             self.parameters |= {f"{node.path}.{name}": shape for name, shape in shapes.items()}
-            self.maps |= {_joined(node.path, path): shape for path, shape in probed.maps.items()}
+            self.maps |= {_join(node.path, path): shape for path, shape in probed.maps.items()}
             self.tables += [f"{node.path}.{name}" for name in probed.tables]
-            self.units[node.path] = tuple(_joined(node.path, path) for path in probed.units)
+            self.units[node.path] = tuple(_join(node.path, path) for path in probed.units)
             self._note(replace(node, layer=layer), probed.habits, specs)
         outputs = dict(zip(layer.outputs, probed.outputs, strict=True))
         if state is not None and not probed.parameters and len(outputs) == 1:
@@ -274,10 +282,10 @@ class Inference:
         self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, made_by: Mapping[str, Origin], state: _Scope
     ) -> Node | None:
         try:
-            expression = self._sized(node, inputs, specs, state)
+            expression = self._fix_sizes(node, inputs, specs, state)
             key = (expression.text, expression is node.expression, *specs.items())
             found = self._results.get(key) or probe_expression(expression, specs)
-            if expression is node.expression:  # as it was written, so that its copies have the same
+            if expression is node.expression:  # unchanged, so that copies have the same
                 self._results[key] = found
             given = None if node.expression.is_random else state.all_seen(inputs)
             seen = given and self._observer.expression(expression, given, found, node.span)
@@ -285,7 +293,7 @@ class Inference:
                 state.seen[f"{node.name}:output"] = seen
         except ExpressionError as problem:
             span = node.place(problem.offset, problem.length)
-            made = self._made(specs, made_by)
+            made = self._relate(specs, made_by)
             self._report(expression_does_not_fit(span, problem.message, problem.help, made))
             return None
         except BatchMovedError as problem:
@@ -295,23 +303,23 @@ class Inference:
             self.facts.append(NodeFact(node.path, "random", node.span))
         return Node(node.name, "expression", inputs, {"output": found}, expression=expression.text)
 
-    def _sized(self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Expression:
+    def _fix_sizes(self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Expression:
         if "one_hot" not in node.expression.operations:
             return node.expression
         seen = state.all_seen(inputs) or {}
-        occurring = {name: narrowed(spec, seen.get(name)) for name, spec in specs.items()}
+        occurring = {name: narrow(spec, seen.get(name)) for name, spec in specs.items()}
         found = sized(node.expression, specs, occurring)
         if state.like is None or found is node.expression:
             return found
-        return parse(str(state.like.node(node.name).expression))  # called again: as it was made
+        return parse(str(state.like.node(node.name).expression))  # called again: with the sizes of the first call
 
     def _block(self, node: BlockNode, state: _Scope) -> Node | None:
-        """Goes in even when an input is unknown: what does not depend on it is still checked."""
-        inputs = state.bound(node)
+        """Infer a block, also if an input is unknown: nodes that do not depend on it are still checked."""
+        inputs = state.connections(node)
         body = None if state.like is None else state.like.node(node.name).graph
         arriving = {name: state.known[wire] for name, wire in inputs.items()}
         graph, outputs, see = self.scope(
-            node.scope, arriving, state.made_by(inputs), body, lambda name: state.see(inputs[name])
+            node.scope, arriving, state.find_origins(inputs), body, lambda name: state.see(inputs[name])
         )
         if graph is None:
             return None
@@ -322,13 +330,15 @@ class Inference:
         return Node(node.name, "block", inputs, specs, block=node.block, graph=graph)
 
     def _reuse(self, node: ReuseNode, inputs: dict[str, Edge], specs: Specs, state: _Scope) -> Node | None:
-        """The target's module on other inputs: it keeps the sizes that it was built with."""
-        target, origin = state.done.get(node.target), _named(state.scope, node.target)
+        """Infer a call of another node's module with other inputs; the module keeps the sizes that it was built
+        with.
+        """
+        target, origin = state.done.get(node.target), _find_node(state.scope, node.target)
         if target is None:
-            if node.target not in state.done:  # which else comes first
+            if node.target not in state.done:  # otherwise it comes first
                 self._report(reuse_before_target(node.span, node.name, node.target, origin.key_span))
             return None
-        built_for = state.built_for(node.target)
+        built_for = state.specs_built_for(node.target)
         again = Inference(self._precision, self._probes)
         outputs: Mapping[str, TensorSpec | None] = {}
         if set(specs) == set(built_for) and isinstance(origin, BlockNode):
@@ -340,18 +350,20 @@ class Inference:
         certain = {name: spec for name, spec in outputs.items() if spec is not None}
         if certain and len(certain) == len(outputs):
             return Node(node.name, "reuse", inputs, certain, target=node.target)
-        own = (item.message for item in again.diagnostics if item.code != LAYER_REFUSED)  # which has the shapes alone
+        own = (
+            item.message for item in again.diagnostics if item.code != LAYER_REFUSED
+        )  # that message has the shapes only
         problem = next(own, None)
         self._report(reuse_does_not_fit(node.span, node.target, origin.key_span, specs, built_for, problem))
         return None
 
 
 def _counts(spec: TensorSpec) -> bool:
-    """Whether its values may be looked up somewhere."""
+    """Return whether its values may be used as indices."""
     return not spec.is_floating and spec.dtype != "bool"
 
 
-def _named(scope: Scope, name: str) -> ModelNode:
+def _find_node(scope: Scope, name: str) -> ModelNode:
     return next(node for node in scope.nodes if node.name == name)
 
 
@@ -360,28 +372,28 @@ def _output_names(node: ModelNode, scope: Scope) -> Iterable[str]:
         return node.layer.outputs
     if isinstance(node, BlockNode):
         return node.scope.outputs
-    return ("output",) if isinstance(node, ExpressionNode) else _output_names(_named(scope, node.target), scope)
+    return ("output",) if isinstance(node, ExpressionNode) else _output_names(_find_node(scope, node.target), scope)
 
 
-def _joined(path: str, inner: str) -> str:
+def _join(path: str, inner: str) -> str:
     return f"{path}.{inner}" if inner else path
 
 
 def _in_words_of_the_recipe(node: LayerNode, misfit: Misfit) -> Misfit:
-    """Inside a shipped block a field goes by the name of the param that gives it."""
+    """Return the misfit with the name of the block's param instead of the inner field that gets its value."""
     param = node.params.get(misfit.field or "")
     if param is None:
         return misfit
 
-    def renamed(text: str) -> str:
+    def rename(text: str) -> str:
         return re.sub(rf"`{misfit.field}(?=[`:])", f"`{param}", text)
 
-    hint = misfit.help and renamed(misfit.help).partition(", or ")[0]  # a second way may not lead through the block
-    return misfit._replace(message=renamed(misfit.message), help=hint)
+    hint = misfit.help and rename(misfit.help).partition(", or ")[0]  # a second way may not lead through the block
+    return misfit._replace(message=rename(misfit.message), help=hint)
 
 
 def _place(node: LayerNode, misfit: Misfit) -> Span:
-    """Under the value that the component points at: a port's reference, or a field as it was written."""
+    """Return the place of the value that the component points at: the reference of a port, or a field."""
     if misfit.field is not None:
         parts = misfit.field.split(".")
         ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))

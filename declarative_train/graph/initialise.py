@@ -1,8 +1,8 @@
-"""Write the start values of a built module: each element of a parameter from (seed, name, its place).
+"""Start values of a built module: each element of a parameter is drawn from (seed, parameter name, position).
 
-So a parameter starts the same in every mode, on any stage, and whatever other nodes the graph has; of a sharded one a
-rank draws its rows alone. A plugin's layer is constructed whole, under a generator keyed by (seed, path): only its code
-knows how its tensors depend on each other.
+So a parameter has the same start value in every mode, on every stage, and whatever other nodes the graph has. A rank
+draws only its own rows of a sharded parameter. The layer of a plugin is constructed whole, with a generator keyed by
+(seed, path), because only its code knows how its tensors depend on each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEPT = "_dtrain_start_values"
 
 
 class Start(Protocol):
-    """What is needed of a parameter: its name, the init component that was selected, and whether it is tied."""
+    """Parameter as this file needs it: its name, the selected init component, and its tie."""
 
     @property
     def name(self) -> str: ...
@@ -44,22 +44,24 @@ class Start(Protocol):
     def tie(self) -> str | None: ...
 
 
-def started(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | None, path: str) -> nn.Module:
-    """The module of a plugin's layer with its start values, on the device around the call. On meta they are kept beside
-    it until `initialise` writes them: constructing it twice may mean reading a pretrained model twice. `seed` None: for
-    those who do not ask for values."""
+def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | None, path: str) -> nn.Module:
+    """Build the module of a plugin's layer with its start values, on the current device.
+
+    On meta the values are kept on the module until `initialise` writes them, because constructing it twice may mean
+    reading a pretrained model twice. With `seed` None, no values are kept.
+    """
     made = layer.start(inputs, key_of(seed or 0, path) >> 1)  # 63 bits, as torch's generator takes them
     device = torch.empty(0).device
     if device.type != "meta":
         return made.to(device)
-    values = _taken_off(made)
+    values = _detach_values(made)
     if seed is not None:
         setattr(made, _KEPT, values)
     return made
 
 
-def _taken_off(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Its parameters and buffers by all their names; in their place come others on meta, shared as they were."""
+def _detach_values(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Replace parameters and buffers by meta tensors, shared as before; return the originals by all their names."""
     kept: dict[str, torch.Tensor] = {}
     empty: dict[torch.Tensor, torch.Tensor] = {}
     for path, part in module.named_modules():
@@ -85,10 +87,10 @@ def initialise(
     *,
     replaced: Container[str] = (),
 ) -> None:
-    """Fill the parameters that `module` holds, in place, and let its buffers be written anew.
+    """Fill the parameters of `module` in place and reset its buffers.
 
-    `graph` may be the whole model's while `module` is a stage of it. Of a DTensor its local part is filled. What is
-    `replaced` (names of parameters) gets its values from elsewhere and is left as it is.
+    `graph` may be that of the whole model while `module` is a stage of it. Of a DTensor, the local part is filled.
+    Parameters in `replaced` (names) get their values elsewhere and are left unchanged.
     """
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
@@ -109,7 +111,7 @@ def initialise(
                 if not isinstance(rule, AsTheCodeDoes):
                     _fill(values, rule, seed, start.name)
                 elif start.init is not None:  # tied to a parameter of a plugin
-                    write_whole(values, _constructed(rule.parameter, layers, seed))
+                    write_whole(values, _construct(rule.parameter, layers, seed))
         for part in module.modules():
             if id(part) not in own_code and callable(reset := getattr(type(part), "reset_buffers", None)):
                 reset(part)
@@ -118,7 +120,7 @@ def initialise(
 
 
 def _put_back(part: nn.Module) -> None:
-    """What was kept when the module was built on meta."""
+    """Write the values that were kept when the module was built on meta."""
     kept = part.__dict__.pop(_KEPT, {})
     if kept:
         places = {
@@ -138,7 +140,7 @@ def _parts(module: nn.Module, path: str) -> Iterator[nn.Module]:
 
 
 def has_module(module: nn.Module, path: str) -> bool:
-    """Not in a pipeline stage that holds other units, and not for an expression, which is no module."""
+    """Return whether there is a module at `path`: not if another pipeline stage has it, and not for an expression."""
     try:
         module.get_submodule(path)
     except AttributeError:
@@ -146,8 +148,8 @@ def has_module(module: nn.Module, path: str) -> bool:
     return True
 
 
-def _constructed(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """The start value of a plugin's parameter, by its name in the whole model."""
+def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
+    """Return the start value of a plugin's parameter, by its name in the whole model."""
     path = next(path for path in _ways(name) if path in layers)
     layer, specs = layers[path]
     rule = layer.init_of(name.removeprefix(f"{path}."), specs)
@@ -155,11 +157,11 @@ def _constructed(name: str, layers: Layers, seed: int) -> torch.Tensor:
         return rule.whole(seed, path)
     assert isinstance(layer, PluginLayer)
     with torch.device("cpu"):
-        return started(layer, specs, seed, path).get_parameter(name.removeprefix(f"{path}.")).detach()
+        return build_plugin_layer(layer, specs, seed, path).get_parameter(name.removeprefix(f"{path}.")).detach()
 
 
 def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple[str, Layer, Mapping[str, TensorSpec]]]:
-    """Every layer by its path, with the specs that it is built for."""
+    """Yield every layer by its path, with the specs that it is built for."""
     known = graph.specs()
     for node in graph.nodes:
         if node.graph is not None:
@@ -170,14 +172,15 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """How a parameter starts when the recipe says nothing: the rule of its layer, in words that hold anywhere in the
-    model."""
+    """Return the init rule of a parameter for which the recipe gives none, in a form that is valid anywhere in the
+    model.
+    """
     rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if isinstance(rule, AsTheCodeDoes | AsTheLibraryDoes) else rule
 
 
 def _rule_of(name: str, layers: Layers) -> Init:
-    """The rule of the layer that the name leads into; what is left of the name is the parameter's name in it."""
+    """Return the init rule of the layer whose path begins the name; the rest is the parameter's name in the layer."""
     for path in _ways(name):
         if path in layers:
             layer, specs = layers[path]
@@ -186,7 +189,7 @@ def _rule_of(name: str, layers: Layers) -> Init:
 
 
 def _ways(name: str) -> Iterator[str]:
-    """The paths that the name begins with, the longest first."""
+    """Return the paths that the name begins with, the longest first."""
     parts = name.split(".")
     return (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
 
@@ -197,7 +200,7 @@ def _read_init(component: Mapping[str, object]) -> Init:
 
 
 def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
-    rows = held_rows(parameter)
+    rows = local_rows(parameter)
     if rows is not None:
         rule.fill(rows.values, Draws(seed, name, parameter.shape, rows.first))
         return
@@ -207,14 +210,14 @@ def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
 
 
 class Rows(NamedTuple):
-    """The part of a tensor that this rank holds: `values`, its rows from `first` on."""
+    """Part of a tensor that this rank holds: `values`, its rows from `first` on."""
 
     values: torch.Tensor
     first: int
 
 
-def held_rows(tensor: torch.Tensor) -> Rows | None:
-    """Of a DTensor those of this rank; None where it is not cut into rows."""
+def local_rows(tensor: torch.Tensor) -> Rows | None:
+    """Return the rows of a tensor that this rank holds; None if a DTensor is not sharded by rows."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         return Rows(tensor, 0)
@@ -230,7 +233,7 @@ def held_rows(tensor: torch.Tensor) -> Rows | None:
 
 
 def write_whole(tensor: torch.Tensor, whole: torch.Tensor) -> None:
-    """`whole` into a tensor, or its part of it into a shard."""
+    """Copy `whole` into a tensor; into a sharded one, the local part of it."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         tensor.copy_(whole)

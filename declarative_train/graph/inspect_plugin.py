@@ -1,7 +1,7 @@
-"""What the code of a plugin's layer does beside what its signature says, found by running it on a few made samples.
+"""Inspection of a plugin's layer: behaviour that its signature does not show, found by running it on made-up samples.
 
-dtrain's own layers declare these things and tests hold them to it; a plugin may say that it mixes samples, and no more.
-What cannot be run here (too large for the CPU, or it raises on made numbers) stays unknown.
+dtrain's own layers declare this behaviour and tests check it; a plugin may only declare that it mixes samples. What
+cannot be run here (too large for the CPU, or it raises on such numbers) stays unknown.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ WHEN: tuple[When, ...] = ("training", "evaluation")
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What was found of a layer.
+    """Behaviour that was found in a layer.
 
-    draws          random numbers in training; None: not known
+    draws          it draws random numbers in training; None: unknown
     mixes          when the result of a sample depends on the other samples of its batch
-    batch_norms    names of the batch normalisations of torch inside
-    changed        numbers of the inputs that it writes into
+    batch_norms    names of torch's batch normalisations in it
+    changed        positions of the inputs that it writes into
     unregistered   names of tensors that are neither parameters nor buffers
     """
 
@@ -43,13 +43,16 @@ class Habits:
 
 
 MIXES = Habits(draws=False, mixes=("training",), batch_norms=(), changed=(), unregistered=())
-"""Of what is known to do nothing else."""
+"""Habits of a layer that mixes samples in training and does nothing else."""
 
 
 def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in_training: bool = False) -> Habits:
-    """`inputs` in the order of `forward`, None for an open one. `module` is one made for this, on `device`.
-    `mixes_in_training`: it says so, whatever is found."""
-    unregistered = tuple(_unregistered(module))  # before a forward, which may leave caches
+    """Find the habits of `module`, which was built for this on `device`.
+
+    `inputs` are in the order of `forward`, None for an unconnected one. `mixes_in_training`: the plugin declares it, so
+    it is reported whatever the trial finds.
+    """
+    unregistered = tuple(_find_unregistered(module))  # before a forward, which may leave caches
     draws: bool | None = None
     mixes: list[When] = []
     module.eval()
@@ -61,7 +64,7 @@ def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in
                 mixes.append(when)
     if mixes_in_training and "training" not in mixes:
         mixes.insert(0, "training")
-    changed = _or_none(lambda: _changed(module, inputs, device)) or ()
+    changed = _or_none(lambda: _find_changed(module, inputs, device)) or ()
     norms = tuple(name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
     return Habits(draws, tuple(mixes), norms, changed, unregistered)
 
@@ -69,12 +72,12 @@ def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in
 def _or_none(run: Callable[[], Any]) -> Any:
     try:
         return run()
-    except Exception:  # the user's code on made numbers: what it cannot do with them says nothing
+    except Exception:  # the user's code may fail on made-up numbers; then nothing is known
         return None
 
 
 class _Trial:
-    """A layer in training or evaluation behaviour, and batches of made samples."""
+    """Layer in training or evaluation mode, with batches of made-up samples."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, when: When) -> None:
         self._module, self._inputs, self._is_training = module, inputs, when == "training"
@@ -82,7 +85,7 @@ class _Trial:
         self._base = _samples(inputs, seed=1)
 
     def run(self, samples: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        """The floating outputs; draws and running statistics begin alike each time."""
+        """Return the floating-point outputs; random generators and running statistics are the same in each call."""
         for name, item in self._module.named_buffers():
             item.copy_(self._buffers[name])
         self._module.train(self._is_training)
@@ -107,14 +110,16 @@ class _Trial:
         return before != after
 
     def mixes(self) -> bool:
-        """Other samples beside it, fewer of them, or another place in the batch: the result of a sample must stay."""
+        """Return whether the result of a sample changes with the other samples, their number, or its position in the
+        batch.
+        """
         whole = self.run(self._base)
         other = _samples(self._inputs, seed=2)
         for row in (0, ROWS - 1):
-            beside = [_with_row(item, of, row) for item, of in zip(other, self._base, strict=True)]
-            if _differ([item[row] for item in whole], [item[row] for item in self.run(beside)]):
+            neighbours = [_with_row(item, of, row) for item, of in zip(other, self._base, strict=True)]
+            if _differ([item[row] for item in whole], [item[row] for item in self.run(neighbours)]):
                 return True
-        if self.draws():  # from here on the draws of a sample are others
+        if self.draws():  # other batches draw other numbers
             return False
         fewer = self.run([None if item is None else item[:FEWER] for item in self._base])
         turned = self.run([None if item is None else item.flip(0) for item in self._base])
@@ -123,11 +128,11 @@ class _Trial:
 
 def _samples(inputs: Inputs, seed: int) -> list[torch.Tensor | None]:
     generator = torch.Generator().manual_seed(seed)
-    return [None if spec is None else _made(spec, generator) for spec in inputs]
+    return [None if spec is None else _make_input(spec, generator) for spec in inputs]
 
 
-def _made(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Numbers from 0 to 1, any of a known range, else zeros."""
+def _make_input(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
+    """Make samples: floats from 0 to 1, integers within a known range, else zeros."""
     shape, dtype = (ROWS, *spec.shape), getattr(torch, spec.dtype)
     if spec.is_floating:
         return torch.rand(shape, generator=generator).to(dtype)
@@ -152,8 +157,8 @@ def _differ(wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
     return False
 
 
-def _changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[int, ...]:
-    """Inputs whose memory a forward writes into, found by the counter that autograd keeps."""
+def _find_changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[int, ...]:
+    """Return the positions of the inputs that a forward writes into, by autograd's version counter."""
     found: set[int] = set()
     for is_training in (False, True):
         samples = [None if spec is None else _zeros(spec, device) for spec in inputs]
@@ -172,7 +177,7 @@ def _zeros(spec: TensorSpec, device: torch.device) -> torch.Tensor:
     return torch.zeros((ROWS, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
 
 
-def _unregistered(module: nn.Module) -> Iterator[str]:
+def _find_unregistered(module: nn.Module) -> Iterator[str]:
     known = {id(item) for item in (*module.parameters(), *module.buffers())}
     for path, part in module.named_modules():
         for name, value in vars(part).items():

@@ -13,7 +13,7 @@ from declarative_train.data.probe_samples import Sample
 from declarative_train.graph.check_objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.checks.objective import no_parameters
 from declarative_train.graph.chunked import head_of
-from declarative_train.graph.evaluate_fields import Observer, Seen
+from declarative_train.graph.evaluate_fields import ObservedValues, Observer
 from declarative_train.graph.graph import Graph, above
 from declarative_train.graph.infer import Inference, NodeFact, Origin
 from declarative_train.graph.partition import split_batch_graph
@@ -24,14 +24,14 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """`batch_graph` is computed from fields alone, `graph` is the model: see the Plan.
+    """Lowered recipe. `batch_graph` is computed from fields alone, `graph` is the model: see the Plan.
 
-    sources     by each edge name as the objective writes it: its name among the batch's entries or the model's outputs
-    specs       by the same names, what travels there
-    parameters  by name, in the order of the graph: shapes
-    maps        the linear maps, which may have adapters: (out, in) by path
-    tables      the weights that can be held as bytes: those of linear maps and embeddings
-    facts       the nodes of the model that draw random numbers or mix samples
+    sources      for each edge name in the objective: its name among the batch's entries or the model's outputs
+    specs        spec of each edge, by the same names
+    parameters   shapes by name, in the order of the graph
+    maps         linear maps, which may have adapters: (out, in) by path
+    tables       weights that can be stored as bytes: those of linear maps and embeddings
+    facts        nodes of the model that draw random numbers or mix samples
     """
 
     batch_graph: Graph
@@ -48,7 +48,7 @@ class Lowered:
 
     @property
     def heads(self) -> frozenset[str]:
-        """The layers that losses in chunks compute once more, by their paths."""
+        """Paths of the layers whose output losses in chunks compute again."""
         chunked = [term.edges.input for term in self.terms if getattr(term.component, "chunks", None) is not None]
         return frozenset(head_of(self.graph, self.graph.outputs[name]) for name in chunked)
 
@@ -56,9 +56,12 @@ class Lowered:
 def lower(
     recipe: Recipe, fields: Mapping[str, TensorSpec], sample: Sample | None = None
 ) -> tuple[Lowered | None, list[Diagnostic]]:
-    """`fields` are what a sample holds. In the graph float32 stands for what the run computes in: with
-    `precision: fp64` a float64 field is float32 here, and the ranks make both of them, and the model, float64.
-    `sample`: real rows, on which what depends on fields alone is computed."""
+    """Lower a recipe whose samples hold `fields`; None with diagnostics if there is an error.
+
+    In the graph float32 stands for the precision of the run: with `precision: fp64` a float64 field is float32 here,
+    and the ranks convert fields and model to float64. `sample`: real rows, on which nodes that depend on fields alone
+    are computed.
+    """
     precision = recipe.training.precision.compute
     if precision == "fp64":
         fields = {name: _working(spec) for name, spec in fields.items()}
@@ -71,22 +74,22 @@ def lower(
     inputs = {name: fields[name] for name in scope.inputs if name in fields}
     inputs |= {wire: fields[wire] for wire in wires.values() if wire in fields}
     origins = {name: Origin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}
-    fetched: dict[str, Seen | None] = {}
+    fetched: dict[str, ObservedValues | None] = {}
 
-    def sight(name: str) -> Seen | None:
+    def sight(name: str) -> ObservedValues | None:
         if name not in fetched:
             fetched[name] = observer.field(name, inputs[name]) if name in inputs else None
         return fetched[name]
 
     with torch.random.fork_rng(devices=[]):
         graph, known, see = inference.scope(scope._replace(outputs=wires), inputs, origins, sight=sight)
-    measures = tuple(each.settled(known.get(each.edges.target or "")) for each in measures)
+    measures = tuple(each.with_task(known.get(each.edges.target or "")) for each in measures)
     origins |= {name: _origin(scope, wire) for name, wire in wires.items() if ":" in wire}
     check = ObjectiveCheck(recipe, known, origins, observer, lambda name: see(wires[name]))
     fitting = [term for term in terms if check.fits(term)]
     refused = {term.edges for term in terms if term not in fitting}
     for measure in measures:
-        if measure.edges not in refused:  # else its mistake is that of the loss, which was said
+        if measure.edges not in refused:  # else the error of the loss was reported
             check.fits(measure)
     diagnostics = inference.diagnostics + check.diagnostics
     if graph is None:
@@ -102,11 +105,11 @@ def lower(
     sources = {name: name if name in model.outputs else _batch_name(batch_graph, wire) for name, wire in wires.items()}
     check.diagnostics.clear()
     for term in fitting:
-        check.sources(term, set(wires) - set(model.outputs), _learned(model, inference.parameters))
-        check.values(term)
-        check.chunks(term, model, terms, measures)
+        check.check_sources(term, set(wires) - set(model.outputs), _find_learned(model, inference.parameters))
+        check.check_values(term)
+        check.check_chunks(term, model, terms, measures)
     for edge in {batch_graph.outputs[name] for name in model.inputs if name in batch_graph.outputs}:
-        check.finite(see(edge))
+        check.check_finite(see(edge))
     diagnostics += check.diagnostics
     if any(item.is_error for item in diagnostics):
         return None, diagnostics
@@ -130,12 +133,14 @@ def _origin(scope: Scope, wire: str) -> Origin:
 
 
 def _batch_name(batch_graph: Graph, wire: str) -> str:
-    """A field keeps its name; a result of the batch graph has the one that it joins the batch with."""
+    """Return the name of a wire in the batch: a field keeps its name, a result of the batch graph has its output
+    name.
+    """
     return next((name for name, edge in batch_graph.outputs.items() if edge == wire), wire)
 
 
-def _learned(model: Graph, parameters: Collection[str]) -> set[str]:
-    """The model's outputs on the way to which there is a parameter."""
+def _find_learned(model: Graph, parameters: Collection[str]) -> set[str]:
+    """Return the model's outputs that depend on a parameter."""
     touched: set[str] = set()
     holders = above(parameters)
     for node in model.nodes:
@@ -146,7 +151,7 @@ def _learned(model: Graph, parameters: Collection[str]) -> set[str]:
 
 
 def _modules(graph: Graph) -> Iterator[str]:
-    """The paths of nodes that are modules: no expressions, no calls of another node."""
+    """Yield the paths of nodes that are modules: not of expressions, and not of calls of another node."""
     for node in graph.nodes:
         if node.kind in ("layer", "block"):
             yield node.name

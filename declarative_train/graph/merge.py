@@ -1,4 +1,4 @@
-"""A model with adapters -> the same model without: each adapter is added to the weight beside it."""
+"""Merge of adapters: a model with adapters -> the same model without; each adapter is added to its weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def adapters_of(graph: Graph, prefix: str = "") -> dict[str, Adapter]:
-    """By the path of the linear map that each belongs to, in the order of the graph."""
+    """Return the adapters by the path of their linear map, in the order of the graph."""
     return dict(_adapters(graph, prefix))
 
 
@@ -42,11 +42,13 @@ def without_adapters(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(map(bare, graph.nodes)))
 
 
-def merged_reading(
+def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Reads the tensors of `without_adapters(graph)` by name, where `read` reads those of `graph`: a weight is merged
-    when it is read, in float64, and given in its own dtype. What adapters add is read now."""
+    """Return a reader of the tensors of `without_adapters(graph)`, where `read` reads those of `graph`.
+
+    A weight is merged when it is read, in float64, and returned in its own dtype. The adapters' tensors are read now.
+    """
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}
     for name in names:
@@ -54,11 +56,11 @@ def merged_reading(
         if word is not None:
             own.setdefault(path, {})[word] = read(name).double()
 
-    def merged(name: str) -> torch.Tensor:
+    def read_merged(name: str) -> torch.Tensor:
         tensor = read(name)
         path, _, last = name.rpartition(".")
         if last != "weight" or path not in adapters:
             return tensor
         return adapters[path].merge(tensor.double(), own[path]).to(tensor.dtype)
 
-    return merged
+    return read_merged

@@ -1,8 +1,8 @@
-"""The nodes of a graph as members of a torch module, under whatever name the recipe gives them.
+"""Names of modules: nodes of a graph as members of a torch module, under any name that the recipe gives them.
 
-torch's modules have methods of their own: `train`, `forward`, `parameters`. A node of such a name is registered under
-it like any other, so that parameters and checkpoints are called as in the recipe; the code that torch writes reaches it
-by another attribute, which no recipe can name, and torch's method stays what it is.
+torch's modules have methods such as `train`, `forward`, `parameters`. A node of such a name is registered under it
+like any other, so that parameters and checkpoints have the recipe's names. The code that torch generates reaches the
+node by another attribute, which no recipe can use, and torch's method stays unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OF_SHARDS = frozenset(
         *("set_symm_mem_for_comm", "set_unshard_in_backward"),
     )
 )
-"""What `fully_shard` adds to a module; written down, since its import takes time that lint does not have."""
+"""Methods that `fully_shard` adds to a module; a copy, because its import is too slow for lint."""
 
 
 @cache
@@ -39,31 +39,33 @@ def _of_torch() -> frozenset[str]:
 
 
 def is_of_torch(name: str) -> bool:
-    """`name` may be that of a copy: `half.0`."""
+    """Return whether torch's modules have an attribute of this name; for a copy such as `half.0`, of its first part."""
     return name.partition(".")[0] in _of_torch()
 
 
 def attribute(name: str) -> str:
-    """By which attribute the code of a module calls a node."""
+    """Return the attribute by which the code of a module calls a node."""
     return f"{_BEFORE}{name}" if is_of_torch(name) else name
 
 
 def name_of(attribute: str) -> str:
-    """The node that an attribute calls."""
+    """Return the node that an attribute calls."""
     return attribute.removeprefix(_BEFORE)
 
 
 def graph_module(
     modules: dict[str, nn.Module], lines: fx.Graph, class_name: str, added: Iterable[str] = ()
 ) -> fx.GraphModule:
-    """`modules` by the names of their nodes; `lines` call them by `attribute`. `added`: nodes whose parameters are put
-    there later."""
+    """Make a GraphModule of `modules`, by the names of their nodes; `lines` call them by `attribute`.
+
+    `added`: nodes whose parameters are inserted later.
+    """
     is_named = any(map(is_of_torch, (*modules, *added))) or any(isinstance(each, Named) for each in modules.values())
     return (Named if is_named else fx.GraphModule)(_root(modules), lines, class_name=class_name)
 
 
 def for_tools(module: nn.Module) -> nn.Module:
-    """The same layers for tools that look members up by attribute (torch.export): under those that call them."""
+    """Return the same layers under plain attributes, for tools that look members up by attribute (torch.export)."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}
@@ -77,13 +79,13 @@ def for_tools(module: nn.Module) -> nn.Module:
 
 
 def put(holder: nn.Module, path: str, module: nn.Module) -> None:
-    """Below bare modules, which are made where there are none."""
+    """Register a module at a path; missing parents become bare modules."""
     containers, _, last = path.rpartition(".")
     container(holder, containers)._modules[last] = module
 
 
 def container(holder: nn.Module, path: str) -> nn.Module:
-    """The module at a path, made of bare ones as far as there is none."""
+    """Return the module at a path; missing ones become bare modules."""
     for name in path.split(".") if path else ():
         if name not in holder._modules:
             holder._modules[name] = nn.Module()
@@ -94,8 +96,11 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module]) -> nn.Module:
-    """A module that holds the others under the attributes that call them: from it a GraphModule takes them in the
-    graph's order, which is the order of `named_parameters`; from a mapping it would sort them by depth."""
+    """Make a module that holds the others under the attributes that call them.
+
+    A GraphModule takes them from it in the graph's order, which is the order of `named_parameters`; from a mapping it
+    would sort them by depth.
+    """
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name), module)
@@ -103,7 +108,7 @@ def _root(modules: dict[str, nn.Module]) -> nn.Module:
 
 
 class ByName(nn.Module):
-    """A module whose members may be called like something of torch's."""
+    """Module whose members may have names of torch's attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(_BEFORE) and (found := self.__dict__["_modules"].get(name_of(name))) is not None:
@@ -119,7 +124,7 @@ class ByName(nn.Module):
             object.__setattr__(self, name, value)
 
     def get_submodule(self, target: str) -> nn.Module:
-        """By a name, or by the attribute that calls it."""
+        """Return a submodule by its name, or by the attribute that calls it."""
         module: nn.Module = self
         for part in target.split(".") if target else ():
             found = module._modules.get(name_of(part))
@@ -130,7 +135,7 @@ class ByName(nn.Module):
 
 
 class Named(ByName, fx.GraphModule):
-    """The module of a graph with a node, or a node of a node, of such a name."""
+    """GraphModule with a node, at any depth, whose name is an attribute of torch's modules."""
 
     def __init__(self, root: nn.Module, graph: fx.Graph, class_name: str = "GraphModule") -> None:
         super().__init__(root, graph, class_name)
@@ -139,7 +144,7 @@ class Named(ByName, fx.GraphModule):
         self._modules.update(found)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Named:
-        """torch's own looks children up by attribute."""
+        """Copy the module; torch's own method looks children up by attribute."""
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))

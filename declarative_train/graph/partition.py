@@ -1,4 +1,4 @@
-"""Parts of a model's graph: what is computed from fields alone, and the stages of a pipeline."""
+"""Partition of a model's graph: the nodes computed from fields alone, and the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from declarative_train.graph.graph import Edge, Graph, Node, above
 
 
 def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
-    """The batch graph and the model graph. `graph.outputs` are all edges that the objective reads, fields included;
-    `bound_to_model` are the paths of parameters, and of layers that draw or mix samples."""
-    moved = _moved(graph, bound_to_model)
+    """Split a graph into the batch graph and the model graph.
+
+    `graph.outputs` are all edges that the objective reads, fields included. `bound_to_model` are the paths of
+    parameters, and of layers that draw random numbers or mix samples.
+    """
+    moved = _find_moved(graph, bound_to_model)
     moved_names = {node.name for node in moved}
     names = {
         f"{node.name}:{output}": wire_name(graph, f"{node.name}:{output}") for node in moved for output in node.outputs
@@ -30,7 +33,7 @@ def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Gr
     return batch_graph, _with_inputs(graph, kept, outputs, {name: edge for edge, name in names.items()})
 
 
-def _moved(graph: Graph, bound_to_model: Collection[str]) -> tuple[Node, ...]:
+def _find_moved(graph: Graph, bound_to_model: Collection[str]) -> tuple[Node, ...]:
     bound = {*bound_to_model, *above(bound_to_model)}
     called_twice = {node.target for node in graph.nodes if node.kind == "reuse"}
     from_fields: set[Edge] = set(graph.inputs)
@@ -49,7 +52,7 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """A graph of some of the nodes, its inputs the fields and entries of the batch (`made`) that these read."""
+    """Return a graph of some of the nodes; its inputs are the fields and batch entries (`made`) that they read."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}
@@ -58,9 +61,12 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`graph.inputs` are `wires_in` and then `batch`; `graph.outputs` are `wires_out`, or in the last stage the
-    outputs of the whole graph. Wires have the same names on both sides. `borrowed`: nodes of other stages that this one
-    calls again, and what they were built for."""
+    """Graph of a pipeline stage.
+
+    `graph.inputs` are `wires_in` and then `batch`; `graph.outputs` are `wires_out`, or in the last stage the outputs
+    of the whole graph. Wires have the same names on both sides. `borrowed`: nodes of other stages that this one calls
+    again, and what they were built for.
+    """
 
     graph: Graph
     wires_in: tuple[str, ...]
@@ -70,7 +76,7 @@ class Stage:
 
 
 def wire_name(graph: Graph, edge: Edge) -> str:
-    """How people write an edge: `lstm` for a node's first output, `lstm.hidden` for another."""
+    """Return an edge as users write it: `lstm` for a node's first output, `lstm.hidden` for another."""
     name, _, output = edge.partition(":")
     if not output or output == next(iter(graph.node(name).outputs)):
         return name
@@ -78,7 +84,7 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """The same graph without the blocks that hold a unit below them. A block that is called again stays closed."""
+    """Inline the blocks that hold a unit below them. A block that is called again is kept."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -91,19 +97,19 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
         below = tuple(unit[len(node.name) + 1 :] for unit in units if unit.startswith(f"{node.name}."))
         body = open_blocks(node.graph, below)
         outside = _outside(node.name, body, inputs)
-        nodes += [_placed(inner, node.name, outside) for inner in body.nodes]
+        nodes += [_rename_inner(inner, node.name, outside) for inner in body.nodes]
         moved |= {f"{node.name}:{output}": outside[edge] for output, edge in body.outputs.items()}
     return Graph(graph.inputs, tuple(nodes), {name: moved.get(edge, edge) for name, edge in graph.outputs.items()})
 
 
 def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
-    """Each edge of an opened body by its edge in the graph around it. Open optional inputs have none."""
+    """Map each edge of an inlined body to its edge in the graph around it. Unconnected optional inputs have none."""
     made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
     return dict(inputs) | made
 
 
-def _placed(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
-    """A node of an opened block, where it stands now."""
+def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
+    """Return a node of an inlined block as a node of the graph around it."""
     return replace(
         inner,
         name=f"{name}.{inner.name}",
@@ -113,7 +119,7 @@ def _placed(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
 
 
 def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
-    """The stages of an opened graph; `stages` share out its node names in their order."""
+    """Return the stages of a graph after `open_blocks`; `stages` divides its node names in their order."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     last = len(stages) - 1
     until = _last_use(graph, place, last)
@@ -126,7 +132,7 @@ def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, 
 
 
 def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
-    """The last stage that reads each edge made by a node; outputs of the graph are read by the last stage."""
+    """Return the last stage that reads each edge made by a node; outputs of the graph are read by the last stage."""
     until: dict[Edge, int] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -136,7 +142,7 @@ def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, i
 
 
 def _crossing(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
-    """The edges that travel from stage `position` to the next, in the order of their nodes."""
+    """Return the edges that travel from stage `position` to the next, in the order of their nodes."""
     edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
     return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
 

@@ -1,16 +1,15 @@
-"""What a layer or expression gives for known inputs, found by running it: shapes come from torch itself.
+"""Probe: the outputs of a layer or expression for given input specs, found by running it; torch computes the shapes.
 
-Two runs with different odd batch sizes: shapes must agree but for dimension 0, and dimension 0 must be the batch. (A
-symbolic batch fails in LSTMs and specialises silently in `reshape`: torch-facts, section 6.)
-
-Small things run on real CPU tensors, since the first forward on the meta device imports `torch._dynamo` (0.9 s); what
-is larger than the limits below runs on meta, where it costs nothing.
+It is run with two odd batch sizes: the shapes must differ only in dimension 0, which must be the batch. (A symbolic
+batch fails in LSTMs and specialises silently in `reshape`: torch-facts, section 6.)
+Small ones run on real CPU tensors, because the first forward on the meta device imports `torch._dynamo` (0.9 s).
+Anything above the limits below runs on meta, without memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -34,50 +33,52 @@ from declarative_train.components.layers.shape_checks import FunctionLayer
 from declarative_train.components.plugin_layer import PluginLayer, seed_generators
 from declarative_train.core.tensor_spec import DType, TensorSpec
 from declarative_train.graph.inspect_plugin import Habits, examine
-from declarative_train.graph.read import ordered_ports
+from declarative_train.graph.read import order_ports
 
 BATCH_SIZES = (3, 5)
 SMALL_PARAMETERS = 1 << 20
-"""Elements of parameters and buffers of one layer that may be allocated to find its shapes."""
+"""Largest number of parameter and buffer elements of one layer that may be allocated to find its shapes."""
 MOST_PARAMETERS = 1 << 26
-"""The same of a library's model whose shapes cannot be found without."""
+"""The same limit for a library's model whose shapes cannot be found on tensors without memory."""
 SMALL_ACTIVATIONS = 1 << 20
-"""Elements of all inputs together, for the larger batch, that may be computed with to find shapes."""
+"""Largest number of elements of all inputs, for the larger batch, that may be computed with to find shapes."""
 SMALL_RESULTS, SMALL_LOOKUPS = 1 << 27, 1 << 25
-"""And elements of what may come of them, or of ids, if each becomes as many as the largest number among the layer's
-fields: an image that gets a thousand channels, or a long row of ids looked up in a wide table, is small only before."""
+"""Largest numbers of elements of possible results, and of results from ids, if each input element becomes as many as
+the largest number among the layer's fields: an image with a thousand output channels, or many ids in a wide table.
+"""
 
 Specs = Mapping[str, TensorSpec]
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
 
 
 class RefusedError(Exception):
-    """torch does not take these inputs; the message is its own, in one line."""
+    """Error: torch does not accept these inputs; the text is torch's message, in one line."""
 
 
 class BatchMovedError(Exception):
-    """An output whose dimension 0 is not the batch, or that has the batch elsewhere; the message says which."""
+    """Error: dimension 0 of an output is not the batch, or another dimension depends on it; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """`parameters` by torch's name within the layer; `habits` of a plugin's."""
+    """Result of a probe. `parameters` are by torch's name within the layer; `habits` are those of a plugin's layer."""
 
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, tuple[int, ...]]
     habits: Habits | None = None
     maps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Its linear maps, which may have adapters: (out, in) by path; "" is the layer's module itself."""
+    """Linear maps, which may have adapters: (out, in) by path; "" is the layer's module itself."""
     tables: tuple[str, ...] = ()
-    """Its weights that can be held as bytes, by name: those of linear maps and embeddings."""
+    """Names of weights that can be stored as bytes: those of linear maps and embeddings."""
     units: tuple[str, ...] = ()
-    """Of a library's model: the parts that are gathered, computed again and compiled one by one, by path."""
+    """Paths of the parts of a library's model that are gathered, recomputed and compiled one by one."""
 
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
-    """`built_for` differs from `inputs` where a layer is called again (`reuse`).
+    """Probe a layer. `built_for` differs from `inputs` if a layer is called again (`reuse`).
 
-    Raises RefusedError and BatchMovedError."""
+    Raises RefusedError and BatchMovedError.
+    """
     if isinstance(base := layer.base if isinstance(layer, Adapted) else layer, LibraryLayer):
         return _probe_library(base, inputs, built_for)
     if not isinstance(layer, PluginLayer):
@@ -85,37 +86,40 @@ def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mappi
     with seed_generators(0):
         try:
             return _probe(layer, inputs, built_for)
-        except RefusedError:  # on meta, code cannot read numbers while it is made (a pretrained model) or while it runs
+        except RefusedError:  # on meta, code cannot read values, when it is built (a pretrained model) or run
             module: nn.Module = _in_one_line(lambda: layer.build(built_for))
-            return _probed(layer, inputs, module, torch.device("cpu"))
+            return _probe_module(layer, inputs, module, torch.device("cpu"))
 
 
 def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
     if _is_small(layer, inputs.values()):
         try:
-            return _probed(layer, inputs, _built_small(layer, built_for), torch.device("cpu"))
+            return _probe_module(layer, inputs, _build_small(layer, built_for), torch.device("cpu"))
         except _TooLargeError:
             pass
-    return _probed(layer, inputs, _built_on_meta(layer, built_for), torch.device("meta"))
+    return _probe_module(layer, inputs, _build_on_meta(layer, built_for), torch.device("meta"))
 
 
 def _probe_library(layer: LibraryLayer, inputs: Specs, built_for: Specs) -> Probed:
-    """Its code asks tensors for values, which those on meta do not have: a small model runs in memory, a larger one on
-    tensors that tell their size and device alone, as `torch.compile` traces it."""
+    """Probe a model of a library, whose code reads values of tensors, which meta tensors do not have.
+
+    A small model runs in memory, a larger one on tensors that only have a size and a device, as `torch.compile` traces
+    it.
+    """
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
     units = units_in(module, layer.unit_classes(module))
     num_elements = sum(parameter.numel() for parameter in module.parameters())
     if num_elements <= SMALL_PARAMETERS and _num_activations(inputs.values()) <= SMALL_ACTIVATIONS:
-        found = _probed(layer, inputs, _in_memory(layer, built_for), torch.device("cpu"))
+        found = _probe_module(layer, inputs, _in_memory(layer, built_for), torch.device("cpu"))
     else:
         try:
             with without_memory(module):
-                found = _probed(layer, inputs, module, torch.device("cpu"))
+                found = _probe_module(layer, inputs, module, torch.device("cpu"))
         except RefusedError:
             if num_elements > MOST_PARAMETERS:
                 raise
-            found = _probed(layer, inputs, _in_memory(layer, built_for), torch.device("cpu"))
+            found = _probe_module(layer, inputs, _in_memory(layer, built_for), torch.device("cpu"))
     return replace(found, units=units)
 
 
@@ -127,9 +131,9 @@ def _in_memory(layer: LibraryLayer, inputs: Specs) -> nn.Module:
     return module
 
 
-def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device) -> Probed:
+def _probe_module(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device) -> Probed:
     module.eval()
-    ports = ordered_ports(layer, inputs)
+    ports = order_ports(layer, inputs)
 
     def run(batch_size: int) -> tuple[torch.Tensor, ...]:
         tensors = [None if port is None else _example(inputs[port], batch_size, device) for port in ports]
@@ -153,7 +157,7 @@ def _probed(layer: Layer, inputs: Specs, module: nn.Module, device: torch.device
 
 
 def probe_expression(expression: Expression, inputs: Mapping[str, TensorSpec]) -> TensorSpec:
-    """Raises ExpressionError (with the place in the text) and BatchMovedError."""
+    """Probe an expression. Raises ExpressionError (with the place in the text) and BatchMovedError."""
     is_small = _num_activations(inputs.values()) <= SMALL_ACTIVATIONS
     device = torch.device("cpu" if is_small else "meta")
 
@@ -182,11 +186,11 @@ def _is_small(layer: Layer, inputs: Collection[TensorSpec]) -> bool:
 
 
 class _TooLargeError(Exception):
-    """Building this on the CPU would allocate more than SMALL_PARAMETERS."""
+    """Error: building this on the CPU would allocate more than SMALL_PARAMETERS."""
 
 
 class _Counting(TorchFunctionMode):
-    """Counts what `torch.empty` and the like are asked for, before they allocate it."""
+    """Counter of the elements that `torch.empty` and similar functions would allocate, before they do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,20 +211,22 @@ def _num_elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return math.prod(size for size in sizes if isinstance(size, int))
 
 
-def _built_small(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
+def _build_small(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
     with _Counting():
         module: nn.Module = _in_one_line(lambda: layer.build(inputs))
     return module
 
 
-def _built_on_meta(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
+def _build_on_meta(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(inputs))
     return module
 
 
 def _example(spec: TensorSpec, batch_size: int, device: torch.device) -> torch.Tensor:
-    """Ones where floats are wanted, so that nothing is divided by zero; the smallest value of every range elsewhere."""
+    """Make an input: ones for floats, so that nothing is divided by zero, else zeros, the least value of every
+    range.
+    """
     dtype = getattr(torch, spec.dtype)
     value = 1.0 if spec.is_floating else 0
     return torch.full((batch_size, *spec.shape), value, dtype=dtype, device=device)
@@ -231,7 +237,7 @@ def _in_one_line(run: Callable[[], Any]) -> Any:
         return run()
     except _TooLargeError:
         raise
-    except Exception as error:  # whatever torch or a plugin raises is what the user has to hear
+    except Exception as error:  # errors of torch and of plugins are shown to the user
         lines = str(error).strip().splitlines()
         said = lines[0] if lines else type(error).__name__
         raise RefusedError(said[:1].lower() + said[1:]) from error
@@ -245,25 +251,29 @@ def _specs(run: Callable[[int], tuple[torch.Tensor, ...]], names: tuple[str, ...
 
 
 def _spec(small: torch.Tensor, large: torch.Tensor, name: str) -> TensorSpec:
-    """One output of the two runs as what it is per sample."""
+    """Return the spec per sample of one output of the two runs."""
     shapes = (tuple(small.shape), tuple(large.shape))
     which = "" if name == "output" else f"`{name}`: "
     if any(not shape or shape[0] != size for shape, size in zip(shapes, BATCH_SIZES, strict=True)):
-        sizes = " and ".join(f"{_shown(shape)} for {size}" for shape, size in zip(shapes, BATCH_SIZES, strict=True))
-        raise BatchMovedError(f"{which}dimension 0 is not the batch any more: the shape is {sizes} samples")
+        sizes = _format_shapes(shapes)
+        raise BatchMovedError(f"{which}dimension 0 is no longer the batch: the shape is {sizes} samples")
     if shapes[0][1:] != shapes[1][1:]:
-        sizes = " and ".join(f"{_shown(shape)} for {size}" for shape, size in zip(shapes, BATCH_SIZES, strict=True))
-        raise BatchMovedError(f"{which}a dimension but 0 depends on the batch: the shape is {sizes} samples")
+        sizes = _format_shapes(shapes)
+        raise BatchMovedError(f"{which}a dimension other than 0 depends on the batch: the shape is {sizes} samples")
     dtype: DType = str(small.dtype).removeprefix("torch.")  # type: ignore[assignment]
     return TensorSpec(shapes[0][1:], dtype)
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def _format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(f"{_format_shape(shape)} for {size}" for shape, size in zip(shapes, BATCH_SIZES, strict=True))
+
+
+def _format_shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Of a layer that an expression could stand for: of its inputs together, or of one after the other."""
+    """Add the known values of a layer that has an equivalent expression: a fold for an operator, else one call."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [known_of(each) for each in inputs.values()]
     if layer.operation in OPERATORS:
@@ -274,5 +284,5 @@ def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Of a layer that moves values and makes none: whatever it moves, they lie in the interval of all."""
+    """Add the interval of the first input, for a layer that moves values and computes none."""
     return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

@@ -1,4 +1,4 @@
-"""The component that a node of the Graph holds as data, as an object again."""
+"""Reader of components: the data in a node of the Graph -> the component object."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from declarative_train.graph.graph import Node
 
 
 def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> Layer:
-    """`plugins`: their files, whose text is read; a layer of theirs runs its code when it is built. Raises LookupError
-    for a type that neither dtrain nor a plugin has, and what reading a plugin raises."""
+    """Read a layer. `plugins` are files whose text is read; the code of a plugin's layer runs when it is built.
+
+    Raises LookupError for a type that neither dtrain nor a plugin has, and the errors of reading a plugin.
+    """
     return _read(json.dumps(component, sort_keys=True), tuple(plugins))
 
 
@@ -36,20 +38,22 @@ def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:
         found = plugin_layers(file).get(name)
         if found is not None:
             return found
-    raise LookupError(f"there is no layer `{name}`, neither in dtrain nor in the plugins {list(plugins)}")
+    raise LookupError(f"neither dtrain nor the plugins {list(plugins)} have a layer `{name}`")
 
 
 def term_of(node: Node) -> Term | None:
-    """What a node computes, as a term whose references are keys of its `inputs`: of an expression, and of a layer that
-    an expression could stand for. None: of others."""
+    """Return what a node computes, as a term whose references are keys of its `inputs`.
+
+    None unless the node is an expression, or a layer that has an equivalent expression.
+    """
     if node.expression is not None:
         return parse(node.expression).root
     layer = None if node.component is None else LAYERS.get(str(node.component["type"]))
     return call_of(layer.operation, node.inputs) if layer is not None and layer.operation else None
 
 
-def ordered_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:
-    """The bound ports in the order in which `forward` takes them; None stands for an open optional port."""
+def order_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:
+    """Return the bound ports in the order in which `forward` takes them; None for an unconnected optional port."""
     names = set(bound)
     ordered: list[str | None] = []
     for port in layer.ports:

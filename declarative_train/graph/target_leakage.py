@@ -1,7 +1,7 @@
-"""Columns that the model reads, held against the target: is one of them the target in other words?
+"""Search for target leakage: a column that the model reads and from which the target follows.
 
-Two columns of classes say the same if each value of one goes with one value of the other; two of numbers, if one is a
-multiple of the other, up to a constant. Looked at in the first training rows; where these agree, in all of the sample.
+Columns of classes are equivalent if each value of one goes with one value of the other; columns of numbers, if one
+is a multiple of the other, up to a constant. The first training rows are compared; if they agree, the whole sample.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_disguises(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Di
         wire = scope.outputs.get(term.input, term.input)
         read = inputs_before(scope, {wire.partition(":")[0]})
         for field in [fields[name] for name in fields if name in read and name != target.name]:
-            for column in _disguised(field, target, rows, is_class=about == "classes"):
+            for column in _find_equivalent(field, target, rows, is_class=about == "classes"):
                 if column not in said and column not in target.columns:
                     said.add(column)
                     key = "column" if field.component.get("column") is not None else "columns"
@@ -47,28 +47,28 @@ def check_disguises(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Di
                     yield target_in_disguise(place, field.name, column, target.name, how)
 
 
-def _disguised(field: FieldSpec, target: FieldSpec, rows: Sample, *, is_class: bool) -> Iterator[str]:
+def _find_equivalent(field: FieldSpec, target: FieldSpec, rows: Sample, *, is_class: bool) -> Iterator[str]:
     count = len(field.columns)
     if field.tensor.num_elements != count or count > _MOST_COLUMNS:
         return
     some = [rows.first(each.name, _ROWS) for each in (field, target)]
     if some[0] is None or some[1] is None or len(some[1]) < _LEAST_ROWS:
         return
-    places = _alike(_by_column(some[0], count), some[1].ravel(), is_class=is_class)
+    places = _find_matches(_by_column(some[0], count), some[1].ravel(), is_class=is_class)
     if not places:
         return
     every = [rows.values(each.name) for each in (field, target)]
     if every[0] is None or every[1] is None:
         return
     columns = _by_column(every[0], count)[:, places]
-    yield from (field.columns[places[at]] for at in _alike(columns, every[1].ravel(), is_class=is_class))
+    yield from (field.columns[places[at]] for at in _find_matches(columns, every[1].ravel(), is_class=is_class))
 
 
 def _by_column(values: np.ndarray, count: int) -> np.ndarray:
     return values.reshape(len(values), count)
 
 
-def _alike(columns: np.ndarray, target: np.ndarray, *, is_class: bool) -> list[int]:
+def _find_matches(columns: np.ndarray, target: np.ndarray, *, is_class: bool) -> list[int]:
     if is_class:
         classes = np.unique(target, return_inverse=True)[1].ravel()
         return [at for at, each in enumerate(columns.T) if _is_renamed(each, classes)]
@@ -76,7 +76,7 @@ def _alike(columns: np.ndarray, target: np.ndarray, *, is_class: bool) -> list[i
 
 
 def _is_renamed(column: np.ndarray, classes: np.ndarray) -> bool:
-    """`classes` are numbers from 0 on, without a gap."""
+    """Return whether the values of a column correspond one to one to `classes` (0, 1, ... without a gap)."""
     count = int(classes.max()) + 1
     if not 1 < count <= _MOST_CLASSES:
         return False

@@ -19,8 +19,8 @@ from declarative_train.components.layers.sample_groups import HoldsSamples
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches
-from declarative_train.data.materialize import BadSampleError, Prepared, prepare
-from declarative_train.data.opened import arranged, prepared_sets
+from declarative_train.data.materialize import BadSampleError, PreparedSet, prepare
+from declarative_train.data.opened import arrange_rows, prepare_sets
 from declarative_train.data.rows import RowRange
 from declarative_train.data.sets import of_prepared
 from declarative_train.data.spec import DataError, SetSpec
@@ -180,14 +180,14 @@ class _Samples:
 class _Lazily:
     """Where the rows of a set stand, looked up when somebody asks."""
 
-    def __init__(self, prepared: Prepared, samples: np.ndarray) -> None:
+    def __init__(self, prepared: PreparedSet, samples: np.ndarray) -> None:
         self._prepared, self._samples = prepared, samples
 
     def __getitem__(self, row: int) -> Origin:
         return partial(_origin_in, self._prepared, int(self._samples[row]))
 
 
-def _origin_in(prepared: Prepared, sample: int) -> tuple[str, dict[str, object]]:
+def _origin_in(prepared: PreparedSet, sample: int) -> tuple[str, dict[str, object]]:
     places = np.asarray([sample], np.int64)
     if prepared.windows is not None:
         places = prepared.windows.starts(places)
@@ -282,19 +282,19 @@ def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> 
     plan = trained.plan
     check_source(trained, name)
     try:
-        prepared = prepared_sets(plan.data)[name]
+        prepared = prepare_sets(plan.data)[name]
     except DataError as error:
         raise DataError(f"{error}; help: `--data FILE` evaluates rows that lie elsewhere") from error
     return _samples(trained, prepared, size, max_samples)
 
 
-def _samples(trained: Trained, prepared: Prepared, size: int, max_samples: int | None = None) -> _Shares:
+def _samples(trained: Trained, prepared: PreparedSet, size: int, max_samples: int | None = None) -> _Shares:
     sets = {prepared.name: of_prepared(prepared)}
     batches = EvaluationBatches(trained.plan.data, prepared.name, sets, batch_size=size, max_samples=max_samples)
     return partial(_told, batches, prepared)
 
 
-def _told(batches: EvaluationBatches, prepared: Prepared, first: int, num: int) -> Iterator[Told]:
+def _told(batches: EvaluationBatches, prepared: PreparedSet, first: int, num: int) -> Iterator[Told]:
     own = batches.iterate() if num == 1 else map(batches.batch, range(first, len(batches), num))
     for batch in own:
         yield batch, _Lazily(prepared, batch.sample_ids)
@@ -337,7 +337,7 @@ def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)
     try:
         whole = {DATA: RowRange(0, table.num_rows)}
-        cut = arranged(whole, plan.data.window, row_order(table, plan.data.window))[DATA]
+        cut = arrange_rows(whole, plan.data.window, row_order(table, plan.data.window))[DATA]
         parts = tuple(part_of(trained.fields[name], table, plan.data.window) for name in _fields_read(trained))
         prepared = prepare(DATA, table, *cut, parts)
     except SourceError as error:

@@ -18,7 +18,7 @@ from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.fields.columns import sized
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.data.pictures import BadPictureError, Chain, Given
+from declarative_train.data.pictures import BadPictureError, Chain, PictureValues
 from declarative_train.files.errors import SourceError
 from declarative_train.inference.input import Chunk, Input, InputError, check_columns
 from declarative_train.inference.trained import UsageError
@@ -135,7 +135,7 @@ class _Pictures:
         except MissingPackageError as error:
             raise UsageError(str(error)) from None
 
-    def _given(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: Chunk) -> Given:
+    def _given(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: Chunk) -> PictureValues:
         columns = []
         for each in spec.columns:
             values = read[each]
@@ -145,7 +145,7 @@ class _Pictures:
             columns.append(Column(each, LISTS if is_list else dtype, values.shape[1:]))
         if (misfit := self._fields[name].check(columns)) is not None:
             raise InputError(f"{chunk.title}: field `{name}`: {misfit.message}")
-        return Given.of(self._fields[name], columns, read)
+        return PictureValues.of(self._fields[name], columns, read)
 
 
 class _Maker:

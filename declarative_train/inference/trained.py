@@ -166,12 +166,12 @@ class Trained:
         beside them."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.engine.step.tensor_files import Tensors
-        from declarative_train.graph.merge import adapters_of, merged_reading
+        from declarative_train.graph.merge import adapters_of, make_merged_reader
 
         if not adapters_of(self.plan.graph):
             return self
         source, found = self._source, replace(self, plan=unheld(self.base_plan))
-        read = merged_reading(self.plan.graph, source.shapes, source.whole)
+        read = make_merged_reader(self.plan.graph, source.shapes, source.whole)
         shapes = {name: shape for name, shape in source.shapes.items() if not is_added(name)}
         found.__dict__["_source"] = Tensors(shapes, lambda name, *_: read(name))
         return found

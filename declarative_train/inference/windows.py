@@ -15,11 +15,11 @@ from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.data.field_reader import Part, columns_of, make_part
-from declarative_train.data.materialize import BadSampleError, Prepared
+from declarative_train.data.field_reader import FieldReader, columns_of, make_part
+from declarative_train.data.materialize import BadSampleError, PreparedSet
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
-from declarative_train.data.windows import RowOrder, row_order, windowed
+from declarative_train.data.windows import RowOrder, make_windows, row_order
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import shown
 from declarative_train.inference.input import InputError, Piece, Pieces, slices
@@ -59,7 +59,7 @@ def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
     return MemoryTable([("the frame", frame)]), "the frame"
 
 
-def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> Part:
+def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldReader:
     """How a field reads the table. Raises InputError."""
     field = FIELDS.read(spec.component)
     columns, missed = columns_of(field, table)
@@ -114,7 +114,7 @@ class WindowSamples:
         self._rows, self._starts = _windows(table, data.window, order, self.span)
         if not len(self._starts) and table.num_rows:
             raise InputError(f"{title} has no {self.span} rows that follow each other, as many as the model reads")
-        self._prepared = Prepared(title, table, self._rows, None, tuple(parts), None)
+        self._prepared = PreparedSet(title, table, self._rows, None, tuple(parts), None)
         size = self.span * sum(part.row.num_elements for part in parts)
         self._piece_rows = batch_rows * max(1, min(PIECE_BATCHES, _PIECE_VALUES // max(size * batch_rows, 1)))
 
@@ -155,7 +155,7 @@ class WindowSamples:
         return pa.table(found | {name: _array(read[name]) for name in names})
 
 
-def _taken(part: Part, length: int) -> np.ndarray:
+def _taken(part: FieldReader, length: int) -> np.ndarray:
     """() or (K,) rows of a window that a field takes."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
@@ -163,7 +163,7 @@ def _taken(part: Part, length: int) -> np.ndarray:
 
 def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[Rows, np.ndarray]:
     """(rows in the order of the windows, (N,) places where windows begin)."""
-    runs = windowed(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
+    runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs
     sizes = np.diff(single.counts)
     starts = []

@@ -1,4 +1,4 @@
-"""The first step of the model, rehearsed: what fails in it, and the parameters that no loss reaches."""
+"""The first step of the model, run before training: what fails in it, and the parameters that no loss reaches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.data.probe_samples import Sample
-from declarative_train.graph.dry_run import EXTREMES, ROWS, Rehearsal, rehearse, stops_gradients
+from declarative_train.graph.dry_run import EXTREMES, ROWS, DryRunResult, run_dry, stops_gradients
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.shapes import idle_parameters, no_derivative, no_gradient, not_finite, step_fails
 from declarative_train.plan.plan import ParameterPlan
@@ -23,9 +23,9 @@ def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
     """The parameters, the idle ones frozen; and what is to be said."""
-    rows = sample.telling(sorted(_fields_read(lowered)), ROWS, EXTREMES)
+    rows = sample.pick_extremes(sorted(_fields_read(lowered)), ROWS, EXTREMES)
     taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
-    found = rehearse(
+    found = run_dry(
         lowered,
         parameters,
         recipe.plugins,
@@ -48,7 +48,7 @@ def _fields_read(lowered: Lowered) -> set[str]:
     return (set(lowered.batch_graph.inputs) | set(lowered.graph.inputs) | ends) - made
 
 
-def _of_gradients(recipe: Recipe, lowered: Lowered, found: Rehearsal) -> Iterator[Diagnostic]:
+def _of_gradients(recipe: Recipe, lowered: Lowered, found: DryRunResult) -> Iterator[Diagnostic]:
     for term in lowered.terms:
         span = recipe.span(("objective", "losses", term.name, "input"))
         stops = tuple(_stops(recipe.model.scope, recipe.model.scope.outputs.get(term.edges.input, term.edges.input)))
@@ -75,7 +75,7 @@ def _stops(scope: Scope, wire: str) -> Iterator[Related]:
         waiting += node.inputs.values()
 
 
-def _of_values(recipe: Recipe, found: Rehearsal) -> Iterator[Diagnostic]:
+def _of_values(recipe: Recipe, found: DryRunResult) -> Iterator[Diagnostic]:
     culprit = None if found.culprit is None else (found.culprit, _node_span(recipe.model.scope, found.culprit))
     if found.failure is not None:
         phase, said = found.failure

@@ -28,7 +28,7 @@ from declarative_train.components.published import (
 from declarative_train.core.amounts import counted
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.run_folder import Shapes
-from declarative_train.recipe.model.published_names import published_blocks
+from declarative_train.recipe.model.published_names import find_published_blocks
 from declarative_train.recipe.model.selectors import compile_selector
 from declarative_train.recipe.model.tree import Scope
 
@@ -50,7 +50,7 @@ def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
             None if node.published is None else node.published.config,
             None if node.published is None else node.published.folder,
         )
-        for node in published_blocks(scope)
+        for node in find_published_blocks(scope)
     )
 
 

@@ -23,7 +23,7 @@ from declarative_train.plan.plan import (
 from declarative_train.plan.precision import reduce_word
 from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.timing import Timing
-from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets
+from declarative_train.recipe.metric_names import FINAL_SETS, list_evaluated_sets
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.logging import PluginSink
 
@@ -112,7 +112,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
 def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> EvaluationPlan | None:
     """None when there is no set to evaluate."""
     evaluation = recipe.evaluation
-    sets = evaluated_sets(recipe.data.split, evaluation)
+    sets = list_evaluated_sets(recipe.data.split, evaluation)
     final_sets = tuple(name for name in recipe.data.split if name in FINAL_SETS and name not in sets)
     if evaluation.sets is not None:
         final_sets = ()

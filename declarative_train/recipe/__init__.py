@@ -1,4 +1,4 @@
-"""What the user asked for: YAML documents read into checked recipes."""
+"""Recipes: what the user asked for; YAML documents read into checked recipes."""
 
 from declarative_train.recipe.load import Loaded, load
 from declarative_train.recipe.recipe import Recipe

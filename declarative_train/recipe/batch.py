@@ -1,4 +1,4 @@
-"""The batch words: global_batch_size = data-parallel size x accumulation x microbatch size x pipeline microbatches."""
+"""Batch sizes: global_batch_size = data-parallel size x accumulation x microbatch size x pipeline microbatches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from declarative_train.recipe.sections.training import Training
 
 
 def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
-    """Ranks (in dp: devices) that take different samples of one batch."""
+    """Return the number of ranks (in dp: devices) that take different samples of one batch."""
     return parallelism.data_parallel_size(layout.num_gpus)
 
 
 def num_pipeline_ranks(parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Ranks of one pipeline, or None when the GPUs do not divide."""
+    """Return the number of ranks of one pipeline; None if the GPUs do not divide."""
     mesh = None if parallelism is None else parallelism.mesh(layout.num_gpus)
     return None if mesh is None else size_of(mesh, "pipeline")
 
@@ -24,7 +24,7 @@ def num_microbatches(parallelism: Parallelism) -> int:
 
 
 def accumulation(training: Training, parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Gradient accumulation steps, or None when the batch does not divide."""
+    """Return the number of gradient accumulation steps; None if the batch does not divide."""
     if parallelism is None:
         return None
     share = data_parallel_size(parallelism, layout) * num_microbatches(parallelism)
@@ -36,10 +36,10 @@ def accumulation(training: Training, parallelism: Parallelism | None, layout: La
 
 
 def has_axis(parallelism: Parallelism | Auto, layout: Layout, name: Axis) -> bool:
-    """Also where it is one rank long; no mesh (the GPUs do not divide, or `auto`) has none."""
+    """Return whether the mesh has this axis, also of one rank; False without a mesh (GPUs do not divide, or `auto`)."""
     return any(axis.name == name for axis in parallelism.mesh(layout.num_gpus) or ())
 
 
 def num_shards(parallelism: Parallelism | Auto, layout: Layout) -> int:
-    """Ranks over which each parameter is sharded; 1 where none is, or where that is not known yet."""
+    """Return the number of ranks over which each parameter is sharded; 1 if none is, or if it is not known yet."""
     return size_of(parallelism.mesh(layout.num_gpus) or (), "shard")

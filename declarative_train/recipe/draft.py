@@ -1,4 +1,4 @@
-"""A recipe on its way: the sections that could be read, so that the checks go on past the first mistake."""
+"""Draft of a recipe: the sections that could be read, so that checks continue after the first error."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ T = TypeVar("T", bound=Section)
 
 
 class Draft(NamedTuple):
-    """`sections` holds those that were read, defaults for the optional ones included; one that is wrong, or that a
-    fragment leaves to others, is not there, and a check that needs it has nothing to say. `scope` is the opened model,
-    `split` the names of the sets where the split section is a mapping, even when the data section is wrong; `rules` are
-    the settings of parameters that could be read, `head` the keys beside the sections."""
+    """Draft of a recipe.
+
+    `sections` holds those that were read, with defaults for optional ones. A section with errors, or one that a
+    fragment leaves to others, is absent, and checks that need it do nothing. `scope` is the expanded model; `split`
+    the names of the sets, if the split section is a mapping, even if the data section has errors; `rules` the settings
+    of parameters that could be read; `head` the top-level keys that are not sections.
+    """
 
     tree: Mapping
     sections: MappingABC[str, object] = {}
@@ -43,11 +46,11 @@ class Draft(NamedTuple):
         return Spans(self.tree)
 
     def leaves(self) -> Iterator[Leaf]:
-        """What can be told of a recipe with mistakes: every value, with where it was typed."""
+        """Yield every value that is known, also in a recipe with errors, with its place."""
         return leaves({**self.head, **self.sections}, self.tree)
 
     def is_written(self, path: str) -> bool:
-        """Whether somebody typed it; else it is a default."""
+        """Return whether a value is written in the recipe; otherwise it is a default."""
         return find(self.tree, tuple(path.split("."))) is not None
 
     def _section(self, name: str, kind: type[T]) -> T | None:
@@ -72,7 +75,7 @@ class Draft(NamedTuple):
 
     @property
     def parallelism(self) -> Parallelism | None:
-        """None for `auto`, too: its candidates are checked one by one."""
+        """The parallelism section; None also for `auto`, whose candidates are checked one by one."""
         found = self.sections.get("parallelism")
         return found if isinstance(found, Parallelism) else None
 

@@ -1,12 +1,11 @@
-"""A recipe -> the same recipe with nothing left to a default, as plain values: what `dtrain show --explicit` writes.
+"""Explicit recipe: the same recipe with all defaults filled in, as plain values, for `dtrain show --explicit`.
 
-What is typed stays as it is, merged and rendered; beside it stands what was left out: the keys of every section, node
-and component, and the params that a node leaves to its block. A default of `null` says that something is not there,
-which a recipe says by leaving it out. Paths are absolute, since the text may be put anywhere. A template that reads
-the environment, or a var that does, stays a template: its value may be a password. So does one with `index`.
-
-Shipped blocks stay shipped blocks, with all their params. Of a node of the recipe's own block, which may stand in
-several places, the keys are written that have one value in all of them.
+Written values stay as they are, merged and rendered. Added are omitted keys: those of every section, node and
+component, and the params that a node leaves to its block. A default of `null` means that something is absent, and stays
+omitted. Paths are absolute, since the text may be stored anywhere. A template that reads the environment, or a var
+that does, stays a template: its value may be a password. So does one with `index`.
+Shipped blocks stay shipped blocks, with all their params. For a node of the recipe's own block, which may occur in
+several places, the keys are added that have the same value in all of them.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ _VAR = re.compile(r"\bvars\s*\.\s*(\w+)")
 
 
 def explicit(recipe: Recipe) -> Values:
-    """The recipe by its keys, in the order of a whole one."""
+    """Return the explicit recipe by its keys, in the standard order."""
     return _Explicit(recipe).whole()
 
 
 class _Explicit:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._hidden = _hidden_vars(recipe.document.root.get("vars"))
+        self._hidden = _find_hidden_vars(recipe.document.root.get("vars"))
         self._opened: dict[Span, list[Values]] = {}
         self._published: dict[Span, str] = {}
-        for node, values in _opened(recipe.model.scope):
+        for node, values in _iterate_nodes(recipe.model.scope):
             self._opened.setdefault(node.key_span, []).append(values)
             if isinstance(node, BlockNode) and node.published is not None:
                 self._published[node.key_span] = node.published.folder
@@ -59,9 +58,9 @@ class _Explicit:
         for name in HEAD:
             value = getattr(recipe, name)
             if name == "vars":
-                value = self._typed(recipe.document.root.get(name) or {})  # rendered when they are read again
+                value = self._as_written(recipe.document.root.get(name) or {})  # rendered when they are read again
             elif name == "meta":
-                value = self._typed(recipe.tree.get(name) or {})
+                value = self._as_written(recipe.tree.get(name) or {})
             if value not in (None, {}, ()):
                 found[name] = value
         for name in SECTIONS:
@@ -74,7 +73,7 @@ class _Explicit:
         return found
 
     def _whole(self, name: str) -> Section:
-        """A section with the defaults that its other keys give."""
+        """Return a section with the defaults that depend on its other keys."""
         training, layout, data = self._recipe.training, self._recipe.layout, self._recipe.data
         if name == "training" and training.gradient_accumulation_steps is None and training.microbatch_size is None:
             return training.model_copy(update={"gradient_accumulation_steps": 1})
@@ -89,14 +88,17 @@ class _Explicit:
         return section
 
     def _evaluates_each_epoch(self) -> bool:
-        """Unasked, for what waits for a metric. A run that is known to be shorter has one evaluation, at its end."""
+        """Return whether `every: 1 epoch` is implied, because something waits for a metric.
+
+        A run that is known to be shorter is evaluated once, at its end.
+        """
         recipe = self._recipe
         waits = recipe.training.early_stop is not None or recipe.checkpoint.best is not None
         is_shorter = recipe.training.epochs is not None and recipe.training.epochs < 1
         return recipe.evaluation.every is None and waits and not is_shorter
 
     def _parallelism(self) -> object:
-        """Axes where there are some."""
+        """Return the axes if there are any, else the word."""
         found, node = self._recipe.parallelism, self._recipe.tree.get("parallelism")
         if not isinstance(found, Axes) or found == Axes():
             return found.word
@@ -113,7 +115,7 @@ class _Explicit:
             items = node.items if isinstance(node, Sequence) and len(node.items) == len(value) else [None] * len(value)
             return [self._read(item, typed) for item, typed in zip(value, items, strict=True)]
         if isinstance(node, Scalar) and node.value == value:  # else a path, which is absolute by now
-            return self._typed(node)
+            return self._as_written(node)
         return str(value) if isinstance(value, Duration) else value
 
     def _fields(self, value: BaseModel, node: Node | None) -> Values:
@@ -150,7 +152,7 @@ class _Explicit:
             elif entry.name == "parameters" and isinstance(entry.value, Mapping):
                 found[entry.name] = self._parameters(entry.value)
             else:
-                found[entry.name] = self._typed(entry.value)
+                found[entry.name] = self._as_written(entry.value)
         return found
 
     def _graph(self, node: Node | None) -> Values:
@@ -160,7 +162,7 @@ class _Explicit:
     def _node(self, entry: Entry) -> object:
         node = entry.value
         if not isinstance(node, Mapping):
-            return self._typed(node)
+            return self._as_written(node)
         handed = node.get("params")
         given = {item.text for item in handed.items if isinstance(item, Scalar)} if isinstance(handed, Sequence) else ()
         opened = [values for values in self._opened.get(entry.key.span, ()) if values]
@@ -170,11 +172,11 @@ class _Explicit:
             for key, value in (opened[0] if opened else own).items()
             if key not in given and key not in NODE_WORDS and all(each.get(key) == value for each in opened)
         }
-        found = self._filled(node, added)
+        found = self._fill(node, added)
         return found | {"from": self._published[entry.key.span]} if entry.key.span in self._published else found
 
     def _own_params(self, node: Mapping) -> Values:
-        """The plain defaults of a block of the recipe's own."""
+        """Return the plain defaults of the params of a block in the recipe."""
         kind = node.get("type")
         name = kind.value if isinstance(kind, Scalar) else None
         params = _below(_below(_below(self._recipe.tree.get("model"), "blocks"), str(name)), "params")
@@ -185,18 +187,18 @@ class _Explicit:
             declared = _below(entry.value, "type") is not None
             default = _below(entry.value, "default") if declared else entry.value
             if default is not None and not is_open(default) and not _has_null(default):
-                found[entry.name] = self._typed(default)
+                found[entry.name] = self._as_written(default)
         return found
 
-    def _filled(self, node: Mapping, added: MappingABC[str, object]) -> Values:
-        """What is typed, and what is left out."""
+    def _fill(self, node: Mapping, added: MappingABC[str, object]) -> Values:
+        """Return the written keys and the added ones."""
         found = Values()
         for entry in node:
             more = added.get(entry.name)
             if isinstance(entry.value, Mapping) and isinstance(more, MappingABC):
-                found[entry.name] = self._filled(entry.value, more)
+                found[entry.name] = self._fill(entry.value, more)
             else:
-                found[entry.name] = self._typed(entry.value)
+                found[entry.name] = self._as_written(entry.value)
         return found | {key: _plain(value) for key, value in added.items() if key not in found and value is not None}
 
     def _weights(self, model: Mapping, node: str) -> Values:
@@ -214,24 +216,24 @@ class _Explicit:
         for entry in node:
             rule = self._rules.get(entry.key.span)
             if isinstance(entry.value, Mapping):
-                found[entry.name] = self._filled(entry.value, _components(rule))
+                found[entry.name] = self._fill(entry.value, _components(rule))
             else:
-                found[entry.name] = self._typed(entry.value)
+                found[entry.name] = self._as_written(entry.value)
         return found
 
     # -- what is typed
 
-    def _typed(self, node: object) -> object:
+    def _as_written(self, node: object) -> object:
         if isinstance(node, Mapping):
-            return {entry.name: self._typed(entry.value) for entry in node}
+            return {entry.name: self._as_written(entry.value) for entry in node}
         if isinstance(node, Sequence):
-            return [self._typed(item) for item in node.items]
+            return [self._as_written(item) for item in node.items]
         if isinstance(node, Scalar):
             return node.template if self._is_hidden(node) else node.value
         return node
 
     def _is_hidden(self, node: Scalar) -> bool:
-        """Whether its template may have brought something that nobody should see."""
+        """Return whether the value may contain a secret that a template has read."""
         if node.template is None:
             return False
         names = set(_VAR.findall(node.template))
@@ -243,19 +245,19 @@ def _below(node: Node | None, key: str) -> Node | None:
     return node.get(key) if isinstance(node, Mapping) else None
 
 
-def _opened(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
-    """Every layer, and every shipped block, with the values of all its keys."""
+def _iterate_nodes(scope: Scope) -> Iterator[tuple[LayerNode | BlockNode, Values]]:
+    """Yield every layer, and every shipped block, with the values of all its keys."""
     for node in scope.nodes:
         if isinstance(node, LayerNode):
             yield node, {key: value for key, value in node.layer.as_data().items() if value is not None}
         elif isinstance(node, BlockNode):
             yield node, {key: _plain(value) for key, value in node.params.items() if value is not None}
             if not node.params:
-                yield from _opened(node.scope)
+                yield from _iterate_nodes(node.scope)
 
 
 def _components(rule: ParameterRule | None) -> Values:
-    """The rules and optimizers that an entry of `parameters` gives, with all their keys; the others win key by key."""
+    """Return the components of an entry of `parameters`, with all their keys; other settings are merged by key."""
     if rule is None:
         return {}
     parts = {"init": rule.settings.init, "optimizer": rule.settings.optimizer, "adapter": rule.settings.adapter}
@@ -275,8 +277,8 @@ def _has_null(node: Node) -> bool:
     return any(each.value is None for each in scalars(node))
 
 
-def _hidden_vars(node: Node | None) -> set[str]:
-    """The vars that read the environment, or one that does."""
+def _find_hidden_vars(node: Node | None) -> set[str]:
+    """Return the vars that read the environment, or another such var."""
     if not isinstance(node, Mapping):
         return set()
     texts = {entry.name: " ".join(each.text for each in scalars(entry.value) if is_open(each)) for entry in node}

@@ -1,4 +1,4 @@
-"""The values of a recipe one by one, each with where it was typed: what `dtrain show` prints."""
+"""Flat values: the values of a recipe one by one, each with its place, as `dtrain show` prints them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.source.node import Mapping, Node, Path, Scalar, Sequence, to_value
 
 HEAD = ("requires", "language", "name", "seed", "vars", "meta", "plugins")
-"""The keys beside the sections that a recipe has when all its files are merged."""
+"""Top-level keys of a merged recipe that are not sections."""
 _OF_FILES = ("extends", "fragment")
 
 
 class Leaf(NamedTuple):
-    """A value of the resolved recipe. `span` None: nobody wrote it, it is the default."""
+    """Value of the resolved recipe. `span` None: it is a default."""
 
     path: Path
     value: object
@@ -28,8 +28,11 @@ class Leaf(NamedTuple):
 
 
 def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
-    """Every value in the order of a whole recipe. `values`: what could be read, sections and keys beside them, defaults
-    included; the rest, and the model, as it was typed."""
+    """Yield every value in the standard order of a recipe.
+
+    `values`: the sections and other keys that could be read, defaults included; the rest, and the model, is taken from
+    the tree as written.
+    """
     for name in (*HEAD, *SECTIONS):
         word = getattr(values.get(name), "word", None) if name == "parallelism" else None
         if word is not None:
@@ -38,14 +41,16 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
         elif name in values and name != "model":
             yield from _read((name,), values[name], tree.get(name))
         else:
-            yield from _written((name,), tree.get(name))
+            yield from _iterate_written((name,), tree.get(name))
     for entry in tree:
         if entry.name not in HEAD and entry.name not in SECTIONS and entry.name not in _OF_FILES:
-            yield from _written((entry.name,), entry.value)
+            yield from _iterate_written((entry.name,), entry.value)
 
 
 def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
-    """Of a model: its fields, those of its component beside them; of a mapping or list: what it holds."""
+    """Yield the values below one: of a model the fields, with those of its component; of a mapping or list the
+    items.
+    """
     if isinstance(value, BaseModel):
         for name, info in type(value).model_fields.items():
             inner, key = getattr(value, name), info.alias or name
@@ -63,11 +68,11 @@ def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
         yield Leaf(path, shown, None if node is None else node.span)
 
 
-def _written(path: Path, node: Node | None) -> Iterator[Leaf]:
-    """As it was typed."""
+def _iterate_written(path: Path, node: Node | None) -> Iterator[Leaf]:
+    """Yield the values of a node as written."""
     if isinstance(node, Mapping):
         for entry in node:
-            yield from _written((*path, entry.name), entry.value)
+            yield from _iterate_written((*path, entry.name), entry.value)
     elif isinstance(node, Sequence):
         yield Leaf(path, to_value(node), node.span)
     elif isinstance(node, Scalar):

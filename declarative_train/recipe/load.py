@@ -1,4 +1,4 @@
-"""The path of a recipe -> the recipe, and all that is wrong with it."""
+"""Loading: the path of a recipe -> the recipe, and its diagnostics."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from declarative_train.source.node import Scalar
 
 
 class Loaded(NamedTuple):
-    """`recipe` is None when there is an error, and for a fragment; `document` and `draft`, what of it could be read,
-    when the text cannot be read."""
+    """Result of loading. `recipe` is None if there is an error, and for a fragment; `document` and `draft`, as far as
+    they could be read, are None if the text cannot be parsed.
+    """
 
     recipe: Recipe | None
     document: Document | None
@@ -40,9 +41,11 @@ def load(
     over: Sequence[Tree] = (),
     plugins: bool = False,
 ) -> Loaded:
-    """Read, merge, render, check. `text`: the content instead of the file's (standard input, an editor's buffer);
-    `texts`: instead of that of any file, by its path. `over`: a point of a sweep, merged last. `plugins`: import the
-    recipe's plugins, which executes them."""
+    """Read, merge, render and check a recipe.
+
+    `text`: the content instead of the file's (standard input, an editor's buffer); `texts`: the content of any files,
+    by path. `over`: a point of a sweep, merged last. `plugins`: import the recipe's plugins, which executes them.
+    """
     how: dict[str, Any] = {"text": text, "texts": texts, "with_": with_, "set_": set_}
     document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)
     if document is None:
@@ -63,7 +66,7 @@ def load(
 
 
 def _unknown_language(root: Tree) -> Diagnostic | None:
-    """Return the one thing to report of a recipe in a language that this version does not read."""
+    """Return the only diagnostic of a recipe in a language that this version does not read."""
     node = root.get("language")
     number = node.value if isinstance(node, Scalar) else None
     if not isinstance(node, Scalar) or not isinstance(number, int) or isinstance(number, bool) or number in LANGUAGES:
@@ -73,7 +76,7 @@ def _unknown_language(root: Tree) -> Diagnostic | None:
 
 
 def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
-    """What a point of a sweep adds to what is wrong with its recipe; what shows elsewhere names the value, too."""
+    """Return the new diagnostics of a point of a sweep; those at other places also name the value."""
     said = set(known)
     new = [item for item in found if item not in said]
     related = Related(at, "a sweep sets this")

@@ -1,4 +1,6 @@
-"""Short forms written out before recipes are merged, types that need not be said, and keys that displace each other."""
+"""Merge rules: short forms that are expanded before recipes are merged, default types, and keys that displace
+others.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Se
 
 
 class Alternatives(NamedTuple):
-    """Two keys of the mapping at `holder`, of which one may stand there."""
+    """Two keys of the mapping at `holder` that exclude each other."""
 
     holder: Path
     either: str
     other: str
     is_said_by_reader: bool = False
-    """Whoever reads the mapping reports both; else the rule `exclusive_keys` does."""
+    """True if the reader of the mapping reports both; otherwise the rule `exclusive_keys` does."""
 
 
 EXCLUSIVE = (
@@ -43,7 +45,9 @@ DEFAULT_TYPES: dict[Path, str | None] = {  # None: the name of the entry is its 
 
 
 def normalise(path: Path, node: Node) -> Node:
-    """Return the long form of the node at `path`; what is not a short form stays as it is, right or wrong."""
+    """Return the long form of the node at `path`; anything that is not a short form is returned unchanged, valid
+    or not.
+    """
     if path == ("training", "precision") and _is_value(node):
         return _mapping(node.span, compute=node)
     if path == ("training", "activation_checkpointing") and _is_value(node):
@@ -51,7 +55,7 @@ def normalise(path: Path, node: Node) -> Node:
     if path == ("objective",) and isinstance(node, Mapping):
         return _with_losses(node)
     if path == ("objective", "metrics") and isinstance(node, Sequence):
-        return _named(node)
+        return _name_metrics(node)
     if path == ("model", "weights") and _is_value(node):
         return Mapping((_entry("", _mapping(node.span, path=node), node.span),), node.span)
     if path == ("model", "weights") and isinstance(node, Mapping) and isinstance(node.get("path"), Scalar):
@@ -66,8 +70,10 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _with_losses(node: Mapping) -> Mapping:
-    """`loss: {...}` is `losses: {loss: ...}`, alone. Beside it, `losses` may only hold nulls, which remove the base's
-    first; and beside `losses` a `loss: null` does that."""
+    """Expand `loss: {...}` to `losses: {loss: ...}`, which replaces the losses of the base.
+
+    If both are present, one of them may only hold nulls: they remove losses of the base first.
+    """
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _go_together(short.value, long.value)):
         return node
@@ -86,24 +92,27 @@ def _with_losses(node: Mapping) -> Mapping:
 
 
 def _go_together(short: Node, long: Node) -> bool:
-    """Only one of `loss` and `losses` gives something; the other removes."""
+    """Return whether only one of `loss` and `losses` gives a value; the other removes."""
     if not isinstance(long, Mapping):
         return _says(short) and _is_null(long)
     return not _says(short) or (bool(long.entries) and all(_is_null(entry.value) for entry in long.entries))
 
 
 def _with_own_source(node: Mapping) -> Mapping:
-    """A set with a `source` is of the type that is called so: it replaces one that is cut from the rows, and is
-    replaced by one."""
+    """Set `type: source` for a set with a `source`, so that it replaces a set of another type, and the other way
+    round.
+    """
     source = node.entry("source")
     if source is None or not _says(source.value) or node.entry("type") is not None:
         return node
     return node.with_entries((_entry("type", _text("source", source.key.span), source.key.span), *node.entries))
 
 
-def _named(node: Sequence) -> Node:
-    """`[accuracy]` is `{accuracy: {}}`: the name is the type where none is given. A list that names one twice stays as
-    it is, for its reader to refuse."""
+def _name_metrics(node: Sequence) -> Node:
+    """Expand `[accuracy]` to `{accuracy: {}}`: the name is the type if none is given.
+
+    A list that names one twice is returned unchanged, and its reader reports it.
+    """
     entries = []
     for item in node.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -115,7 +124,7 @@ def _named(node: Sequence) -> Node:
 
 
 def _says(node: Node) -> bool:
-    """Anything but null, which removes."""
+    """Return whether the node has a value; null removes."""
     return not isinstance(node, Scalar) or node.value is not None
 
 
@@ -140,15 +149,17 @@ def _text(text: str, span: Span) -> Scalar:
 
 
 def _default_type(path: Path) -> str | None:
-    """What a mapping without `type` is."""
+    """Return the type of a mapping without `type`."""
     return (DEFAULT_TYPES[path[:2]] or str(path[2])) if len(path) == 3 and path[:2] in DEFAULT_TYPES else None
 
 
 def with_default_types(tree: Mapping) -> Mapping:
-    """`type` written out for each entry of `DEFAULT_TYPES` that has none: once recipes are merged and rendered, since
-    before it would look like a change of the base's type."""
+    """Add `type` to each entry of `DEFAULT_TYPES` that has none.
 
-    def typed(path: Path, entry: Entry) -> Node:
+    This happens after merging and rendering: earlier, it would look like a change of the base's type.
+    """
+
+    def add_type(path: Path, entry: Entry) -> Node:
         here, node = (*path, entry.name), entry.value
         if not isinstance(node, Mapping):
             return node
@@ -158,27 +169,29 @@ def with_default_types(tree: Mapping) -> Mapping:
             added = Entry(_text("type", span), _text(name, span))
             return node if node.entry("type") is not None else node.with_entries((added, *node.entries))
         is_above = any(holder[: len(here)] == here for holder in DEFAULT_TYPES)
-        return node.with_values(lambda each: typed(here, each)) if is_above else node
+        return node.with_values(lambda each: add_type(here, each)) if is_above else node
 
-    return tree.with_values(lambda entry: typed((), entry))
+    return tree.with_values(lambda entry: add_type((), entry))
 
 
 def axes_of_word(word: Scalar) -> Mapping:
-    """`fsdp` as `{data: {shard: all}}`, each part where the word stands."""
+    """Return `fsdp` as `{data: {shard: all}}`, each part at the place of the word."""
 
-    def made(value: str | MappingABC[str, object]) -> Node:
+    def make(value: str | MappingABC[str, object]) -> Node:
         if isinstance(value, str):
             return _text(value, word.span)
-        return _mapping(word.span, **{key: made(each) for key, each in value.items()})  # type: ignore[arg-type]
+        return _mapping(word.span, **{key: make(each) for key, each in value.items()})  # type: ignore[arg-type]
 
-    found = made(AXES_OF_WORDS[str(word.value)])
+    found = make(AXES_OF_WORDS[str(word.value)])
     assert isinstance(found, Mapping)
     return found
 
 
-def _opened(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """`auto` and `dp` are no product of axes: a mapping replaces them. Of two axes that take all that is left, the
-    later displaces the earlier."""
+def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
+    """Expand a word of `parallelism` that a mapping extends; `auto` and `dp` are not axes, so a mapping replaces them.
+
+    If both have an axis of size `all`, the later one displaces the earlier.
+    """
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
     data = over.get("data")
@@ -192,7 +205,7 @@ MERGE_RULES = MergeRules(
     normalise=normalise,
     exclusive=tuple(frozenset({(*pair.holder, pair.either), (*pair.holder, pair.other)}) for pair in EXCLUSIVE),
     default_type=_default_type,
-    opened=_opened,
+    opened=_expand_word,
     foreign=foreign,
     depth=3,  # of a set under `data.split`
 )

@@ -1,4 +1,4 @@
-"""What an evaluation computes, by the names that TensorBoard, `best` and `early_stop` share."""
+"""Names of metrics in evaluations, as TensorBoard, `best` and `early_stop` use them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from declarative_train.recipe.sections.objective import ObjectiveSection
 FINAL_SETS = ("test",)  # looked at once, at the end, unless evaluation.sets names them
 
 
-def evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> tuple[str, ...]:
-    """The sets of every evaluation."""
+def list_evaluated_sets(split: Iterable[str], evaluation: Evaluation | None) -> tuple[str, ...]:
+    """Return the sets of every evaluation."""
     if evaluation is not None and evaluation.sets is not None:
         return evaluation.sets
     return tuple(name for name in split if name not in FINAL_SETS)
 
 
-def watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
-    """Name -> whether more of it is better."""
+def list_watched_names(sets: Sequence[str], objective: ObjectiveSection) -> dict[str, bool]:
+    """Return the metrics' names, with whether more is better."""
     names: dict[str, bool] = {}
     for each in sets:
         names[f"{each}/loss"] = False

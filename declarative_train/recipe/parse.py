@@ -1,6 +1,6 @@
-"""Document -> Recipe: templates rendered, every section read, blocks opened, the rules of this room applied.
+"""Parsing: Document -> Recipe, with templates rendered, sections read, blocks expanded and the rules applied.
 
-Goes on past every mistake: a section that is wrong is left out, and what does not need it is still checked.
+It continues after every error: a section with errors is left out, and everything that does not need it is checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from declarative_train.recipe.checks.blocks import bad_name
 from declarative_train.recipe.checks.text_rules import displaced_loss
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.hints.misspelt_sections import with_meant_sections
-from declarative_train.recipe.model.moved_wires import moved_wires
+from declarative_train.recipe.model.moved_wires import find_moved_wires
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.requires import explain_by_version
 from declarative_train.recipe.sectioning import Sectioning
@@ -31,8 +31,9 @@ OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `inde
 
 
 class Parsed(NamedTuple):
-    """`recipe` is None for a fragment and where there is an error; `draft` is what of it could be read, `document` has
-    every file that was."""
+    """Result of parsing. `recipe` is None for a fragment and if there is an error; `draft` is what could be read;
+    `document` has every file that was read.
+    """
 
     recipe: Recipe | None
     draft: Draft
@@ -41,11 +42,11 @@ class Parsed(NamedTuple):
 
 
 def parse(document: Document, *, plugins: bool = False) -> Parsed:
-    """The recipe, or all that is wrong with it."""
+    """Return the recipe, or all its errors."""
     variables, diagnostics = render_vars(document.root, os.environ)
     names: dict[str, object] = {"vars": variables, "env": os.environ}
     templates = Templates()
-    tree, found = _rendered(with_meant_sections(document.root), templates, names)
+    tree, found = _render_tree(with_meant_sections(document.root), templates, names)
     diagnostics = diagnostics + found
     failed = [diagnostic.span for diagnostic in diagnostics]  # a template that failed has no value to judge
 
@@ -53,11 +54,11 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
     sectioning.read()
     draft = sectioning.draft()
     found = sectioning.diagnostics + check(draft, document.root)
-    found += [*moved_wires(document), *displaced_loss(document)]
+    found += [*find_moved_wires(document), *displaced_loss(document)]
     found = [each for each in found if each.rests_on not in sectioning.unread]
     failed += templates.failed  # in the model too, and those that failed only because a var did
     diagnostics += [d for d in found if d.code.startswith("T") or not any(_holds(d.span, each) for each in failed)]
-    diagnostics = list(dict.fromkeys(diagnostics))  # a block that stands in many places has its mistakes once
+    diagnostics = list(dict.fromkeys(diagnostics))  # a block that is used many times has its errors once
     diagnostics = explain_by_version(tree, diagnostics)
     if sectioning.is_part or any(diagnostic.is_error for diagnostic in diagnostics):
         return Parsed(None, draft, sectioning.whole_document(), diagnostics)
@@ -65,8 +66,10 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
     return Parsed(recipe, draft, recipe.document, diagnostics)
 
 
-def _rendered(root: Mapping, templates: Templates, names: MappingABC[str, object]) -> tuple[Mapping, list[Diagnostic]]:
-    """Everything but `vars`, which has its own order, and what is opened later."""
+def _render_tree(
+    root: Mapping, templates: Templates, names: MappingABC[str, object]
+) -> tuple[Mapping, list[Diagnostic]]:
+    """Render everything except `vars`, which has its own order, and parts of the model that are expanded later."""
     diagnostics: list[Diagnostic] = []
 
     def render(node: Node) -> Node:
@@ -74,14 +77,14 @@ def _rendered(root: Mapping, templates: Templates, names: MappingABC[str, object
         diagnostics.extend(found)
         return rendered
 
-    def rendered(entry: Entry) -> Node:
+    def render_entry(entry: Entry) -> Node:
         if entry.name == "vars":
             return entry.value
         if entry.name == "model" and isinstance(entry.value, Mapping):
             return entry.value.with_values(lambda part: part.value if part.name in OPENED_LATER else render(part.value))
         return render(entry.value)
 
-    return root.with_values(rendered), diagnostics
+    return root.with_values(render_entry), diagnostics
 
 
 def _holds(outer: Span, inner: Span) -> bool:
@@ -96,7 +99,7 @@ _Rule = Callable[[Draft], Iterator[Diagnostic]]
 
 
 def _rules() -> Iterator[_Rule]:
-    """Those that look at a draft, by name."""
+    """Yield the rules that check a draft, sorted by name."""
     for place in sorted(RULES.values(), key=lambda place: place.rpartition(".")[2]):
         family, name = place.split(".")
         if family.endswith("_rules") and family != "text_rules":
@@ -105,7 +108,7 @@ def _rules() -> Iterator[_Rule]:
 
 CHECKS: tuple[_Rule, ...] = tuple(_rules())
 
-NAMED = {  # what has a name besides nodes and blocks
+NAMED = {  # mappings of names, except nodes and blocks
     "a field": ("data", "fields"),
     "a set": ("data", "split"),
     "a loss": ("objective", "losses"),
@@ -114,7 +117,7 @@ NAMED = {  # what has a name besides nodes and blocks
 
 
 def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
-    """`written` is the merged tree before its templates are rendered."""
+    """Check a draft; `written` is the merged tree before its templates are rendered."""
     found = [*text_rules.exclusive_keys(draft.tree), *_bad_names(draft.tree), *text_rules.secret_in_recipe(written)]
     for rule in CHECKS:
         found += rule(draft)

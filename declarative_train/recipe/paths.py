@@ -1,4 +1,4 @@
-"""Input paths of a recipe: relative to the file that wrote them, or for `--set` to the working directory."""
+"""Paths in a recipe: relative to the file that contains them; with `--set`, to the working directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Paths(NamedTuple):
         return cls(frozenset(file.path for file in document.files))
 
     def resolve(self, path: str, span: Span) -> str:
-        """Absolute; a URL stays as it is. Of a chained one (`zip://*.csv::data.zip`) the last link may be a path."""
+        """Return an absolute path; a URL is unchanged, except for the last part of a chain
+        (`zip://*.csv::data.zip`).
+        """
         links, chain, path = path.rpartition("::")
         if "://" in path:
             return links + chain + path
@@ -30,7 +32,7 @@ class Paths(NamedTuple):
         return links + chain + os.path.abspath(os.path.join(folder, path))
 
     def in_sources(self, node: Node) -> Node:
-        """The data section with the paths in each source and field made absolute."""
+        """Return the data section with absolute paths in each source and field."""
         if not isinstance(node, Mapping):
             return node
         return node.with_values(self._below)

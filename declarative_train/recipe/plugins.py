@@ -1,6 +1,6 @@
-"""`plugins` of a recipe -> the layers and sinks that its files bring, and what is wrong with the files.
+"""Plugins: `plugins` of a recipe -> the components that its files bring, and errors of the files.
 
-They are read, not imported, unless asked to: then their code runs, and shapes behind their layers can be known.
+They are read, not imported, unless requested: importing runs their code, and then shapes after their layers are known.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from declarative_train.recipe.checks.plugins import (
     plugin_without_layers,
     unreadable_plugin,
 )
-from declarative_train.recipe.model.blocks import shipped_names
+from declarative_train.recipe.model.blocks import list_shipped
 from declarative_train.recipe.model.references import REUSE
 from declarative_train.recipe.sections.logging import PluginSink, Sinks
 from declarative_train.recipe.validate import table_of_word
@@ -37,8 +37,9 @@ from declarative_train.source.document import SourceFile
 
 @dataclass(slots=True)
 class Plugins:
-    """`layers` and `sinks` are those of the plugins, `components` the others by the word of their kind; `files`
-    the plugins' texts, which messages quote. `is_whole`: every file could be read."""
+    """Components of plugins. `layers` and `sinks` by name, `components` the others by the name of their kind; `files`
+    the plugins' texts, which messages quote. `is_whole`: every file could be read.
+    """
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
     sinks: dict[str, type[PluginSink]] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Plugins:
 
 
 def read_plugins(paths: Iterable[tuple[str, Span]], *, may_import: bool) -> Plugins:
-    """`paths`: each file, absolute, and where the recipe names it."""
+    """Read plugins. `paths`: each file, absolute, and its place in the recipe."""
     plugins = Plugins()
     for path, span in paths:
         _read(path, span, may_import, plugins)
@@ -62,9 +63,9 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
             text = file.read()
     except (OSError, UnicodeDecodeError) as problem:
         folder = os.path.dirname(path)
-        beside = [name for name in os.listdir(folder) if name.endswith(".py")] if os.path.isdir(folder) else []
+        others = [name for name in os.listdir(folder) if name.endswith(".py")] if os.path.isdir(folder) else []
         plugins.is_whole = False
-        plugins.diagnostics.append(missing_plugin(span, os.path.relpath(path), _reason(problem), beside))
+        plugins.diagnostics.append(missing_plugin(span, os.path.relpath(path), _reason(problem), others))
         return
     shown = os.path.relpath(path)
     plugins.files.append(SourceFile(shown, text, "plugin"))
@@ -77,7 +78,7 @@ def _read(path: str, span: Span, may_import: bool, plugins: Plugins) -> None:
     if not layers and not sinks and not any(components.values()) and not problems:
         plugins.diagnostics.append(plugin_without_layers(span, shown))
     for name, found in layers.items():
-        taken = _taken(name, plugins)
+        taken = _find_taken(name, plugins)
         if taken is not None:
             at = Span(shown, found.line, found.column, found.line, found.end_column)
             plugins.diagnostics.append(shadowed_type(at, name, "plugin's layer", taken))
@@ -115,10 +116,10 @@ def _section(path: str, sink: FoundSink) -> type[PluginSink]:
     return made
 
 
-def _taken(name: str, plugins: Plugins) -> str | None:
+def _find_taken(name: str, plugins: Plugins) -> str | None:
     if name in LAYERS:
         return "a layer"
-    if name in shipped_names():
+    if name in list_shipped():
         return "a shipped block"
     if name == REUSE:
         return "a word of the language"

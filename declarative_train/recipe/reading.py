@@ -1,7 +1,7 @@
-"""Node of a section -> its frozen model: components through the table of their kind, the rest through pydantic.
+"""Reading: node of a section -> its frozen model; components by the table of their kind, the rest by pydantic.
 
-A section's fields say what stands where: a field annotated with a kind of component (`Optimizer`) is read by its
-`type`, one annotated with a section (or a mapping or list of them) by that section, and what is left is pydantic's.
+The annotation of a section's field decides: a field annotated with a kind of component (`Optimizer`) is read by its
+`type`, one annotated with a section (or a mapping or list of them) by that section, and the others by pydantic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Elsewhere = Callable[[str, str | None], str | None]
 def read(
     model: type[S], node: Node, where: str, at: Span, elsewhere: Elsewhere = lambda name, near: None
 ) -> tuple[S | None, list[Diagnostic]]:
-    """The section, or None and all that is wrong. `where` is its dotted path, `at` the place for missing keys."""
+    """Return the section, or None and its errors. `where` is its dotted path, `at` the place for missing keys."""
     if not isinstance(node, Mapping):
         hint = _as_mapping(model, node) or _with_keys(model)
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping", hint)]
@@ -69,12 +69,13 @@ def read_component(
     others: Iterable[str] = (),
     choices: MappingABC[str, type[C]] | None = None,
 ) -> tuple[C | None, list[Diagnostic]]:
-    """The component that `type` names, with its fields. `others` are keys beside them that are not its business;
-    `choices`: instead of the table of its kind."""
+    """Return the component that `type` names. `others` are keys of the mapping that are not its own; `choices`: types
+    to choose from, instead of the table of its kind.
+    """
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
-        hint = (_source(node, known) if where.endswith("source") else None) or _typed(node, known)
+        hint = (_source(node, known) if where.endswith("source") else None) or _hint_type(node, known)
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping with a `type`", hint)]
     name = node.get("type")
     if name is None:
@@ -103,7 +104,7 @@ def read_component(
 
 
 def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> tuple[C | None, list[Diagnostic]]:
-    """The layer of a node; `words` are the keys that every node has."""
+    """Return the layer of a node; `words` are the keys that every node has."""
     keys, children = tuple(words), _Children()
     if children_of(layer):
         children.read(layer, node.without(keys), str(layer.model_fields["type"].default))
@@ -113,7 +114,7 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """A help line: the kinds that do have such a key, else the section that has."""
+    """Return a help line: the types that have such a key, else the section that has it."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]
@@ -127,7 +128,7 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
 
 
 class _Children:
-    """What was read of a mapping before pydantic sees it; a name without a value in `given` is wrong."""
+    """Values that are read before pydantic gets the mapping; a name without a value in `given` has errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}
@@ -149,8 +150,8 @@ class _Children:
                 self.take(entry.name, *_read_child(child, entry.value, path, entry.key.span))
 
 
-def _repeated(names: Sequence) -> Scalar | None:
-    """The first of a list of names that stands there again."""
+def _find_repeated(names: Sequence) -> Scalar | None:
+    """Return the first name that occurs twice in a list."""
     seen = set()
     for item in names.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -164,10 +165,10 @@ def _repeated(names: Sequence) -> Scalar | None:
 def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object, list[Diagnostic]]:
     if child.holder is None:
         return _read_one(child, node, where, at)
-    if isinstance(node, Sequence) and child.holder is dict and (again := _repeated(node)) is not None:
+    if isinstance(node, Sequence) and child.holder is dict and (again := _find_repeated(node)) is not None:
         return None, [wrong_value(again.span, f"`{again.text}` is named twice", "name it once")]
     if child.holder is dict and not isinstance(node, Mapping):
-        hint, fixes = _named(child.model, node, where), tuple[Fix, ...]()
+        hint, fixes = _hint_names(child.model, node, where), tuple[Fix, ...]()
         if where == "data.split" and isinstance(node, Scalar) and (part := _part(node)) is not None:
             hint, fixes = f"give it a name: `{part}`", (Fix(node.span, part, safe=False),)
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping of names", hint, fixes)]
@@ -182,7 +183,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
 
 
 def _part(node: Scalar) -> str | None:
-    """`{validation: 0.2}` for a number or a percentage alone."""
+    """Return `{validation: 0.2}` for a number or a percentage."""
     text = node.text.strip().removesuffix("%")
     try:
         part = float(text) / (100 if text != node.text.strip() else 1)
@@ -209,11 +210,11 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
     if inline is None:
         return None
     own = [name for name, field in model.model_fields.items() if field.is_required() and name != inline]
-    return _typed(node, table(children_of(model)[inline].model), own)
+    return _hint_type(node, table(children_of(model)[inline].model), own)
 
 
-def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """The hint for a list, or the bare name of a component, where several are named."""
+def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
+    """Return the hint for a list, or for the name of a component, in place of a mapping of names."""
     if isinstance(node, Sequence):
         return "give each a name: `{NAME: {...}}`"
     if _as_mapping(model, node) is None:
@@ -223,8 +224,8 @@ def _named(model: type[BaseModel], node: Node, where: str) -> str | None:
     return f"give it a name: `{{NAME: {{type: {to_value(node)}, ...}}}}`"
 
 
-def _typed(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """The hint for a bare name of a component, with the keys that it and its holder need."""
+def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
+    """Return the hint for the name of a component in place of a mapping, with its required keys and its holder's."""
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)
@@ -238,7 +239,7 @@ def _typed(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable
 
 
 def _with_keys(model: type[BaseModel]) -> str | None:
-    """The keys that a section cannot do without."""
+    """Return the hint with the required keys of a section."""
     inline = getattr(model, "inline", None)
     required = (name for name, field in model.model_fields.items() if field.is_required())
     needed = [f"{'type' if name == inline else name}: ..." for name in required]
@@ -246,7 +247,7 @@ def _with_keys(model: type[BaseModel]) -> str | None:
 
 
 def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
-    """For the path of a file alone: the source that reads such files."""
+    """Return the hint for the path of a file in place of a source: the source that reads such files."""
     path = str(node.value) if isinstance(node, Scalar) else ""
     ending = path.rpartition(".")[2].lower() if "." in path else ""
     kind = {"npz": "npy", "txt": "text", "json": "jsonl", "tsv": "csv", "pq": "parquet"}.get(ending, ending)
@@ -254,5 +255,5 @@ def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:
-    """Whether the missing key stands among the component's under a misspelt name: one mistake, not two."""
+    """Return whether the missing key is among the component's under a misspelt name: one error, not two."""
     return any(nearest(entry.name, [name]) for entry in rest)

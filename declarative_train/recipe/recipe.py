@@ -1,4 +1,4 @@
-"""What the user asked for: every section read and checked, blocks opened, and where each value was typed."""
+"""Recipe: every section read and checked, blocks expanded, and the place of each value."""
 
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
@@ -41,13 +41,15 @@ class Model(NamedTuple):
 
 
 class Spans:
-    """Where the values of a tree were typed."""
+    """Places of the values of a tree."""
 
     def __init__(self, root: Mapping) -> None:
         self._root = root
 
     def __call__(self, path: str | Path) -> Span:
-        """Of the value, or of its nearest ancestor that was written: then its key, or the file's first line."""
+        """Return the place of the value, or of its nearest ancestor that is written: its key, or the file's
+        first line.
+        """
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         node = find(self._root, parts)
         if node is not None and parts:
@@ -55,7 +57,7 @@ class Spans:
         return self.key(parts[:-1])
 
     def key(self, path: str | Path) -> Span:
-        """Of the key at `path`, or of the nearest one above it that was written."""
+        """Return the place of the key at `path`, or of the nearest one above it that is written."""
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         while parts:
             holder = find(self._root, parts[:-1])
@@ -69,8 +71,9 @@ class Spans:
 
 
 class Recipe(NamedTuple):
-    """A whole recipe that can be compiled. `tree` is the merged text with templates rendered, short forms written out
-    (below model.blocks as written)."""
+    """Whole recipe that can be compiled. `tree` is the merged text with templates rendered and short forms expanded
+    (below model.blocks as written).
+    """
 
     name: str
     seed: int
@@ -94,25 +97,25 @@ class Recipe(NamedTuple):
 
     @property
     def mode(self) -> Parallelism:
-        """How it runs; only for a recipe in which the planner has replaced `auto`."""
+        """Mode of parallelism; only for a recipe in which the planner has replaced `auto`."""
         assert not isinstance(self.parallelism, Auto)
         return self.parallelism
 
     @property
     def wires_read(self) -> frozenset[str]:
-        """The fields, and outputs of fields, that the model or the objective names."""
+        """Fields, and outputs of fields, that the model or the objective names."""
         terms = (*self.objective.losses.values(), *self.objective.metrics.values())
         named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))
         return frozenset({*self.model.scope.inputs, *(name for name in named if name is not None)})
 
     def span(self, path: str | Path) -> Span:
-        """Where the value at a dotted path was typed, else the nearest ancestor that was written."""
+        """Return the place of the value at a dotted path, else of the nearest ancestor that is written."""
         return Spans(self.tree)(path)
 
     def key_span(self, path: str | Path) -> Span:
         return Spans(self.tree).key(path)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Every value in the order of a whole recipe, defaults included, with where it was typed."""
+        """Yield every value in the standard order of a recipe, defaults included, with its place."""
         values = {name: getattr(self, name) for name in (*HEAD, *SECTIONS)}
         return leaves(values, self.tree)

@@ -1,4 +1,4 @@
-"""`requires`: the versions of dtrain that a recipe is written for."""
+"""Versions of dtrain that a recipe `requires`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from declarative_train.source.node import Mapping, Scalar
 
 
 def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics; under a dtrain that is too old, with the reason why a word is unknown."""
+    """Return the diagnostics; if dtrain is too old, with that as the reason for unknown words."""
     requires = tree.get("requires")
     if not isinstance(requires, Scalar) or not isinstance(requires.value, str):
         return diagnostics
@@ -42,7 +42,7 @@ _SIGNS: dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]] = {
 
 
 def is_met(requires: str, version: str) -> bool:
-    """Return whether `version` meets the conditions. Raises ValueError with the form that is wanted."""
+    """Return whether `version` meets the conditions. Raises ValueError with the expected form."""
     form = _FORM.fullmatch(requires.strip())
     conditions = form["conditions"].split(",") if form is not None else [""]
     met = True
@@ -50,7 +50,7 @@ def is_met(requires: str, version: str) -> bool:
         parts = _CONDITION.fullmatch(condition)
         if parts is None:
             raise ValueError(f"`{requires}` is not of the form `dtrain>=0.1` or `dtrain>=0.1,<0.3`")
-        met = met and _SIGNS[parts["sign"]](*_padded(_numbers(version), _numbers(parts["version"])))
+        met = met and _SIGNS[parts["sign"]](*_pad(_numbers(version), _numbers(parts["version"])))
     return met
 
 
@@ -59,6 +59,6 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
 
 
-def _padded(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _pad(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     length = max(len(one), len(other))
     return one + (0,) * (length - len(one)), other + (0,) * (length - len(other))

@@ -1,8 +1,8 @@
-"""The models and tables of the language -> one JSON schema (draft 2020-12), for editors.
+"""JSON schema of the language (draft 2020-12), from its models and tables, for editors.
 
-Closed for every section and every known `type`; open where a user's block is named. A `{{ }}` template may stand for
-any value, and null, which removes a value of the base. Nothing is required: what a derived recipe or a fragment leaves
-out stands elsewhere, and `dtrain lint` sees the whole.
+It is closed for every section and every known `type`, and open for a node of a user's block. A `{{ }}` template may
+replace any value, and null, which removes a value of the base. Nothing is required: keys that a derived recipe or a
+fragment leaves out are in other files, and `dtrain lint` checks the whole recipe.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ from declarative_train.components.field_docs import field_docs
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.metrics import METRICS
 from declarative_train.core.names import NODE_WORDS
-from declarative_train.recipe.model.blocks import shipped_names
+from declarative_train.recipe.model.blocks import list_shipped
 from declarative_train.recipe.model.references import REUSE
-from declarative_train.recipe.schema_graph import REUSE_SCHEMA, documented, graph_definitions, shipped_schema, unwrapped
+from declarative_train.recipe.schema_graph import (
+    REUSE_SCHEMA,
+    document_key,
+    graph_definitions,
+    join_lines,
+    make_shipped_schema,
+)
 from declarative_train.recipe.sections.parallelism import DEFAULT, WORDS, Axes, DataAxes, PipelineAxis
 from declarative_train.recipe.sections.section import Section, models_in
 from declarative_train.recipe.sections.top import Top
@@ -63,17 +69,17 @@ def schema() -> Schema:
         "default": DEFAULT().mode,
         "anyOf": [{"enum": [*WORDS]}, {"$ref": "#/$defs/parallelism"}, OPEN],
     }
-    whole: Schema = unwrapped({"$schema": ADDRESS, **root, "$defs": dict(sorted(definitions.items()))})
+    whole: Schema = join_lines({"$schema": ADDRESS, **root, "$defs": dict(sorted(definitions.items()))})
     return whole
 
 
 def _also(value: Schema, *others: Schema) -> Schema:
-    """A value that may be one of `others`, too."""
+    """Return a schema that also accepts `others`."""
     return {**value, "anyOf": [*value["anyOf"][:-1], *others, value["anyOf"][-1]]}
 
 
 class _Definitions:
-    """Grows `$defs` as models are asked for."""
+    """Definitions (`$defs`) of the schema, added when they are used."""
 
     def __init__(self, definitions: Schema) -> None:
         self.definitions = definitions
@@ -81,7 +87,7 @@ class _Definitions:
         self.definitions["parallelism"] = self.model(Axes)
 
     def model(self, model: type[BaseModel]) -> Schema:
-        """A mapping with the keys of a model."""
+        """Return the schema of a mapping with the keys of a model."""
         written = model.model_json_schema(mode="validation", ref_template="#/$defs/{model}")
         _document(written.get("$defs", {}), model)
         docs = field_docs(model)
@@ -93,7 +99,7 @@ class _Definitions:
                 continue
             value = self._child(name, children[key]) if key in children else written["properties"][name]
             about = docs.get(key) or (inspect.getdoc(children[key].model) if key in children else None)
-            said = documented(about, written["properties"][name].get("default"))
+            said = document_key(about, written["properties"][name].get("default"))
             properties[name] = {**said, **_or_open(self._value(value))}
         holders = [properties]
         while holders:  # one that is used may use others
@@ -130,7 +136,7 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """A section whose other keys are those of a component."""
+        """Return the schema of a section whose other keys are those of a component."""
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)
@@ -144,7 +150,9 @@ class _Definitions:
         models: dict[str, type[BaseModel]],
         own: Schema | None = None,
     ) -> None:
-        """`$defs/NAME`: a mapping whose `key` says which of the models it is, each closed. `own`: keys of all."""
+        """Define `$defs/NAME`: a mapping whose `key` selects one of the models, each closed. `own`: keys of all
+        of them.
+        """
         self.definitions[name] = {}  # its place, should it hold itself
         branches = {}
         for kind, model in sorted(models.items()):
@@ -156,9 +164,9 @@ class _Definitions:
         self._by_key(name, key, branches, {} if own is None else {"description": own["description"]}, OPEN)
 
     def nodes(self) -> None:
-        """`$defs/node`: layers, shipped blocks and `reuse` closed, a user's block open."""
+        """Define `$defs/node`: layers, shipped blocks and `reuse` closed, a user's block open."""
         branches = {kind: self.model(model) for kind, model in LAYERS.items()}
-        branches |= {name: shipped_schema(name) for name in shipped_names()} | {REUSE: REUSE_SCHEMA}
+        branches |= {name: make_shipped_schema(name) for name in list_shipped()} | {REUSE: REUSE_SCHEMA}
         for kind, branch in branches.items():
             words = {word: {"$ref": f"#/$defs/node_{word}"} for word in NODE_WORDS}
             about = {"const": kind, "description": branch["description"]}
@@ -167,7 +175,9 @@ class _Definitions:
         self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
 
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
-        """`$defs/NAME`: the branch that `key` names; `others`: what else `key` may be, the rest then being open."""
+        """Define `$defs/NAME`: the branch that `key` names; `others`: other values of `key`, for which the rest
+        is open.
+        """
         tests: list[Schema] = []
         default = branches.get("tensor")
         for kind, branch in sorted(branches.items()):
@@ -183,7 +193,7 @@ class _Definitions:
         self.definitions[name] = {"type": "object", **about, "properties": {key: choices}, "allOf": tests}
 
     def _value(self, value: Any) -> Any:
-        """pydantic's schema of a value without its titles, every value inside a list or mapping open to templates."""
+        """Return pydantic's schema of a value without titles; values in lists and mappings may be templates."""
         if isinstance(value, list):
             return [self._value(each) for each in value]
         if not isinstance(value, dict):
@@ -199,7 +209,7 @@ class _Definitions:
 
 
 def _document(definitions: Schema, model: type[BaseModel]) -> None:
-    """Write the docs of the models that stand inside fields of `model` into pydantic's schemas of them."""
+    """Add the docs of models inside fields of `model` to their schemas."""
     for field in model.model_fields.values():
         for each in models_in(field.annotation):
             properties = definitions.get(each.__name__, {}).get("properties", {})
@@ -215,7 +225,7 @@ _UNWANTED = ("title", "default", "required")
 
 
 def _or_open(value: Schema) -> Schema:
-    """A value, a template or null."""
+    """Return the schema of a value, a template or null."""
     if OPEN in value.get("anyOf", ()):
         return value
     branches = [each for each in value.get("anyOf", ()) if each != {"type": "null"}]

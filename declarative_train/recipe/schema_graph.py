@@ -1,4 +1,4 @@
-"""The parts of the JSON schema that no model describes: graphs, nodes beside their component, blocks."""
+"""Parts of the JSON schema without a model: graphs, keys of every node, blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from declarative_train.components.published import family_of
-from declarative_train.recipe.model.blocks import shipped_block, shipped_file
+from declarative_train.recipe.model.blocks import load_shipped_block, read_shipped_file
 from declarative_train.recipe.model.blocks_params import Param
 from declarative_train.recipe.model.published import FROM
 from declarative_train.source.node import is_template, to_value
@@ -44,7 +44,7 @@ def graph_definitions() -> dict[str, Any]:
             "anyOf": [{"type": "integer", "minimum": 1}, template],
         },
         "node_when": {
-            "description": "false: the node stands for its first input.",
+            "description": "false: the node is replaced by its first input.",
             "anyOf": [{"type": "boolean"}, template],
         },
         "block": {
@@ -97,10 +97,10 @@ _TYPES: dict[str | None, dict[str, Any]] = {
 }
 
 
-def shipped_schema(name: str) -> dict[str, Any]:
-    """A node of a shipped block: its params, with the words that stand behind them in its file."""
-    text = shipped_file(name).text
-    block, problems = shipped_block(name)
+def make_shipped_schema(name: str) -> dict[str, Any]:
+    """Return the schema of a node of a shipped block: its params, with the comments after them in its file."""
+    text = read_shipped_file(name).text
+    block, problems = load_shipped_block(name)
     assert block is not None, problems
     story = re.match(r"(?:#.*\n)+", text)
     return {
@@ -112,13 +112,13 @@ def shipped_schema(name: str) -> dict[str, Any]:
 
 
 def _from(block: str) -> dict[str, Any]:
-    """Where sizes come from, of a block that published models are."""
+    """Return the schema of `from`, for a block that published models match."""
     family = family_of(block)
     if family is None:
         return {}
     about = (
         f"Of a published model ({', '.join(family.kinds)}) config.json gives the sizes: its folder, or its hub id in "
-        "the cache of huggingface-hub. What stands beside it goes first."
+        "the cache of huggingface-hub. Keys of the node take precedence."
     )
     return {FROM: {"type": "string", "description": about}}
 
@@ -132,13 +132,16 @@ def _param(param: Param, text: str) -> dict[str, Any]:
     if param.choices is not None:
         value = {"enum": list(param.choices)}
     default = None if param.default is None else to_value(param.default)
-    about = documented(words and words[1].strip(), list(default) if isinstance(default, tuple) else default)
+    about = document_key(words and words[1].strip(), list(default) if isinstance(default, tuple) else default)
     return {**about, "anyOf": [value, {"$ref": "#/$defs/template"}]} if value else about
 
 
-def documented(about: str | None, default: object) -> dict[str, Any]:
-    """What an editor shows of a key. Editors insert defaults: one that would be wrong there is described, not given (a
-    list becomes a block of lines, which is not YAML inside `{ }`; a template of a block's params is empty outside)."""
+def document_key(about: str | None, default: object) -> dict[str, Any]:
+    """Return the description and default of a key for editors.
+
+    Editors insert defaults: one that would be wrong is only described (a list becomes a block of lines, which is not
+    valid inside `{ }`; a template of a block's params is empty outside).
+    """
     if (isinstance(default, list) and default) or (isinstance(default, str) and is_template(default)):
         about = f"{about or ''}\n\nDefault: {json.dumps(default, ensure_ascii=False)}".strip()
         default = None
@@ -146,12 +149,12 @@ def documented(about: str | None, default: object) -> dict[str, Any]:
     return {**said, "default": default} if isinstance(default, str | int | float | bool) else said
 
 
-def unwrapped(value: Any) -> Any:
-    """A schema whose words flow: editors show each line break of ours as one of theirs."""
+def join_lines(value: Any) -> Any:
+    """Join the lines of descriptions in a schema: editors show each line break."""
     if isinstance(value, list):
-        return [unwrapped(each) for each in value]
+        return [join_lines(each) for each in value]
     if not isinstance(value, dict):
         return value
     words = value.get("description")
     flowing = {"description": re.sub(r"(?<!\n)\n(?=[^\s*-])", " ", words)} if isinstance(words, str) else {}
-    return {key: unwrapped(each) for key, each in value.items()} | flowing
+    return {key: join_lines(each) for key, each in value.items()} | flowing

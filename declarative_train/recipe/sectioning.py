@@ -1,4 +1,4 @@
-"""The rendered tree of a recipe -> its sections, each on its own, so that a mistake in one hides none in another."""
+"""Sectioning: the rendered tree of a recipe -> its sections, each on its own, so that no error hides another."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ from declarative_train.source.template import Templates
 
 @dataclass(slots=True)
 class Sectioning:
-    """`read` fills what is below it; `draft` and `recipe` hand it on. `unread`: what no diagnostic may rest on."""
+    """Sections of a recipe. `read` fills the fields; `draft` and `recipe` return them. `unread`: parts that were not
+    read, so that diagnostics which depend on them are dropped.
+    """
 
     document: Document
     tree: Mapping
@@ -66,7 +68,7 @@ class Sectioning:
 
     @property
     def is_part(self) -> bool:
-        """A fragment, or a recipe of which a file was not read: what is missing may stand elsewhere."""
+        """True for a fragment, or a recipe with a file that was not read: missing keys may be in other files."""
         said = self.tree.get("fragment")
         if isinstance(said, Scalar) and said.value is True:
             return True
@@ -104,9 +106,9 @@ class Sectioning:
             self.sections[name] = section
 
     def _head(self) -> None:
-        """The keys that are not a section. A section put in the place of a misspelt one does not stand there."""
+        """Read the keys that are not sections. A section under the name of a misspelt one is not counted as written."""
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
-        outdented = set(_outdented(self.document.root))
+        outdented = set(_find_outdented(self.document.root))
         unknown = (entry for entry in self.document.root if entry.name not in known and entry.name not in outdented)
         head, found = validate(
             Head,
@@ -133,7 +135,7 @@ class Sectioning:
         return Spans(self.tree).key(())
 
     def _parallelism(self, node: Node, at: Span) -> None:
-        """A word, or the axes themselves."""
+        """Read a word, or the axes."""
         if isinstance(node, Scalar) and isinstance(node.value, str):
             if node.value not in WORDS:
                 hint = MODES.get(letters(node.text))
@@ -170,7 +172,9 @@ class Sectioning:
         self._name_displaced_plugins()
 
     def _name_displaced_plugins(self) -> None:
-        """A type that nobody knows may be of a plugin that the base names, whose list the recipe's own replaces."""
+        """Add to errors of unknown types that the base's plugins, which may have them, are replaced by the
+        recipe's list.
+        """
         gone = next((gone for gone in self.document.dropped if gone.path == ("plugins",)), None)
         if gone is not None:
             related = Related(gone.span, "these plugins are replaced by the list of this recipe, which must name all")
@@ -179,7 +183,7 @@ class Sectioning:
                     self.diagnostics[at] = each._replace(related=(*each.related, related))
 
     def _expand(self, node: Mapping) -> None:
-        """Open the model; the objective's references are its outputs, so they are followed here, too."""
+        """Expand the model; the objective's references are its outputs, so they are checked here, too."""
         objective = self.sections.get("objective")
         fields = find(self.tree, ("data", "fields"))
         self.expanded, found = expand(
@@ -204,7 +208,7 @@ class Sectioning:
             self.rules = (*self.rules, *rules)
 
     def _references(self, objective: ObjectiveSection) -> list[tuple[str, Span]]:
-        """Each tensor that the objective reads, and where it is named."""
+        """Return each tensor that the objective reads, and its place."""
         spans = Spans(self.tree)
         return [
             (reference, spans(("objective", holder, name, key)))
@@ -214,17 +218,17 @@ class Sectioning:
             if (reference := getattr(term, key)) is not None
         ]
 
-    def _shown(self) -> Mapping:
-        """The tree with the main graph's templates rendered, too, where they can be without `index`."""
+    def _render_tree(self) -> Mapping:
+        """Return the tree with the main graph's templates rendered, too, if they do not need `index`."""
 
-        def shown(path: str, node: Node) -> Node:
+        def render(path: str, node: Node) -> Node:
             if path in ("model.graph", "model.parameters"):
                 return self.templates.render(node, self.names)[0]
             if path == "model" and isinstance(node, Mapping):
-                return node.with_values(lambda entry: shown(f"model.{entry.name}", entry.value))
+                return node.with_values(lambda entry: render(f"model.{entry.name}", entry.value))
             return node
 
-        return self.tree.with_values(lambda entry: shown(entry.name, entry.value))
+        return self.tree.with_values(lambda entry: render(entry.name, entry.value))
 
     @property
     def variables(self) -> MappingABC[str, object]:
@@ -268,7 +272,7 @@ class Sectioning:
             exclude = self._exclude(entry.name, values.exclude)
             if values.format is not None:
                 try:
-                    path = _published_path(values, path)
+                    path = _resolve_published(values, path)
                 except PublishedError as problem:
                     self.diagnostics.append(published_model(span, str(problem), problem.hint))
                     continue
@@ -281,7 +285,7 @@ class Sectioning:
         self.weights = tuple(given)
 
     def _exclude(self, name: str, selectors: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that can be read."""
+        """Return the selectors that can be read."""
         found = []
         for place, selector in enumerate(selectors):
             try:
@@ -293,7 +297,9 @@ class Sectioning:
         return tuple(found)
 
     def whole_document(self) -> Document:
-        """With the plugins and shipped blocks that were read, which messages quote and a plan rests on."""
+        """Return the document with the plugins and shipped blocks that were read: messages quote them, plans
+        depend on them.
+        """
         blocks = () if self.expanded is None else self.expanded.files
         return self.document._replace(files=(*self.document.files, *self.files, *blocks))
 
@@ -308,7 +314,7 @@ class Sectioning:
         return Draft(self.tree, self.sections, scope, names, self.rules, head)
 
     def recipe(self) -> Recipe:
-        """Only when nothing was wrong."""
+        """Return the recipe; only if there was no error."""
         assert self.expanded is not None
         assert self.head is not None
         sections = {name: section for name, section in self.sections.items() if name != "model"}
@@ -322,13 +328,13 @@ class Sectioning:
             vars=self.variables,
             model=Model(self.expanded.scope, self.rules, self.weights),
             document=self.whole_document(),
-            tree=self._shown(),
+            tree=self._render_tree(),
             **sections,
         )
 
 
-def _published_path(values: WeightsSection, path: str) -> str:
-    """A folder for `huggingface`, else a file. Raises PublishedError."""
+def _resolve_published(values: WeightsSection, path: str) -> str:
+    """Return the path of weights: a folder for `huggingface`, else a file. Raises PublishedError."""
     if values.format == TRANSFORMERS:
         return find_published_folder(values.path, path)
     if "://" in path:
@@ -344,7 +350,7 @@ def _published_path(values: WeightsSection, path: str) -> str:
 
 
 def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
-    """Of the fields that have several."""
+    """Return the outputs of the fields that have several."""
     found = {}
     for entry in fields if isinstance(fields, Mapping) else ():
         kind = entry.value.get("type") if isinstance(entry.value, Mapping) else None
@@ -353,8 +359,8 @@ def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
     return {name: outputs for name, outputs in found.items() if outputs}
 
 
-def _outdented(root: Mapping) -> Iterator[str]:
-    """Keys at the top level that belong inside the empty section above them: its emptiness is reported, once."""
+def _find_outdented(root: Mapping) -> Iterator[str]:
+    """Yield top-level keys that belong inside the empty section above them: only the empty section is reported."""
     holder: set[str] = set()
     for entry in root:
         if entry.name in Top.model_fields:
@@ -369,7 +375,7 @@ def _keys(node: Node | None) -> list[str]:
 
 
 def _paths(scope: Scope) -> Iterator[str]:
-    """Every node, and for the copies of a repeat their common name."""
+    """Yield the path of every node, and for copies of a repeat their common name."""
     for node in scope.nodes:
         yield node.path
         yield node.path.rstrip("0123456789").rstrip(".")

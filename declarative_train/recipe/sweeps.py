@@ -1,5 +1,4 @@
-"""The `sweep` section as what can be picked from: the node of every value stays the one that was typed, so that a
-mistake in a point is told at its place in the recipe."""
+"""Choices of a sweep: the nodes of the values keep their places, so that errors of a point are reported there."""
 
 from __future__ import annotations
 
@@ -7,14 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from declarative_train.core.span import Span
-from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
+from declarative_train.recipe.metric_names import FINAL_SETS, list_evaluated_sets, list_watched_names
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find, to_value
 from declarative_train.source.setting import wrap_in_path
 
 
 class Choice(NamedTuple):
-    """One setting that is tried: a list of `values`, or a range from `low` to `high`."""
+    """Setting to try: a list of `values`, or a range from `low` to `high`."""
 
     key: str
     span: Span
@@ -30,20 +29,20 @@ class Choice(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Both ends, and the step, are whole numbers: so is what is drawn."""
+        """True if both ends, and the step, are whole numbers: then points are, too."""
         return all(isinstance(each, int) for each in (self.low, self.high, 1 if self.step is None else self.step))
 
     def at(self, number: float) -> Node:
-        """A number of the range, as if it had been typed where the range stands."""
+        """Return a number of the range as a node at the place of the range."""
         return Scalar(number, repr(number), self.span)
 
     def samples(self) -> tuple[Node, ...]:
-        """Every value of a list; of a range, its ends."""
+        """Return every value of a list; for a range, its ends."""
         return (self.at(self.low), self.at(self.high)) if self.is_range else self.values
 
 
 def choices(recipe: Recipe) -> tuple[Choice, ...]:
-    """Of a recipe with a sweep that was checked, in the order of the text."""
+    """Return the choices of a recipe with a checked sweep, in the order of the text."""
     over = find(recipe.tree, ("sweep", "over"))
     assert isinstance(over, Mapping)
     return tuple(_choice(entry.name, entry.value) for entry in over)
@@ -58,22 +57,22 @@ def _choice(key: str, node: Node) -> Choice:
 
 
 def overlay(key: str, node: Node) -> Mapping:
-    """What is merged over the recipe for one value."""
+    """Return the mapping that is merged over the recipe for one value."""
     placed = wrap_in_path(key, node)
     assert placed is not None
     return placed
 
 
 def one_at_a_time(recipe: Recipe) -> Iterator[tuple[Choice, Node]]:
-    """Each value in turn: what is wrong with one is found without all combinations."""
+    """Yield each value in turn: errors of a value are found without all combinations."""
     for choice in choices(recipe):
         yield from ((choice, node) for node in choice.samples())
 
 
 def metric_of(recipe: Recipe) -> tuple[str, bool]:
-    """(what the points are compared by, whether more of it is better)."""
+    """Return the metric that compares the points, and whether more of it is better."""
     assert recipe.sweep is not None
-    known = known_metrics(recipe)
+    known = list_metrics(recipe)
     best, early = recipe.checkpoint.best, recipe.training.early_stop
     name = recipe.sweep.metric or (best.metric if best else None) or (early.metric if early else None)
     if name is None:
@@ -83,8 +82,8 @@ def metric_of(recipe: Recipe) -> tuple[str, bool]:
     return name, known.get(name, False) if mode is None else mode == "max"
 
 
-def known_metrics(recipe: Recipe) -> dict[str, bool]:
-    """Every value that the end of a run has, and whether more of it is better."""
-    sets = evaluated_sets(recipe.data.split, recipe.evaluation)
+def list_metrics(recipe: Recipe) -> dict[str, bool]:
+    """Return every value that is known at the end of a run, and whether more of it is better."""
+    sets = list_evaluated_sets(recipe.data.split, recipe.evaluation)
     final = tuple(each for each in recipe.data.split if each in FINAL_SETS and each not in sets)
-    return watched_names((*sets, *final, "training"), recipe.objective)
+    return list_watched_names((*sets, *final, "training"), recipe.objective)

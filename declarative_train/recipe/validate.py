@@ -1,4 +1,4 @@
-"""Mapping node of a recipe -> frozen pydantic model: sections, components and nodes are all validated here."""
+"""Validation: mapping node of a recipe -> frozen pydantic model, for sections, components and nodes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def validate(
     given: MappingABC[str, object] | None = None,
     elsewhere: Callable[[str, str | None], str | None] = lambda name, near: None,
 ) -> tuple[M | None, list[Diagnostic]]:
-    """The model, or None and all that is wrong.
+    """Return the model, or None and all errors.
 
-    `where` is what messages call the mapping (default: its `type` in backticks); `at` the place for keys that are
-    missing (default: its `type`, else its key or the mapping); keys in `leave` are another's business and are not
-    passed on, and if absent from `given` (values that somebody else read) nobody complains about them; `extra_known`
-    are keys offered besides the model's own when a name is not known; `elsewhere` knows where such a name belongs
-    (given the nearest known name, if there is one).
+    `where` is the name of the mapping in messages (default: its `type` in backticks); `at` the place for keys that are
+    missing (default: its `type`, else its key or the mapping). Keys in `leave` are not passed on, and it is not an
+    error if they are absent from `given` (values that were read elsewhere). `extra_known` are keys that are suggested,
+    in addition to the model's own, for an unknown name; `elsewhere` returns where such a name belongs (given the
+    nearest known name, if there is one).
     """
     left = frozenset(leave)
     values = {entry.name: to_value(entry.value) for entry in node.entries if entry.name not in left}
@@ -96,19 +96,18 @@ KINDS: dict[type[Component], tuple[str, str]] = {  # the interface -> (its word,
 
 
 Added = MappingABC[str, MappingABC[str, type[Component]]]
-"""By the word of a kind: the components that the plugins of a recipe bring."""
+"""Components that the plugins of a recipe bring, by the name of their kind."""
 _ADDED: ContextVar[Added | None] = ContextVar("added", default=None)
 
 
-def added() -> Added:
-    """What is added where this is asked."""
+def list_added() -> Added:
+    """Return the components that plugins have added in this context."""
     return _ADDED.get() or {}
 
 
 @contextmanager
 def adding(components: Added) -> Iterator[None]:
-    """While a recipe is read, the tables hold what its plugins bring: they stand for the language that it is written
-    in."""
+    """Add the components of plugins to the tables while a recipe is read."""
     token = _ADDED.set(components)
     try:
         yield
@@ -117,11 +116,11 @@ def adding(components: Added) -> Iterator[None]:
 
 
 def table(kind: type[C]) -> MappingABC[str, type[C]]:
-    """The table of a kind; imported when asked for, since the tables import their interface."""
+    """Return the table of a kind; it is imported here, because the tables import their interface."""
     word, place = KINDS[kind]
     module, _, name = place.rpartition(".")
     found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
-    more: Any = added().get(word)
+    more: Any = list_added().get(word)
     return {**found, **more} if more else found
 
 
@@ -130,7 +129,7 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """A field that is read here: one section or component, or a mapping or list of them."""
+    """Field that is read in this package: one section or component, or a mapping or list of them."""
 
     model: Any
     holder: type | None  # dict, tuple, or None for one

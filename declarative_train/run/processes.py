@@ -69,7 +69,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    from declarative_train.data.shared import offered
+    from declarative_train.data.shared import offer_sets
     from declarative_train.engine.axes.replicate import are_alone
     from declarative_train.run.rendezvous import launch_config
 
@@ -93,7 +93,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     deaths: dict[int, int] = {}
     try:
         launch = elastic_launch(launch_config(num_ranks, scratch, method), rank_main)
-        with nullcontext() if method == "fork" else offered(job.plan.data) as made:
+        with nullcontext() if method == "fork" else offer_sets(job.plan.data) as made:
             codes = launch(job, safe_threads(threads) if method == "fork" else threads, method, made)
         code = max(codes.values())
     except ChildFailedError as error:

@@ -17,8 +17,8 @@ import torch
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
-from declarative_train.data.skipping import FILE, LOG, in_words, listed
-from declarative_train.data.stall_report import PATIENCE, TELL_S
+from declarative_train.data.skipping import FILE, LOG, in_words, read_skipped
+from declarative_train.data.stall_report import PATIENCE, REPORT_S
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.collectives import finish_together
 from declarative_train.engine.devices import bind_to_gpu, device_of, keep_freed_memory
@@ -67,12 +67,12 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
     with torch_settings(plan, device):
         sinks = FanOut(job.sinks(job.run_dir) if context.rank == 0 else ())
         # before the other ranks give up on this one, which knows the reason
-        PATIENCE.limit_s = max(0.9 * limit_s("DTRAIN_TIMEOUT_S"), TELL_S)
+        PATIENCE.limit_s = max(0.9 * limit_s("DTRAIN_TIMEOUT_S"), REPORT_S)
         if context.rank == 0:
-            PATIENCE.tell = lambda message: sinks.write(Notice(message, time.time(), is_warning=True))
+            PATIENCE.report = lambda message: sinks.write(Notice(message, time.time(), is_warning=True))
         else:
             begin = f"dtrain: rank {context.rank}: "
-            PATIENCE.tell = lambda message: print(begin + message, file=sys.stderr, flush=True)
+            PATIENCE.report = lambda message: print(begin + message, file=sys.stderr, flush=True)
         try:
             return _train(job, context, asked, device, sinks)
         finally:
@@ -92,7 +92,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     LOG.to(str(skipped) if plan.data.on_bad_row == "skip" else None)
     sets = open_sets(plan.data)
     if context.rank == 0:
-        LOG.tell(*(each for found in sets.values() for each in found.prepared.left_out))
+        LOG.write(*(each for found in sets.values() for each in found.prepared.left_out))
     store = CheckpointStore(job.place.checkpoints)
     checkpoints = Checkpoints(plan, engine, store, sinks.flush)
     state = checkpoints.load(entry) if entry is not None else RunState()
@@ -135,7 +135,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     )
     try:
         for event in behind_first_step(events, checkpoints.import_ahead if plan.checkpoint is not None else None):
-            if isinstance(event, RunEnded) and (found := listed(str(skipped))):
+            if isinstance(event, RunEnded) and (found := read_skipped(str(skipped))):
                 sinks.write(Notice(f"{in_words(found)}; {skipped} has all", time.time(), is_warning=True))
             sinks.write(event)
     finally:

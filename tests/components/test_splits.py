@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from declarative_train.components.data import Candidates, Draw, Split
 from declarative_train.components.splits import SPLITS
-from declarative_train.data.order import permuted
+from declarative_train.data.order import permute
 
 
 def chosen(
@@ -19,7 +19,7 @@ def chosen(
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     size = len(next(iter(arrays.values())))
     rows = Candidates(
-        size, size, arrays.__getitem__, lambda n: permuted(seed, np.arange(n), n), by=by, sort=sort, behind=behind
+        size, size, arrays.__getitem__, lambda n: permute(seed, np.arange(n), n), by=by, sort=sort, behind=behind
     )
     return split.choose(rows)
 

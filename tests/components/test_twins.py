@@ -18,7 +18,7 @@ from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.components.layers import LAYERS
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.probe import BatchMovedError, RefusedError, probe_expression, probe_layer
-from declarative_train.graph.read import ordered_ports
+from declarative_train.graph.read import order_ports
 
 T = TypeVar("T")
 TWINS = sorted(LAYERS.keys() & FUNCTIONS.keys())
@@ -129,7 +129,7 @@ def test_twins_give_and_refuse_the_same(name: str) -> None:
         assert layer[0] == function[0], (typed, specs)
         given += 1
         tensors = tensors_of(specs)
-        one = layer[1](*[tensors[str(port)] for port in ordered_ports(LAYERS[name](**fields), specs)])
+        one = layer[1](*[tensors[str(port)] for port in order_ports(LAYERS[name](**fields), specs)])
         other = infer(function[1], names_of(tensors))
         assert one.dtype == other.dtype
         assert torch.equal(one, other), (typed, specs)

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from declarative_train.data.block_shuffle import POOL_BYTES, STREAMS, RolledOrder, chosen
+from declarative_train.data.block_shuffle import POOL_BYTES, STREAMS, RolledOrder, fit_roll
 from declarative_train.data.blocks import cut
 from declarative_train.data.spec import RollSpec
 
@@ -137,7 +137,7 @@ def test_the_order_stays_what_it_is() -> None:
 def test_streams_and_windows_follow_from_the_blocks(
     num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None, wanted: RollSpec
 ) -> None:
-    assert chosen(num_samples, num_blocks, sample_bytes, window, streams) == wanted
+    assert fit_roll(num_samples, num_blocks, sample_bytes, window, streams) == wanted
 
 
 def test_blocks_of_many_samples_are_cut_into_equal_ones() -> None:

@@ -17,8 +17,8 @@ from PIL import Image
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.batches import Batch, TrainingBatches
-from declarative_train.data.mixing import Schedule, seen, shares
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.mixing import Schedule, measure_parts, shares
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 
@@ -150,7 +150,7 @@ def test_without_weights_each_sample_comes_once_per_epoch(mixed: Spec) -> None:
     batches = TrainingBatches(data, layout(data, 40, 1), 0, open_sets(data))
     for epoch in range(2):
         assert sorted(batches.samples(epoch, np.arange(1050))) == list(range(1050))
-    assert [each.times for each in seen(data.mix)] == [1, 1, 1]
+    assert [each.times for each in measure_parts(data.mix)] == [1, 1, 1]
 
 
 def test_workers_make_the_same_batches(mixed: Spec) -> None:
@@ -221,7 +221,7 @@ def test_windows_and_packed_texts_hold_rows_of_one_source(spec: Spec, tmp_path: 
     assert [member.num_samples for member in windows.mix] == [28, 11]
     for data in (windows, packed):
         first = data.mix[0].num_samples
-        training = prepared_sets(data)["training"]
+        training = prepare_sets(data)["training"]
         assert training.num_samples == sum(member.num_samples for member in data.mix)
         made = training.gather(np.arange(training.num_samples))["t"]
         letters = [{value for value in row.tolist() if value in (97, 98)} for row in made]
@@ -273,7 +273,7 @@ def test_sets_are_cut_from_each_source_or_from_one(mixed: Spec) -> None:
         ("validation", 70 + 9 + 26),
         ("of_code", 18),
     ]
-    rows = prepared_sets(data)["of_code"].rows.at(np.arange(18))
+    rows = prepare_sets(data)["of_code"].rows.at(np.arange(18))
     assert rows.tolist() == list(range(700 + 72, 790))
     assert [member.num_samples for member in data.mix] == [630, 63, 234]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from declarative_train.data.order import permuted, sample_index
+from declarative_train.data.order import permute, sample_index
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 100, 65_535, 65_536, 65_537, 100_000, (1 << 17) + 1])
@@ -53,7 +53,7 @@ def test_neighbours_are_not_kept_together() -> None:
 def test_small_permutations_are_all_likely() -> None:
     counts: dict[tuple[int, ...], int] = {}
     for key in range(6_000):
-        found = tuple(permuted(key, np.arange(3), 3).tolist())
+        found = tuple(permute(key, np.arange(3), 3).tolist())
         counts[found] = counts.get(found, 0) + 1
     assert len(counts) == 6
     assert all(abs(count - 1_000) < 150 for count in counts.values())

@@ -20,7 +20,7 @@ from declarative_train.components.texts.tokenizer import tokenizer
 from declarative_train.data import opened
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.materialize import prepare
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.texts import PackedRows
@@ -143,7 +143,7 @@ def test_a_row_without_a_text_is_left_out_where_that_is_asked_for(
         found, (told,) = look(on_bad_row="skip", **keys)
         assert found is not None
         assert (told.code, told.message.split(":")[0]) == ("D024", "2 rows skipped")
-        made = prepared_sets(found)["training"]
+        made = prepare_sets(found)["training"]
         letters = made.gather(np.arange(made.num_samples))["text"]
         assert sorted(map(chr, letters[letters > 0].tolist())) == list("abcdefghijklmnopq")
         assert pack_ is not None or made.num_samples == 6
@@ -194,7 +194,7 @@ def test_an_epoch_of_packed_samples_is_the_same_on_every_layout(
 
 def test_a_set_that_is_not_held_gives_the_same(tmp_path: Path, spec: Callable[..., DataSpec]) -> None:
     path, _ = rows(tmp_path)
-    held = prepared_sets(packed(path, spec))["training"]
+    held = prepare_sets(packed(path, spec))["training"]
     assert held.held is not None
     assert isinstance(held.table, PackedRows)
     read = prepare("training", held.table, held.rows, None, held.parts, hold_bytes=0)
@@ -396,7 +396,7 @@ def test_windows_that_are_not_held_read_runs(tmp_path: Path, spec: Callable[...,
         fields={"past": {"column": "tokens", "rows": ":-1"}, "last": {"column": "tokens", "rows": -1}},
         split={"validation": {"type": "last", "fraction": 0.3}},
     )
-    for each in prepared_sets(found).values():
+    for each in prepare_sets(found).values():
         read = prepare(each.name, each.table, each.rows, each.windows, each.parts, hold_bytes=0)
         assert read.held is None
         order = np.random.default_rng(0).permutation(each.num_samples)

@@ -135,7 +135,7 @@ def test_the_last_of_an_odd_number_and_padding_stay(look: Describe, table: Path)
     one = first_batch(plain)
     for size in (3, 4):  # the fourth row is padding
         three = Batch({name: each[:size] for name, each in one.tensors.items()}, 3, None, one.sample_ids[:3], 0)
-        mixed = pairs_of(spec).mixed(three)
+        mixed = pairs_of(spec).mix(three)
         assert not torch.equal(mixed.tensors["image"][:2], three.tensors["image"][:2])
         for name, values in three.tensors.items():
             assert torch.equal(mixed.tensors[name][2:], values[2:])
@@ -144,7 +144,7 @@ def test_the_last_of_an_odd_number_and_padding_stay(look: Describe, table: Path)
 def test_every_epoch_draws_which_samples_are_mixed_and_by_which_shares(look: Describe, table: Path) -> None:
     batch = first_batch(described(look, table, []))
     pairs = pairs_of(described(look, table, [MIX | {"p": 0.5}]))
-    first, second = (pairs.mixed(replace(batch, epoch=epoch)).tensors["image"] for epoch in (0, 1))
+    first, second = (pairs.mix(replace(batch, epoch=epoch)).tensors["image"] for epoch in (0, 1))
     changed, changed_later = ((each != batch.tensors["image"]).flatten(1).any(1) for each in (first, second))
     assert not torch.equal(changed, changed_later)
     in_both = changed & changed_later
@@ -204,10 +204,10 @@ def test_shares_follow_their_distribution(alpha: float) -> None:
     [
         ([MIX | {"labels": ["labels"]}], "there is no field `labels`"),
         ([MIX | {"labels": ["number"]}], "`number` is int64, and between two of its values there is none"),
-        ([MIX, FLIP], "`random_flip` stands behind it"),
+        ([MIX, FLIP], "`random_flip` follows it"),
         ([MIX | {"p": 0.7}, CUT], "add up to 1.1"),
         ([CUT | {"fields": ["price"], "labels": []}], "`price` holds no pictures"),
-        ([MIX | {"fields": ["image", "label"]}], "`label` stands under `labels` too"),
+        ([MIX | {"fields": ["image", "label"]}], "`label` is also in `labels`"),
         ([CUT | {"only": "evaluation"}], "`cutmix` draws"),
     ],
 )

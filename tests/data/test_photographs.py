@@ -13,7 +13,7 @@ import pytest
 
 from declarative_train.components.data import Column
 from declarative_train.components.fields.image import ImageField
-from declarative_train.data.skipping import LOG, listed
+from declarative_train.data.skipping import LOG, read_skipped
 from declarative_train.run.event import EvaluationDone
 from tests.engine.runs import go
 
@@ -159,7 +159,7 @@ def test_photographs_are_learnt_and_torn_ones_listed(album: Path) -> None:
     done = go(album, recipe())
     assert done.code == 0
     assert done.of(EvaluationDone)[-1].values["validation/accuracy"] > 0.8  # guessing: 0.33
-    skipped = listed(str(done.run_dir / "skipped_rows.jsonl"))
+    skipped = read_skipped(str(done.run_dir / "skipped_rows.jsonl"))
     assert len(skipped) == 3, skipped
     assert all("11.j" in each.place.lower() and "cannot be decoded" in each.why for each in skipped), skipped
     again = go(album, recipe(), {"parallelism": "ddp", "layout": {"gpus": 3}, "data": {"workers": 1}}, max_steps=4)

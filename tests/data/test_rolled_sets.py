@@ -22,7 +22,7 @@ from declarative_train.components.datasets.parquet import ParquetTable
 from declarative_train.data import batches as made_batches
 from declarative_train.data import opened, splitting
 from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.rows import RowShare
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
@@ -257,7 +257,7 @@ def test_a_random_set_of_very_many_rows_takes_its_share_of_each_block(
     data = rolled(split={"validation": 0.1, "test": 0.25})
     assert data.roll is not None
     opened._latest.clear()
-    prepared = prepared_sets(data)
+    prepared = prepare_sets(data)
     rows = {name: each.rows.at(np.arange(len(each.rows))) for name, each in prepared.items()}
     assert all(isinstance(each.rows, RowShare) for each in prepared.values())
     assert [len(each) for each in rows.values()] == [1615, 248, 621]

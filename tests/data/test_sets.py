@@ -333,9 +333,9 @@ def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.Monke
 
     def counting(key: int, positions: np.ndarray, size: int) -> np.ndarray:
         drawn.append(len(positions))
-        return permuted(key, positions, size)
+        return permute(key, positions, size)
 
-    from declarative_train.data.order import permuted
+    from declarative_train.data.order import permute
 
     for module in (splitting, rows):
         monkeypatch.setattr(module, "permuted", counting)

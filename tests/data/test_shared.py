@@ -16,8 +16,8 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from declarative_train.data import opened, shared
-from declarative_train.data.materialize import Prepared
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.materialize import PreparedSet
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.run.torchrun import share_sets
@@ -60,7 +60,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     times: list[int] = []
     whole = opened._prepare_all
 
-    def counted(spec: DataSpec) -> dict[str, Prepared]:
+    def counted(spec: DataSpec) -> dict[str, PreparedSet]:
         times.append(1)
         return whole(spec)
 
@@ -107,7 +107,7 @@ def test_what_is_not_held_is_opened_by_each(
     for rank in (0, 1):
         opened._latest.clear()
         share_sets(data, rank, "one", ("one", "one"), store)
-        assert not prepared_sets(data)["training"].is_held
+        assert not prepare_sets(data)["training"].is_held
     assert len(prepared) == 2
 
 
@@ -118,4 +118,4 @@ def test_data_that_cannot_be_read_are_told_by_each(data: DataSpec, tmp_path: Pat
         share_sets(data, 0, "one", ("one", "one"), store)
     share_sets(data, 1, "one", ("one", "one"), store)
     with pytest.raises(DataError):
-        prepared_sets(data)
+        prepare_sets(data)

@@ -17,9 +17,9 @@ from PIL import Image
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data import materialize
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.sets import open_sets
-from declarative_train.data.skipping import LOG, bad_places, in_words, listed
+from declarative_train.data.skipping import LOG, bad_places, in_words, read_skipped
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 
 Look = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
@@ -65,7 +65,7 @@ def test_rows_of_csv_that_do_not_parse_or_miss_a_value_are_left_out(look: Look, 
     assert "line" in error.message or "row" in error.message
     data, message = skipping(look, **keys)
     assert message.startswith("4 rows skipped: ")
-    training = prepared_sets(data)["training"]
+    training = prepare_sets(data)["training"]
     made = training.gather(np.arange(training.num_samples))
     assert made["x"].tolist() == [n for n in range(40) if n not in (3, 7, 9, 20)]
     places = {each.place.split(" of ")[0]: each.why for each in training.left_out}
@@ -82,7 +82,7 @@ def test_lines_of_jsonl_that_do_not_parse_are_left_out(look: Look, tmp_path: Pat
     path.write_text("\n".join(lines))
     data, message = skipping(look, source={"type": "jsonl", "path": str(path)}, fields={"x": {"column": "x"}})
     assert "4 rows skipped" in message
-    training = prepared_sets(data)["training"]
+    training = prepare_sets(data)["training"]
     assert training.gather(np.arange(26))["x"].tolist() == [n for n in range(30) if n not in (4, 11, 15, 29)]
     assert sorted(int(each.place.split()[1]) for each in training.left_out) == [5, 12, 16, 30]
 
@@ -96,7 +96,7 @@ def test_windows_close_around_a_row_that_is_left_out(look: Look, tmp_path: Path)
         fields={"x": {"column": "x"}},
         window={"length": 4, "stride": 1},
     )
-    training = prepared_sets(data)["training"]
+    training = prepare_sets(data)["training"]
     rows = training.gather(np.arange(training.num_samples))["x"].astype(int).tolist()
     assert len(rows) == 7 + 16
     assert all(10 not in row and row == list(range(row[0], row[0] + 4)) for row in rows)
@@ -179,8 +179,8 @@ def test_a_broken_picture_is_stood_in_for_alike_on_every_layout(
             assert (taken[0] == number) == (number not in BAD)
             assert way or taken[0] == {5: 7, 6: 7, 23: 24, 47: 48}.get(number, number)  # the next good one
             assert value == taken[0]  # all fields are of one sample
-    LOG.tell(*prepared_sets(data)["training"].left_out)  # as a run does when it begins
-    found = listed(str(log))
+    LOG.write(*prepare_sets(data)["training"].left_out)  # as a run does when it begins
+    found = read_skipped(str(log))
     assert sorted(int(each.place.split()[1]) - 1 for each in found) == sorted(BAD)
     assert {each.set for each in found} == {"training"}
 
@@ -201,7 +201,7 @@ def test_in_an_evaluation_a_broken_picture_counts_nothing(look: Look, pictures: 
                 assert weight.sum() == batch.num_rows == len(batch.sample_ids)
                 counted += batch.tensors["id"][weight > 0].tolist()
         assert sorted(counted) == [n for n in range(30, 60) if n != 47]
-    assert "1 row skipped" in in_words([each for each in listed(str(log)) if each.set == "held"])
+    assert "1 row skipped" in in_words([each for each in read_skipped(str(log)) if each.set == "held"])
 
 
 def test_without_skip_a_broken_picture_ends_the_run_with_its_place(look: Look, tmp_path: Path) -> None:
@@ -249,4 +249,4 @@ def test_a_bad_value_of_a_rolled_set_is_stood_in_for(
     wanted = np.ones(400, int)
     wanted[[37, 38, 39, 250, 251]] = [0, 0, 3, 0, 2]  # the next good ones
     assert seen.tolist() == wanted.tolist()
-    assert {int(each.place.split()[1]) - 1 for each in listed(str(log))} == {37, 38, 250}
+    assert {int(each.place.split()[1]) - 1 for each in read_skipped(str(log))} == {37, 38, 250}

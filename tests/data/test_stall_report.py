@@ -36,10 +36,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     for module in (prefetch, windows_ahead):
         monkeypatch.setattr(module, "LOOK_S", 0.05)
         monkeypatch.setattr(module, "CLOSE_S", 0.2)
-    monkeypatch.setattr(stall_report, "TELL_S", 0.3)
+    monkeypatch.setattr(stall_report, "REPORT_S", 0.3)
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)  # for a loader to end by itself
     found: list[str] = []
-    PATIENCE.tell, PATIENCE.limit_s = found.append, 1.2
+    PATIENCE.report, PATIENCE.limit_s = found.append, 1.2
     AWAKE.clear()
     yield found
     PATIENCE.reset()

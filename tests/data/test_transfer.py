@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from declarative_train.data.batch import SHARED_BYTES, Batch, moved, packed, unpacked
+from declarative_train.data.batch import SHARED_BYTES, Batch, move_batch, pack_batch, unpack_batch
 from declarative_train.data.prefetch import by_workers
 
 
@@ -20,11 +20,11 @@ def batch(number: int) -> Batch:
 
 
 def test_small_tensors_cross_as_arrays_and_arrive_as_they_were() -> None:
-    sent = packed(batch(0))
+    sent = pack_batch(batch(0))
     kinds = {name: isinstance(value, np.ndarray) for name, value in sent.tensors.items()}
     assert kinds == {"small": True, "large": False, "half": False, "flag": True}
-    for number, found in enumerate(by_workers(lambda number: packed(batch(number)), 0, 5, 2)):
-        arrived, wanted = unpacked(found), batch(number)
+    for number, found in enumerate(by_workers(lambda number: pack_batch(batch(number)), 0, 5, 2)):
+        arrived, wanted = unpack_batch(found), batch(number)
         assert arrived.num_rows == 2
         assert arrived.sample_ids.tolist() == wanted.sample_ids.tolist()
         assert arrived.row_weight is not None
@@ -36,4 +36,4 @@ def test_small_tensors_cross_as_arrays_and_arrive_as_they_were() -> None:
 
 def test_without_a_device_nothing_moves() -> None:
     one = batch(0)
-    assert moved(one, None) is one
+    assert move_batch(one, None) is one

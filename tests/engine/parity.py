@@ -27,7 +27,7 @@ from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.engine.axes import replicate
 from declarative_train.engine.engine import Engine, slots_of
-from declarative_train.graph.initialise import held_rows
+from declarative_train.graph.initialise import local_rows
 from declarative_train.plan.plan import Plan
 from declarative_train.run.loss_window import LossWindow
 from tests.engine.made_recipes import compiled
@@ -158,7 +158,7 @@ def gathered(tensor: Any) -> torch.Tensor:
     if tensor.device.type == "cpu":
         full: torch.Tensor = tensor.full_tensor()
         return full
-    rows = held_rows(tensor)
+    rows = local_rows(tensor)
     assert rows is not None
     group = tensor.device_mesh.get_group(tensor.device_mesh.ndim - 1)  # the axis of shards
     parts: list[Any] = [None] * distributed.get_world_size(group)

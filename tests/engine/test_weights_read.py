@@ -122,7 +122,7 @@ def packed_share(plan: Plan, file: Path) -> tuple[int, int, int, bool]:
     from safetensors.torch import load_file
 
     from declarative_train.components.layers.modules.packed import find_packed, pack
-    from declarative_train.graph.initialise import held_rows
+    from declarative_train.graph.initialise import local_rows
 
     read, held = seen(plan, file)
     with kept_engine(plan) as engine:
@@ -130,7 +130,7 @@ def packed_share(plan: Plan, file: Path) -> tuple[int, int, int, bool]:
         for name, item in engine.model.named_parameters():
             local = getattr(item, "_local_tensor", item)
             in_file += 4 * len(local) * packed[name].columns if name in packed else local.nbytes
-        rows = held_rows(engine.model.get_parameter("lm.embed.weight"))
+        rows = local_rows(engine.model.get_parameter("lm.embed.weight"))
         assert rows is not None
         table = load_file(file)["model.embed_tokens.weight"][rows.first : rows.first + len(rows.values)]
         return read, held, in_file, torch.equal(pack(table, "nf4"), rows.values)

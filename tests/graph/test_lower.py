@@ -264,7 +264,10 @@ def test_a_batch_that_leaves_its_place() -> None:
     )
     assert found.code == "G003"
     assert under_it == "pixels + unsqueeze(pixels, 1)"
-    assert "a dimension but 0 depends on the batch: the shape is (3, 3, 64) for 3 and (5, 5, 64) for 5" in found.message
+    assert (
+        "a dimension other than 0 depends on the batch: the shape is (3, 3, 64) for 3 and (5, 5, 64) for 5"
+        in found.message
+    )
 
 
 def test_a_layer_that_torch_refuses_says_so_in_one_line() -> None:
@@ -362,7 +365,7 @@ def test_what_a_plugin_does_wrong_is_told_in_one_line(tmp_path: Path) -> None:
     assert "second line" not in diagnostics[0].message
 
 
-@pytest.mark.parametrize(("name", "says"), [("lambda", "a word of Python"), ("in", "a word of Python")])
+@pytest.mark.parametrize(("name", "says"), [("lambda", "a keyword of Python"), ("in", "a keyword of Python")])
 def test_a_node_may_not_be_called_by_a_word_of_python(name: str, says: str) -> None:
     found, under_it = one(
         f"""

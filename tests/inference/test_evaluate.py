@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.app.main import main
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.opened import prepare_sets
 from declarative_train.engine.collectives import Alone
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.failures import RunFailure
@@ -357,7 +357,7 @@ def test_float64_is_left_to_the_exact_device(
     plan, cpu = model.plan, torch.device("cpu")
     for module in (evaluate_module, step_runner):
         monkeypatch.setattr(module, "exact_device", lambda _: torch.device("meta"))
-    made = evaluate_module._samples(model, prepared_sets(plan.data)["validation"], 16)
+    made = evaluate_module._samples(model, prepare_sets(plan.data)["validation"], 16)
     samples = evaluate_module._Samples(made, Alone())
     with NoFloat64OnCpu():
         judged = evaluate_module._Model(model, cpu, [], samples, Alone())

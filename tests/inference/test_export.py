@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from declarative_train.__main__ import main
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.opened import prepare_sets
 from declarative_train.inference.export import NAMES, PUBLISHED, formats
 from declarative_train.inference.export.export_errors import ExportFailure
 from declarative_train.inference.export.folder import Exported, export
@@ -62,7 +62,7 @@ def _kept(field: object) -> dict[str, object]:
 
 
 def real_rows(trained: Trained, names: tuple[str, ...], *, raw: bool) -> dict[str, np.ndarray]:
-    found = prepared_sets((as_they_stand(trained) if raw else trained).plan.data)["training"]
+    found = prepare_sets((as_they_stand(trained) if raw else trained).plan.data)["training"]
     return found.gather(np.arange(ROWS), names)
 
 
@@ -145,7 +145,7 @@ def raw_gaps(trained: Trained) -> dict[str, np.ndarray]:
     import pandas as pd
 
     frame = pd.read_csv(str(trained.plan.data.source["path"]))
-    numbers = prepared_sets(trained.plan.data)["training"].rows.at(np.arange(ROWS))
+    numbers = prepare_sets(trained.plan.data)["training"].rows.at(np.arange(ROWS))
     return {"x": frame.loc[numbers, ["f_size", "f_rooms"]].to_numpy(np.float64)}
 
 

@@ -45,7 +45,7 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
             "3 does not divide over 8 data-parallel ranks",
             "set training.global_batch_size to 8",
         ),
-        ("training: {epochs: null}", "R004", "`training` does not say how long", "epochs"),
+        ("training: {epochs: null}", "R004", "`training` does not set a length", "epochs"),
         (
             "training: {lr_schedule: {type: cosine, warmup: 5 epochs}}",
             "R005",
@@ -65,13 +65,13 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             PIPE.format("stages: 3, microbatches: 6, schedule: gpipe", 2),
             "P001",
-            "3 stages cannot be shared out evenly over the 2 ranks",
+            "3 stages cannot be divided evenly over the 2 ranks",
             "set parallelism.pipeline.stages to 2 or 4",
         ),
         (
             PIPE.format("stages: 2, microbatches: 4}, data: {replicate: 2", 3),
             "P001",
-            "3 GPUs cannot be shared out evenly over 2 copies of the model",
+            "3 GPUs cannot be divided evenly over 2 copies of the model",
             "set parallelism.data.replicate to one of 1, 3",
         ),
         ("parallelism: dp\nlayout: {nodes: 2, gpus_per_node: 2}", "P002", "cannot run on 2 nodes", "ddp"),
@@ -131,7 +131,7 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             "parallelism: {data: {replicate: 2, shard: all}}\nlayout: {gpus: 2}",
             "P012",
-            "nothing is left to shard over",
+            "there is nothing to shard over",
             "ddp",
         ),
         (
@@ -149,7 +149,7 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             PIPE.format("stages: 3, microbatches: 4}, data: {replicate: all", 4),
             "P001",
-            "4 GPUs cannot be shared out evenly over pipelines of 3 ranks",
+            "4 GPUs cannot be divided evenly over pipelines of 3 ranks",
             "a multiple of that",
         ),
         (

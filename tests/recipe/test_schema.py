@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from declarative_train.components.layers import LAYERS
-from declarative_train.recipe.model.blocks import shipped_names
+from declarative_train.recipe.model.blocks import list_shipped
 from declarative_train.recipe.schema import schema
 from declarative_train.source.reader import read_text
 from declarative_train.source.template_names import to_lists
@@ -170,7 +170,7 @@ def test_every_key_has_its_words_and_defaults(root: dict[str, Any]) -> None:
         f"{name}.{key}"
         for name, each in root["$defs"].items()
         for key, value in each.get("properties", {}).items()
-        if "description" not in value and "$ref" not in value and name.partition(".")[2] not in shipped_names()
+        if "description" not in value and "$ref" not in value and name.partition(".")[2] not in list_shipped()
     ]
     # the words are those of the type that is named
     assert [each for each in silent if not each.endswith((".type", ".mode"))] == []
@@ -183,7 +183,7 @@ def test_every_key_has_its_words_and_defaults(root: dict[str, Any]) -> None:
 
 def test_every_type_of_a_node_is_offered(root: dict[str, Any]) -> None:
     offered = root["$defs"]["node"]["properties"]["type"]["anyOf"][0]["enum"]
-    assert offered == sorted([*LAYERS, *shipped_names(), "reuse"])
+    assert offered == sorted([*LAYERS, *list_shipped(), "reuse"])
 
 
 def test_it_is_the_same_each_time(root: dict[str, Any]) -> None:

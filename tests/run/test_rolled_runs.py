@@ -200,7 +200,7 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ParquetFormat, "read", slow)
     monkeypatch.setattr(window_prefetch, "LOOK_S", 0.05)
-    monkeypatch.setattr(stall_report, "TELL_S", 0.1)
+    monkeypatch.setattr(stall_report, "REPORT_S", 0.1)
     monkeypatch.setattr(meter, "LONG_WAIT_S", 0.1)
     assert run(plan, sinks=default_sinks(quiet=True), max_steps=2) == 0
     said = [event for event in newest(tmp_path)[1] if isinstance(event, Notice)]
@@ -208,4 +208,4 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [each.is_warning for each in said if re.fullmatch(words, each.message)][:1] == [True]
     assert re.fullmatch(r"waited for data \d+% of the time \(\d+ s\): .*`data.workers`.*", said[-1].message)
     assert stall_report.PATIENCE.limit_s == 600.0
-    assert stall_report.PATIENCE.tell is stall_report._on_stderr
+    assert stall_report.PATIENCE.report is stall_report._on_stderr

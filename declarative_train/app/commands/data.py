@@ -85,12 +85,12 @@ def _described(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
 
 def _index(args: argparse.Namespace) -> int:
     from declarative_train.app.views.texts import kept
-    from declarative_train.data.opened import prepared_sets
+    from declarative_train.data.opened import prepare_sets
 
     _, data = _described(args)
     if data is None:
         return 1
-    lines = kept(prepared_sets(data))
+    lines = kept(prepare_sets(data))
     print_text("\n".join(lines) if lines else "nothing is made of these data beforehand")
     return 0
 
@@ -99,8 +99,8 @@ def _show(args: argparse.Namespace) -> int:
     from declarative_train.app.views.data import page, sections
     from declarative_train.app.views.values import LONGEST_WORD, first_rows
     from declarative_train.data.materialize import BadSampleError
-    from declarative_train.data.opened import prepared_sets
-    from declarative_train.data.sets import said
+    from declarative_train.data.opened import prepare_sets
+    from declarative_train.data.sets import as_data_error
     from declarative_train.data.spec import DataError
     from declarative_train.data.splitting import TRAINING
 
@@ -109,7 +109,7 @@ def _show(args: argparse.Namespace) -> int:
         return 1
     sheet, whole_page = None, ""
     try:
-        with said(prepared_sets(data)[TRAINING]):  # which file is broken
+        with as_data_error(prepare_sets(data)[TRAINING]):  # which file is broken
             shown = sections(data)
             rows = first_rows(data, terminal_width())
             if args.pictures or args.html:

@@ -50,10 +50,10 @@ def show(text: str) -> None:
 def run(args: argparse.Namespace) -> int:
     from declarative_train.app.views.sections import NAMES, section_page, section_table
     from declarative_train.components.hardware import HARDWARE
-    from declarative_train.recipe.model.blocks import shipped_file, shipped_names
+    from declarative_train.recipe.model.blocks import list_shipped, read_shipped_file
 
     kinds = tables()
-    blocks = {name: shipped_file(name).text for name in shipped_names()}
+    blocks = {name: read_shipped_file(name).text for name in list_shipped()}
     if args.what is None:
         for kind, table in kinds.items():
             show(f"{kind:<14}{', '.join(sorted(table))}")

@@ -16,9 +16,9 @@ from declarative_train.app.views.texts import learnt, lengths
 from declarative_train.app.views.titled_table import Shown
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.amounts import counted
-from declarative_train.data.materialize import Prepared
+from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.mixing import MIXTURE, mixture
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
 from declarative_train.data.texts import PackedRows
@@ -32,7 +32,7 @@ _LONGEST = 24  # characters of a value
 
 def sections(data: DataSpec) -> list[Shown]:
     """Raises DataError, SourceError and BadSampleError."""
-    sets = prepared_sets(data)
+    sets = prepare_sets(data)
     found = [
         Shown("sets", ("set", "samples"), [(name, f"{each.num_samples:,}") for name, each in sets.items()], (1,)),
         *([Shown("mixture of the training set", MIXTURE, mixture(data), (1, 2, 3))] if data.mix else []),
@@ -44,7 +44,7 @@ def sections(data: DataSpec) -> list[Shown]:
     return found + [_classes(field, sets) for field in data.fields if field.component["type"] == "category"]
 
 
-def _columns(data: DataSpec, training: Prepared) -> Shown:
+def _columns(data: DataSpec, training: PreparedSet) -> Shown:
     """Of the main source."""
     table = training.table.source if isinstance(training.table, PackedRows) else training.table
     looked = min(table.num_rows, _LOOKED_AT)
@@ -99,7 +99,7 @@ def _rows_of(looked: int, total: int) -> str:
     return f"all {counted(total, 'row')}" if looked == total else f"the first {looked:,} of {counted(total, 'row')}"
 
 
-def _fields(data: DataSpec, training: Prepared) -> Shown:
+def _fields(data: DataSpec, training: PreparedSet) -> Shown:
     """As the model gets them; of pictures after the transforms of training."""
     count = min(training.num_samples, _SAMPLES)
     chosen = np.linspace(0, training.num_samples - 1, count).astype(np.int64)
@@ -122,7 +122,7 @@ def _fields(data: DataSpec, training: Prepared) -> Shown:
     return Shown(f"fields, {counted(count, 'sample')} of training", header, rows, (3, 4, 5, 6))
 
 
-def _classes(field: FieldSpec, sets: dict[str, Prepared]) -> Shown:
+def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
     """How many samples of each set have each class; of a field of several columns, all values together."""
     counts = {name: _counts(each, field.name) for name, each in sets.items()}
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values or 1
@@ -142,7 +142,7 @@ def _classes(field: FieldSpec, sets: dict[str, Prepared]) -> Shown:
     return Shown(title, ("class", "name", *counts), rows, (0, *range(2, 2 + len(counts))))
 
 
-def _counts(prepared: Prepared, name: str) -> tuple[Counter[int], bool]:
+def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
     """And whether they are of a part."""
     count = min(prepared.num_samples, _LOOKED_AT)
     values = prepared.gather(np.arange(count), [name])[name]

@@ -12,9 +12,15 @@ import numpy as np
 
 from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.transforms import TRANSFORMS
-from declarative_train.data.materialize import Prepared
-from declarative_train.data.opened import prepared_sets
-from declarative_train.data.pictures import BadPictureError, Given, field_of_pictures, placed, whole_pictures
+from declarative_train.data.materialize import PreparedSet
+from declarative_train.data.opened import prepare_sets
+from declarative_train.data.pictures import (
+    BadPictureError,
+    PictureValues,
+    field_of_pictures,
+    place_boxes,
+    whole_pictures,
+)
 from declarative_train.data.spec import DataSpec
 from declarative_train.data.splitting import TRAINING
 
@@ -31,14 +37,14 @@ _HEADS = ("decoded", "epoch 1", "epoch 2", "epoch 3", "evaluation")
 
 def picture_sheet(data: DataSpec) -> bytes | None:
     """A PNG file, or None for a recipe without pictures. Raises DataError, SourceError and BadSampleError."""
-    training = prepared_sets(data)[TRAINING]
+    training = prepare_sets(data)[TRAINING]
     if not training.late:
         return None
     chosen = np.linspace(0, training.num_samples - 1, min(_ROWS, training.num_samples)).astype(np.int64)
-    given = training.given(chosen)
+    given = training.read_columns(chosen)
     if training.skips is not None:
         chosen = chosen[[row for row in range(len(chosen)) if _is_whole(given, row)]]
-        given = training.given(chosen)
+        given = training.read_columns(chosen)
     plain = _without_normalising(training)
     boxes = {part.name: part.field for part in training.late if isinstance(part.field, BoxesField)}
     boxes = {name: field for name, field in boxes.items() if field.output == "boxes"}
@@ -56,7 +62,7 @@ def picture_sheet(data: DataSpec) -> bytes | None:
         whole = whole_pictures(given, row)
         before = {name: _field(given[name]).brought_to_size(each) for name, each in whole.items()}
         sizes = {name: ((each.height, each.width), before[name].size[::-1]) for name, each in whole.items()}
-        first_boxes = placed({name: given[name] for name in boxes}, sizes, row)
+        first_boxes = place_boxes({name: given[name] for name in boxes}, sizes, row)
         for at, name in enumerate(names):
             top = _HEAD + (row * len(names) + at) * (_CELL + _GAP)
             first = _field(given[name]).numbers(before[name]) if _field(given[name]).is_mask else None
@@ -81,7 +87,7 @@ def picture_sheet(data: DataSpec) -> bytes | None:
     return stream.getvalue()
 
 
-def _is_whole(given: Mapping[str, Given], row: int) -> bool:
+def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
     """Return whether the pictures of a row can be decoded."""
     try:
         whole_pictures(given, row)
@@ -90,7 +96,7 @@ def _is_whole(given: Mapping[str, Given], row: int) -> bool:
     return True
 
 
-def _without_normalising(training: Prepared) -> Prepared:
+def _without_normalising(training: PreparedSet) -> PreparedSet:
     """The same draws, with the numbers left between 0 and 1, which are colours."""
     same = TRANSFORMS.read({"type": "normalize", "mean": [0.0], "std": [1.0]})
     chain = training.chain
@@ -109,7 +115,7 @@ def _picture(values: np.ndarray) -> Image:
     return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels[:3].transpose(1, 2, 0)).convert("RGB")
 
 
-def _field(given: Given) -> PictureField:
+def _field(given: PictureValues) -> PictureField:
     return field_of_pictures(given.field)
 
 

@@ -12,7 +12,7 @@ from declarative_train.components.datasets.token_stream import TokenTable
 from declarative_train.components.texts.cache import Tokens
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.core.amounts import counted
-from declarative_train.data.materialize import Prepared
+from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.spec import FieldSpec
 from declarative_train.data.texts import PackedRows, TextRows
 from declarative_train.files.open_files import shown
@@ -21,7 +21,7 @@ _PARTS = 40  # of a sample that are shown
 _LONGEST = 400  # characters of one
 
 
-def lengths(sets: Mapping[str, Prepared]) -> list[Shown]:
+def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
     """Of each set and field, in tokens; none where there are no such fields."""
     rows = [row for name, each in sets.items() for row in _of_set(name, each)]
     if not rows:
@@ -33,7 +33,7 @@ def lengths(sets: Mapping[str, Prepared]) -> list[Shown]:
     return [Shown("lengths of texts in tokens", header, turned, tuple(range(1, len(header))))]
 
 
-def _of_set(name: str, chosen: Prepared) -> list[tuple[str, ...]]:
+def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
     table, found = chosen.table, []
     if isinstance(table, PackedRows):
         packed = table.packing
@@ -56,7 +56,7 @@ def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fi
     return (name, field, *(f"{number:,.0f}" for number in numbers), f"{fill:.1%}")
 
 
-def learnt(fields: Sequence[FieldSpec], training: Prepared) -> list[Shown]:
+def learnt(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
     """The first sample of each field of tokens of which some are not to be predicted, part by part."""
     found = []
     for spec in fields:
@@ -83,7 +83,7 @@ def _parts(ids: np.ndarray, trained: np.ndarray, words: Tokenizer) -> list[tuple
     return rows[:_PARTS]
 
 
-def kept(sets: Mapping[str, Prepared]) -> list[str]:
+def kept(sets: Mapping[str, PreparedSet]) -> list[str]:
     """A line for each flat file of tokens."""
     found: dict[str, Tokens] = {}
     for each in sets.values():

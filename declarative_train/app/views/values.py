@@ -12,8 +12,8 @@ from declarative_train.app.views.graph import kind
 from declarative_train.app.views.table import table
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.amounts import counted
-from declarative_train.data.materialize import Prepared
-from declarative_train.data.opened import prepared_sets
+from declarative_train.data.materialize import PreparedSet
+from declarative_train.data.opened import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
 from declarative_train.plan.plan import TermPlan
@@ -29,7 +29,7 @@ SAMPLES = 3
 
 def first_rows(data: DataSpec, width: int | None) -> str:
     """The first training samples, field by field. Raises DataError, SourceError and BadSampleError."""
-    training = prepared_sets(data)[TRAINING]
+    training = prepare_sets(data)[TRAINING]
     samples = np.arange(min(SAMPLES, training.num_samples))
     made = training.gather(samples)
     parts = [f"values of the first {counted(len(samples), 'training sample')}"]
@@ -49,7 +49,7 @@ def way_of_a_row(trained: Trained, width: int | None) -> str:
     plan = trained.plan
     name = next((each.name for each in plan.data.sets if each.name != TRAINING), TRAINING)
     check_source(trained, name)
-    sets = prepared_sets(plan.data)
+    sets = prepare_sets(plan.data)
     chosen = sets[name]
     made = {field: values[0] for field, values in chosen.gather(np.arange(1)).items()}
     nodes = [*plan.batch_graph.nodes, *plan.graph.nodes]
@@ -73,11 +73,11 @@ def way_of_a_row(trained: Trained, width: int | None) -> str:
     )
 
 
-def _place(chosen: Prepared, sample: int) -> str:
+def _place(chosen: PreparedSet, sample: int) -> str:
     return chosen.table.place(_row(chosen, sample))
 
 
-def _row(chosen: Prepared, sample: int) -> int:
+def _row(chosen: PreparedSet, sample: int) -> int:
     """Of the table; a window's first."""
     places = np.asarray([sample])
     if chosen.windows is not None:
@@ -86,7 +86,7 @@ def _row(chosen: Prepared, sample: int) -> int:
 
 
 def _field_rows(
-    data: DataSpec, chosen: Prepared, sample: int, made: Mapping[str, np.ndarray]
+    data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
     """Field, what stands in its columns, how it is read, what it becomes."""
     row = np.asarray([_row(chosen, sample)])

@@ -1,4 +1,4 @@
-"""The rules of this room: code -> `family.function`, or a file of one rule, whose docstring is its manual page."""
+"""Rules of the package `data`: code -> `family.function`, or a file of one rule, whose docstring is its manual page."""
 
 RULES: dict[str, str] = {
     "D001": "files.missing_file",

@@ -33,7 +33,7 @@ def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
     """empty-glob (D002)
 
     Finds: a glob that matches no file.
-    Why:   a source without files has no rows, and that is hardly what was meant.
+    Why:   a source without files has no rows, which is probably not intended.
     Diff:
         data:
     -     source: {type: csv, path: "data/*.tsv"}
@@ -45,8 +45,8 @@ def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
 def unreadable_source(span: Span, problem: SourceError) -> Diagnostic:
     """unreadable-source (D003)
 
-    Finds: a file that is not what its source reads: torn, empty, of another kind, or closed to us.
-    Why:   a table that is read in part is another table.
+    Finds: a file that its source cannot read: damaged, empty, of another kind, or without permission.
+    Why:   training on a part of a table would go unnoticed.
     Diff:
         data:
     -     source: {type: parquet, path: data/digits.csv}
@@ -59,7 +59,7 @@ def different_columns(span: Span, problem: SourceError) -> Diagnostic:
     """different-columns (D004)
 
     Finds: files of one source whose columns are not the same, or a file with two columns of one name.
-    Why:   rows of such files do not make one table.
+    Why:   rows of such files do not form one table.
     Diff:
         data:
     -     source: {type: csv, path: [data/digits.csv, data/people.csv]}
@@ -74,14 +74,14 @@ def unknown_column(
     """unknown-column (D005)
 
     Finds: a column, or a glob of columns, that the source does not have.
-    Why:   a field or a set cannot be made of it.
+    Why:   a field or a set cannot use it.
     Diff:
         data:
           fields:
     -       digit: {type: category, column: lable, num_classes: 10}
     +       digit: {type: category, column: label, num_classes: 10}
     """
-    # `left_out` says why a column that the file does have cannot be read.
+    # `left_out`: why a column of the file cannot be read.
     names = list(known)
     if name in left_out:
         return error("D005", span, f"`{name}` cannot be read: {left_out[name]}", did_you_mean("", names))
@@ -97,14 +97,14 @@ def unknown_column(
 def remote_source(span: Span, path: str) -> Diagnostic:
     """remote-source (D015)
 
-    Finds: a source on another machine, when nothing but the recipe is looked at.
-    Why:   its columns, types and rows can only be known by reading it: `dtrain plan` and `dtrain run` do.
+    Finds: a source on another machine, when only the recipe is checked.
+    Why:   its columns, types and rows are known only after reading it: `dtrain plan` and `dtrain run` do.
     Diff:
         data:
-    -     source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong: only not looked at by lint
-    +     source: {type: csv, path: data/digits.csv}  # a copy on this machine is looked at
+    -     source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong, but not checked by lint
+    +     source: {type: csv, path: data/digits.csv}  # a copy on this machine is checked
     """
-    message = f"{shown(path)} is remote and was not looked at"
+    message = f"{shown(path)} is remote and was not checked"
     return unverified("D015", span, message, "`dtrain plan` reads its columns and rows")
 
 

@@ -1,9 +1,9 @@
 """group-in-two-sets (D021)
 
-Finds: a set of whole groups of which some have rows in a set that is cut in another way: by value, as the last rows,
-       or in groups of another column.
-Why:   what belongs together is then in both: the one set is no longer new to a model that has seen the other. Sets cut
-       by chance are cut from what whole groups leave, so this cannot happen with them.
+Finds: a set of whole groups, some of which also have rows in a set that is divided in another way: by value, as the
+       last rows, or in groups of another column.
+Why:   a group is then in both sets: a model that has seen one set knows part of the other. Random sets are taken from
+       the rows that whole groups leave, so this cannot happen with them.
 Diff:
     data:
       split:
@@ -29,7 +29,7 @@ from declarative_train.data.splitting import TRAINING
 def check(
     table: Table, rows: Mapping[str, Rows], splits: Mapping[str, Split], span: Callable[[str], Span]
 ) -> Iterator[Diagnostic]:
-    """`rows` are those of the sets that are cut from `table`."""
+    """Yield a diagnostic for each pair of such sets; `rows` are the sets that are divided from `table`."""
     grouped = {name: str(split.columns[0]) for name, split in splits.items() if split.type == "grouped"}
     for name, column in grouped.items():
         # training is what is left; sets by chance are cut from what whole groups leave

@@ -12,8 +12,8 @@ from declarative_train.core.span import Span
 def broken_picture(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
     """broken-picture (D040)
 
-    Finds: a picture that cannot be read, among the first of a set; lint reads the beginning of these alone.
-    Why:   the run would stop at the step that asks for it.
+    Finds: a picture that cannot be read, among the first of a set; lint reads only their headers.
+    Why:   the run would stop at the step that needs it.
     Diff:
         data:
           fields:
@@ -26,7 +26,7 @@ def broken_picture(span: Span, field: str, message: str, place: str, help: str |
 def pictures_without_size(span: Span, field: str, message: str, help: str | None) -> Diagnostic:
     """pictures-without-size (D041)
 
-    Finds: a field whose pictures do not all come out in one size, in training and in evaluations.
+    Finds: a field whose pictures do not all have one size after the transforms, in training and in evaluations.
     Why:   a batch is one tensor, and the layers are made for one size.
     Diff:
         data:

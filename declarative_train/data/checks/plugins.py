@@ -13,9 +13,9 @@ from declarative_train.files.errors import SourceError
 def plugin_source_fails(span: Span, problem: SourceError) -> Diagnostic:
     """plugin-source-fails (D050)
 
-    Finds: a source of a plugin whose code raises, draws random numbers, or gives other rows than its columns say. Seen
-           with `--plugins`, and by `run`.
-    Why:   rows are asked for by number, in any order, in any process, and may be kept: they must be the same each time.
+    Finds: a source of a plugin whose code raises, draws random numbers, or returns rows that do not fit its columns.
+           Found with `--plugins`, and by `run`.
+    Why:   rows are requested by number, in any order, in any process, and may be cached: they must always be the same.
     Diff:
     -   plugins: [my_data.py]   # def __getitem__(self, index): raise OSError("no")
         data:
@@ -29,17 +29,17 @@ def plugin_data_not_run(span: Span, what: str, type: str, has_columns: bool) -> 
     """plugin-data-not-run (D051)
 
     Finds: a source, field or transform of a plugin, in a recipe that is checked without running its code.
-    Why:   how many rows there are and what they hold only its code can tell. The columns that a source declares are
-           checked against the fields; the values, the graph and the plan are not.
+    Why:   only its code knows the number of rows and their values. The columns that a source declares are checked
+           against the fields; the values, the graph and the plan are not.
     Diff:
     -   plugins: [my_data.py]   # class Digits(Source): ...
         data:
     -     source: {type: digits}
     +     source: {type: csv, path: data/digits.csv}
     """
-    lacks = "" if has_columns else ", and no `columns` declare what it gives"
+    lacks = "" if has_columns else ", and it declares no `columns`"
     message = (
-        f"the {what} `{type}` is of a plugin, whose code was not run{lacks}: the samples and the graph are not checked"
+        f"the {what} `{type}` belongs to a plugin, whose code was not run{lacks}: samples and graph are not checked"
     )
     return unverified("D051", span, message, "`--plugins` imports the recipe's plugins and checks all of it")
 
@@ -47,9 +47,9 @@ def plugin_data_not_run(span: Span, what: str, type: str, has_columns: bool) -> 
 def plugin_field_fails(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
     """plugin-field-fails (D052)
 
-    Finds: a field of a plugin whose code raises for a row, or gives another tensor than it declares. Seen with
+    Finds: a field of a plugin whose code raises for a row, or returns another tensor than it declares. Found with
            `--plugins`, and by `run`.
-    Why:   a batch is one tensor, and the layers behind it are made for its shape.
+    Why:   a batch is one tensor, and the layers are made for its shape.
     Diff:
     -   plugins: [my_data.py]   # class Wide(Field): shape = (9,)
     +   plugins: [my_data.py]   # class One(Field): shape = (1,)

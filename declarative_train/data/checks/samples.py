@@ -31,15 +31,17 @@ def empty_set(span: Span, name: str, message: str, help: str | None) -> Diagnost
 def window_cut_to_pieces(span: Span, name: str, kind: str, length: int) -> Diagnostic:
     """window-cut-to-pieces (D011)
 
-    Finds: windows over rows that are split one by one, by chance.
-    Why:   neighbours land in different sets, so that hardly a window stays whole.
+    Finds: windows over rows that are split one by one, at random.
+    Why:   consecutive rows end up in different sets, so that hardly a window stays whole.
     Diff:
         data:
           window: {length: 16, stride: 1}
     -     split: {validation: {type: random, fraction: 0.2}}
     +     split: {validation: {type: last, fraction: 0.2}}
     """
-    message = f"`{kind}` puts each row into `{name}` or not by itself, and a window takes {length} neighbours"
+    message = (
+        f"`{kind}` decides for each row separately whether it is in `{name}`; a window takes {length} consecutive rows"
+    )
     return error("D011", span, message, "cut with `type: last` (the last rows) or `type: grouped` (whole groups)")
 
 
@@ -57,7 +59,7 @@ def rows_without_window(span: Span, field: str) -> Diagnostic:
     +     split: {validation: {type: last, fraction: 0.2}}
     """
     return error(
-        "D012", span, f"field `{field}` takes `rows` of a window, and there is none", "add `window: {length: N}`"
+        "D012", span, f"field `{field}` takes `rows` of a window, but there is none", "add `window: {length: N}`"
     )
 
 
@@ -82,8 +84,8 @@ def rows_outside_window(span: Span, field: str, rows: str | int, length: int) ->
 def split_does_not_fit(span: Span, name: str, message: str) -> Diagnostic:
     """split-does-not-fit (D016)
 
-    Finds: a set that cannot be cut: a comparison of numbers with text, rows that have no order.
-    Why:   the rows of the set would be decided by accident.
+    Finds: a set whose rows cannot be chosen: a comparison of numbers with text, rows that have no order.
+    Why:   the set would get arbitrary rows.
     Diff:
         data:
     -     split: {validation: {type: where, column: label, equals: nine}}
@@ -96,7 +98,7 @@ def token_by_token(span: Span) -> Diagnostic:
     """token-by-token (D017)
 
     Finds: a text source without a window.
-    Why:   every sample would be a single token, which has nothing to be predicted from.
+    Why:   every sample would be a single token, without a next one to predict.
     Diff:
         data:
           source: {type: text, path: data/people.csv}
@@ -115,8 +117,8 @@ def token_by_token(span: Span) -> Diagnostic:
 def rows_without_order(span: Span, column: str, message: str) -> Diagnostic:
     """rows-without-order (D018)
 
-    Finds: windows over rows that cannot be put in order: the `sort` column misses values.
-    Why:   a sample is a run of consecutive rows, and these have no neighbours.
+    Finds: windows over rows that cannot be sorted: the `sort` column lacks values.
+    Why:   a sample is a run of consecutive rows, and rows without an order are not consecutive.
     Diff:
         data:
           source: {type: csv, path: data/people.csv}
@@ -135,17 +137,17 @@ _LOOKED_AT = 100_000  # rows
 def sorted_as_text(span: Span, table: Table, column: str) -> Diagnostic | None:
     """sorted-as-text (D022)
 
-    Finds: rows that are put in order by a column of text which text does not order: dates that do not begin with the year,
-           numbers of different lengths.
+    Finds: rows that are sorted by a column of text whose alphabetical order is not the intended one: dates that do not
+           begin with the year, numbers of different lengths.
     Why:   text is compared letter by letter, so that 31/01 comes after 01/12, and 10 before 9: the last rows are not the
-           latest ones, and windows run over rows that do not follow each other.
+           latest ones, and windows hold rows that do not follow each other.
     Diff:
         data:
           source: {path: data/days.csv}
     -     split: {validation: {type: last, fraction: 0.25, sort: day}}
     +     split: {validation: {type: last, fraction: 0.25, sort: iso}}
     """  # noqa: E501
-    # None where text is ordered as what it stands for is.
+    # None if the text sorts in the same order as its meaning.
     found = table.columns[column]
     if found.dtype != "object" or found.shape:
         return None
@@ -169,22 +171,22 @@ def interleaved_windows(span: Span, table: Table, column: str) -> Diagnostic | N
     """interleaved-windows (D023)
 
     Finds: windows over rows whose `sort` column holds the same value more than once, without `by`.
-    Why:   two meters measured at the same time, for example, then stand row by row between each other, and every window
-           jumps from one to the other: `by` names the column that tells them apart.
+    Why:   the rows of two meters measured at the same time, for example, then alternate, and every window jumps from
+           one to the other: `by` names the column that separates them.
     Diff:
         data:
           source: {path: data/days.csv}
     -     window: {length: 2, sort: x}
     +     window: {length: 2, sort: iso}
     """
-    # None where no two of the rows looked at have the same value.
+    # None if all checked rows have different values.
     values = codes(table.read([column], slice(0, _interleaved_windows_looked_at))[column])
     found, counts = np.unique(values, return_counts=True)
     if len(found) == len(values):
         return None
     often = int(np.argmax(counts))
     message = f"`{column}` is {found[often]} in {counts[often]:,} rows, and windows follow it without `by`"
-    return warning("D023", span, message, "say with `by` which column tells the series apart")
+    return warning("D023", span, message, "name the column that separates the series with `by`")
 
 
 def value_unknown_to_run(
@@ -193,7 +195,7 @@ def value_unknown_to_run(
     """value-unknown-to-run (D030)
 
     Finds: a value of a category that has no class number in the run whose weights the model starts from.
-    Why:   class numbers come from the run named by `model.weights`: numbers made anew from other rows would give each
+    Why:   class numbers come from the run named by `model.weights`: numbers made from other rows would give each
            class the weights of another one.
     Diff:
         data:
@@ -212,9 +214,9 @@ def field_of_another_run(span: Span, field: str, found: str, origin: str, weight
 
     Finds: a field that reads its columns in another way than the run whose weights the model starts from: another
            `normalize`, other class numbers, columns in another order.
-    Why:   the weights would see other numbers than those that they were trained on, and the predictions would be wrong
+    Why:   the model would get other numbers than those that it was trained on, and the predictions would be wrong
            without an error. Statistics and class numbers come from the run named by `model.weights`; `statistics: data`
-           there makes them anew, for weights that are trained again on them.
+           there computes them again, for weights that are trained again on them.
     Diff:
         data:
           fields:
@@ -223,7 +225,7 @@ def field_of_another_run(span: Span, field: str, found: str, origin: str, weight
     +   model: {weights: {path: earlier, statistics: data}}
     """
     message = f"field `{field}`: {found} in {origin}, whose weights the model starts from"
-    hint = "write it as it was, or add `statistics: data` to model.weights to make statistics and classes anew"
+    hint = "write it as it was, or add `statistics: data` to model.weights for new statistics and classes"
     return error("D031", span, message, hint, (Related(weights, f"the weights are those of {origin}"),))
 
 
@@ -231,7 +233,7 @@ def set_of_the_same_rows(span: Span, name: str, other: str, what: str, made: Spa
     """set-of-the-same-rows (D032)
 
     Finds: a set with a source of its own that reads a file which training, or another set, reads too.
-    Why:   the model has seen these rows: its loss there is the loss of training under another name.
+    Why:   the model is trained on these rows, so its loss there says nothing about new data.
     Diff:
         data:
           source: {type: csv, path: data/digits.csv}
@@ -247,13 +249,13 @@ def set_without_class(span: Span, name: str, classes: str, hint: str) -> Diagnos
     """set-without-class (D033)
 
     Finds: a set in which a class of the target has no row, though it has some in another set.
-    Why:   f1, recall and auroc of that class are 1, 0 or nan there, whatever the model says; a class without a training row
-           is never learned.
+    Why:   f1, recall and auroc of that class are 1, 0 or nan there, whatever the model predicts; a class without a
+           training row is never learned.
     Diff:
         data:
     -     split: {validation: {type: where, column: label, in: [3, 8]}}
     +     split: {validation: {type: stratified, fraction: 0.2, column: label}}
-    """  # noqa: E501
+    """
     return warning("D033", span, f"`{name}` has no row {classes}", hint)
 
 
@@ -262,7 +264,7 @@ def set_of_one_answer(span: Span, name: str, field: str, value: str, metric: str
 
     Finds: a set in which every row has the same value of a target whose scores a metric ranks (`auroc`,
            `average_precision`).
-    Why:   a ranking is of a yes above a no: without both, the metric is nan from the first evaluation to the last.
+    Why:   a ranking compares positive with negative rows: without both, the metric is nan in every evaluation.
     Diff:
         data:
     -     split: {validation: {type: where, column: label, equals: 3}}
@@ -277,8 +279,8 @@ def set_of_one_answer(span: Span, name: str, field: str, value: str, metric: str
 def rows_skipped(span: Span, message: str) -> Diagnostic:
     """rows-skipped (D024)
 
-    Finds: rows that are left out because the recipe says `on_bad_row: skip`, as far as they are found before a run.
-    Why:   many of them, or all of one kind, are a fault of the files.
+    Finds: rows that are left out because the recipe sets `on_bad_row: skip`, as far as they are found before a run.
+    Why:   many of them, or all of one kind, point to damaged files.
     Diff:
         data:
           source: {type: csv, path: data/people.csv}
@@ -287,4 +289,4 @@ def rows_skipped(span: Span, message: str) -> Diagnostic:
     -       age: {column: age}
     +       age: {column: age, missing: mean}
     """
-    return warning("D024", span, message, "mend the files, or say what stands for a missing value: `missing: mean`")
+    return warning("D024", span, message, "fix the files, or set a value for missing ones: `missing: mean`")

@@ -12,7 +12,7 @@ from declarative_train.core.span import Span
 def column_does_not_fit(span: Span, field: str, message: str, help: str | None) -> Diagnostic:
     """column-does-not-fit (D006)
 
-    Finds: a column of a type or shape that a field cannot be made of.
+    Finds: a column of a type or shape that a field cannot use.
     Why:   text is not a number, and values of different shapes make no tensor.
     Diff:
         data:
@@ -26,7 +26,7 @@ def column_does_not_fit(span: Span, field: str, message: str, help: str | None) 
 def missing_value(span: Span, field: str, message: str, place: str, help: str | None) -> Diagnostic:
     """missing-value (D007)
 
-    Finds: missing values in the columns of a field that does not say what stands for them.
+    Finds: missing values in the columns of a field that sets no value for them.
     Why:   a single nan makes every gradient nan.
     Diff:
         data:
@@ -43,14 +43,14 @@ def value_out_of_range(
 ) -> Diagnostic:
     """value-out-of-range (D008)
 
-    Finds: a label outside the classes, a value that is in none of the training rows, a number that the dtype does not hold.
-    Why:   a class that does not exist stops a GPU in the middle of a step, and its message names no row.
+    Finds: a label outside the classes, a value that no training row has, a number that the dtype cannot hold.
+    Why:   a class that does not exist stops a GPU in the middle of a step, with a message that names no row.
     Diff:
         data:
           fields:
     -       digit: {type: category, column: label, num_classes: 9}
     +       digit: {type: category, column: label, num_classes: 10}
-    """  # noqa: E501
+    """
     return error("D008", span, f"field `{field}`: {message}, in {place}", help, made)
 
 
@@ -58,7 +58,7 @@ def not_a_whole_number(span: Span, field: str, message: str, place: str, made: t
     """not-a-whole-number (D009)
 
     Finds: fractions in a field of whole numbers.
-    Why:   cut off, 0.5 and 0.9 both become 0.
+    Why:   as integers, 0.5 and 0.9 both become 0.
     Diff:
         data:
           source: {type: csv, path: data/people.csv}
@@ -76,7 +76,7 @@ def no_statistics(
     """no-statistics (D014)
 
     Finds: statistics that cannot be computed from the training rows: no value there, infinite ones, too many classes.
-    Why:   a normalisation or a vocabulary made of nothing gives nan.
+    Why:   a normalisation or a vocabulary without values gives nan.
     Diff:
         data:
           source: {type: csv, path: data/people.csv}
@@ -90,9 +90,9 @@ def no_statistics(
 def unread_messages(span: Span, field: str, message: str, help: str) -> Diagnostic:
     """unread-messages (D025)
 
-    Finds: keys of messages that the chat template does not read, and a column `tools` that is not given to a template which
-           writes tools.
-    Why:   what a template does not read is in no token: the model trains without it.
+    Finds: keys of messages that the chat template does not read, and a column `tools` that a template which writes tools
+           does not get.
+    Why:   text that a template does not read is in no token: the model trains without it.
     Diff:
         data:
           fields:

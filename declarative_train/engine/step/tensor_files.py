@@ -13,7 +13,7 @@ from declarative_train.core.json_text import parse_json
 from declarative_train.core.machine import install
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import local_path
-from declarative_train.graph.initialise import held_rows, write_whole
+from declarative_train.graph.initialise import local_rows, write_whole
 from declarative_train.plan.published import respelt
 from declarative_train.plan.renames import joined_shapes, renamed
 from declarative_train.plan.run_folder import Shapes
@@ -34,7 +34,7 @@ class Tensors:
 
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
         for name, target in into.items():
-            rows = held_rows(target)
+            rows = local_rows(target)
             if rows is None:
                 write_whole(target, self.read(name, None, None, 0))
             elif rows.values.shape == target.shape:

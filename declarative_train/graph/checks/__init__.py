@@ -1,4 +1,6 @@
-"""The rules of this room: code -> `family.function`, or a file of one rule, whose docstring is its manual page."""
+"""Rules of the package `graph`: code -> `family.function`, or a file of one rule, whose docstring is its manual
+page.
+"""
 
 RULES: dict[str, str] = {
     "G001": "shapes.inputs_do_not_fit",

@@ -17,29 +17,28 @@ def target_among_inputs(
 ) -> Diagnostic:
     """target-among-inputs (O009)
 
-    Finds: a column that a loss is to be told from, among the columns that its input is computed of; of windows, the same
-           rows of it.
-    Why:   the model copies the answer: nearly every prediction is right in training and validation, and none where the
-           answer is not known yet. A field that is its own target (an autoencoder), a field all of whose columns are
-           targets, and rows shifted against each other are meant, and not said.
+    Finds: a target column that is also among the columns that the model reads; for windows, the same rows of it.
+    Why:   the model copies the answer: nearly every prediction is right in training and validation, and wrong where the
+           answer is not known yet. Three cases are intended and not reported: a field that is its own target (an
+           autoencoder), a field all of whose columns are targets, and rows of a window that are shifted.
     Diff:
         data:
           fields:
     -       pixels: {columns: "*"}
     +       pixels: {columns: "*", exclude: [label]}
-    """  # noqa: E501
+    """
     which = ", ".join(f"`{column}`" for column in columns[:4]) + (", ..." if len(columns) > 4 else "")
-    message = f"field `{field}`, which the model reads, holds {which}, which is what the target `{target}` is made of"
+    message = f"field `{field}`, which the model reads, holds {which}, which the target `{target}` is made of"
     return error("O009", span, message, advice, (Related(made, f"`{target}` is the target"),))
 
 
 def target_in_disguise(span: Span, field: str, column: str, target: str, how: str) -> Diagnostic:
     """target-in-disguise (O016)
 
-    Finds: a column among those that the model reads which says the target in other words: each of its values goes with
-           one class and the other way round, or it is the target times a number.
-    Why:   such a column is usually written when the answer is known: a code of the class, the same price in another
-           currency. The model learns to copy it; of new rows it is not there yet.
+    Finds: a column that the model reads and that is the target in another form: each of its values belongs to one class
+           and the other way round, or it is the target times a number.
+    Why:   such a column is usually filled in when the answer is known: a code of the class, the same price in another
+           currency. The model learns to copy it, but new rows do not have it yet.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -89,10 +88,10 @@ def target_in_disguise(span: Span, field: str, column: str, target: str, how: st
 def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Diagnostic:
     """metric-without-unit (O011)
 
-    Finds: an error in the target's unit (`rmse`, `mae`, `mse`, `mape`) of a target that is computed of a scaled or
+    Finds: a metric in the target's unit (`rmse`, `mae`, `mse`, `mape`) whose target is computed from a scaled or
            normalised field.
-    Why:   such an error is reported in the unit of the column: what `scale` and `normalize` did is undone. Of a target
-           that was computed further this is not possible, and the number would have no unit.
+    Why:   such a metric is reported in the unit of the column: `scale` and `normalize` are undone. This is not possible
+           for a target that an expression computes, and the number would have no unit.
     Diff:
     -   model: {graph: {doubled: pixels * 2, back: {type: linear, out_features: 64, input: act}}}
     +   model: {graph: {back: {type: linear, out_features: 64, input: act}}}
@@ -101,8 +100,8 @@ def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Dia
     +     losses: {loss: {}, again: {type: mse, input: back, target: pixels}}
           metrics: {accuracy: {of: loss}, rmse: {of: again}}
     """
-    message = f"`{metric}` of `{target}` has no unit: it is computed of `{field}`, which is scaled or normalised"
-    advice = f"make a field of what is the target; or watch `r2`, which has none; or leave `{field}` as it is"
+    message = f"`{metric}` of `{target}` has no unit: it is computed from `{field}`, which is scaled or normalised"
+    advice = f"make the target a field; or use `r2`, which has no unit; or do not scale `{field}`"
     return error("O011", span, message, advice)
 
 
@@ -110,13 +109,13 @@ def objective_does_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...]
     """objective-does-not-fit (O101)
 
     Finds: a loss or metric that does not take its input, target or mask: shape, dtype, or number of classes.
-    Why:   losses never broadcast: a target of another shape would train on nonsense without a word.
+    Why:   losses never broadcast: with a target of another shape, the model would train on wrong pairs.
     Diff:
         objective:
     -     loss: {type: mse, input: logits, target: pixels}
     +     loss: {type: cross_entropy, input: logits, target: digit}
     """
-    # A warning where the component says that it can be computed but is hardly meant.
+    # A warning if the term can be computed but is probably not intended.
     grade = warning if misfit.is_warning else error
     return grade("O101", span, misfit.message, misfit.help, made)
 
@@ -159,22 +158,22 @@ def nothing_to_learn(span: Span, term: str, input: str) -> Diagnostic:
             size: {type: mean, input: size}
           metrics: {accuracy: {of: kind}}
     """
-    message = f"the loss `{term}` cannot change: no parameter stands between the fields and `{input}`"
+    message = f"the loss `{term}` cannot change: no parameter is between the fields and `{input}`"
     return error("O103", span, message, "give it a node of the model, or watch the number as a metric")
 
 
 def scores_not_in_chunks(span: Span, term: str, reason: str) -> Diagnostic:
     """scores-not-in-chunks (O106)
 
-    Finds: a loss with `chunks` whose scores are wanted whole, or are not those of a linear layer; a target that is a part
-           for each class, or that the model computes; a metric of the scores, but for `perplexity`, which the loss tells.
+    Finds: a loss with `chunks` whose scores are read elsewhere, or are not the output of a linear layer; a target that
+           has a probability for each class, or that the model computes; a metric of the scores other than `perplexity`.
     Why:   in chunks, the linear layer and the loss are computed together, so that all scores never exist at once.
     Diff:
         objective:
           loss: {type: cross_entropy, input: logits, target: digit, chunks: 4}
     -     metrics: {accuracy: {of: loss}}
     +     metrics: {accuracy: null, perplexity: {of: loss}}
-    """  # noqa: E501
+    """
     return error("O106", span, f"the loss `{term}` cannot be computed in chunks: {reason}", "leave `chunks` out")
 
 

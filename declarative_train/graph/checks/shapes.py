@@ -18,9 +18,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 def inputs_do_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()) -> Diagnostic:
     """inputs-do-not-fit (G001)
 
-    Finds: a layer that does not take what arrives at its inputs: the shape, the dtype, or the range of whole numbers; or a
-           field of the layer that does not go with them.
-    Why:   torch would say so in its own words, after launch, on every rank.
+    Finds: a layer that does not accept its inputs: their shape, dtype, or range of whole numbers; or a field of the layer
+           that does not fit them.
+    Why:   torch would fail with its own message, after launch, on every rank.
     Diff:
         model:
           graph:
@@ -40,7 +40,7 @@ def layer_refused(
 ) -> Diagnostic:
     """layer-refused (G002)
 
-    Finds: a layer (mostly a plugin's) that torch cannot build or run for what arrives at its inputs.
+    Finds: a layer (usually a plugin's) that torch cannot build or run with its inputs.
     Why:   it would fail in the first step, on every rank.
     Diff:
         model:
@@ -48,7 +48,7 @@ def layer_refused(
     -       hidden: {type: linear, out_features: 1000000000000000000, input: pixels}
     +       hidden: {type: linear, out_features: 32, input: pixels}
     """
-    # `said` by torch, or by the plugin; what we know of it is said in words that hold for every batch.
+    # `describe`: the message of torch or of the plugin; known ones are rewritten without the batch size.
     inputs = ", ".join(f"{port} {spec.describe(precision)}" for port, spec in specs.items())
     message = f"`{type}` cannot work on {inputs or 'nothing'}"
     if found := _MATRICES.search(said):
@@ -63,8 +63,8 @@ def layer_refused(
 def batch_moved(span: Span, name: str, found: str) -> Diagnostic:
     """batch-moved (G003)
 
-    Finds: a node whose result has the batch in another place than dimension 0.
-    Why:   the samples of a batch are shared out over ranks and microbatches along dimension 0; a node that mixes them up
+    Finds: a node whose result has the batch in another dimension than 0.
+    Why:   the samples of a batch are divided over ranks and microbatches along dimension 0; a node that mixes samples
            trains on other data in every layout.
     Diff:
         model:
@@ -74,7 +74,7 @@ def batch_moved(span: Span, name: str, found: str) -> Diagnostic:
     +       pairs: unsqueeze(pixels, 2) + unsqueeze(pixels, 1)
     +       flat: {type: flatten, input: pairs}
     +       hidden: {input: flat}
-    """  # noqa: E501
+    """
     return error("G003", span, f"`{name}`: {found}", "every node keeps the batch as dimension 0, and nowhere else")
 
 
@@ -83,7 +83,7 @@ def expression_does_not_fit(
 ) -> Diagnostic:
     """expression-does-not-fit (G004)
 
-    Finds: an operation of an expression that does not take the shapes or dtypes of its tensors.
+    Finds: an operation of an expression that does not accept the shapes or dtypes of its tensors.
     Why:   it would fail in the first step, on every rank.
     Diff:
         model:
@@ -98,8 +98,8 @@ def expression_does_not_fit(
 def shapes_unknown(span: Span, type: str) -> Diagnostic:
     """shapes-unknown (G005)
 
-    Finds: a node of a plugin, whose shapes only its code can tell.
-    Why:   a recipe is checked without running its code; what stands behind such a node is not checked either.
+    Finds: a node of a plugin, whose shapes only its code knows.
+    Why:   a recipe is checked without running its code; the nodes after such a node are not checked either.
     Diff:
     -   plugins: [my_layers.py]
         model:
@@ -107,16 +107,16 @@ def shapes_unknown(span: Span, type: str) -> Diagnostic:
     -       hidden: {type: my_layer, input: pixels}
     +       hidden: {type: linear, out_features: 32, input: pixels}
     """
-    message = f"the shapes of `{type}` and of what stands behind it are not known: it is a plugin's"
+    message = f"the shapes of `{type}` and of the nodes after it are unknown: it belongs to a plugin"
     return unverified("G005", span, message, "`--plugins` imports the recipe's plugins and checks the whole graph")
 
 
 def name_of_python(span: Span, name: str) -> Diagnostic:
     """name-of-python (G006)
 
-    Finds: a node called by a word of Python's own, such as `in` or `lambda`.
-    Why:   an expression could not name it, nor the code that torch writes for the graph. Any other name is free, also
-           that of a method of torch's (`train`, `forward`).
+    Finds: a node whose name is a keyword of Python, such as `in` or `lambda`.
+    Why:   neither an expression nor the code that torch generates could name it. Any other name is allowed, also
+           that of a method of torch's modules (`train`, `forward`).
     Diff:
         model:
           graph:
@@ -126,7 +126,9 @@ def name_of_python(span: Span, name: str) -> Diagnostic:
     +       hidden: {input: lambda_node}
     """
     first = name.partition(".")[0]
-    return error("G006", span, f"a node cannot be called `{first}`: it is a word of Python", f"such as `{first}_node`")
+    return error(
+        "G006", span, f"a node cannot be called `{first}`: it is a keyword of Python", f"such as `{first}_node`"
+    )
 
 
 def reuse_does_not_fit(
@@ -139,8 +141,8 @@ def reuse_does_not_fit(
 ) -> Diagnostic:
     """reuse-does-not-fit (G007)
 
-    Finds: a node that is called again with inputs that it was not made for.
-    Why:   a `reuse` keeps the parameters, and with them the sizes, of its node.
+    Finds: a node that is called again with inputs of other sizes.
+    Why:   a `reuse` keeps the parameters of its node, and so its sizes.
     Diff:
         model:
           graph:
@@ -149,19 +151,19 @@ def reuse_does_not_fit(
             again: {type: reuse, node: first, input: first}
             hidden: {input: again}
     """
-    # `said` is the reason where there is one besides the shapes.
-    message = f"`{target}` was made for {_shown(made_for)}, here it gets {_shown(found)}"
-    made = Related(target_span, f"`{target}` stands here")
+    # `said`: the reason, if it is not the shapes.
+    message = f"`{target}` was made for {_format_specs(made_for)}, here it gets {_format_specs(found)}"
+    made = Related(target_span, f"`{target}` is here")
     return error("G007", span, message if said is None else f"{message}: {said}", related=(made,))
 
 
 def reuse_before_target(span: Span, name: str, target: str, target_span: Span) -> Diagnostic:
-    message = f"`{name}` calls `{target}` again, and `{target}` waits for its result"
-    made = Related(target_span, f"`{target}` stands here")
+    message = f"`{name}` calls `{target}` again, but `{target}` depends on its result"
+    made = Related(target_span, f"`{target}` is here")
     return error("G007", span, message, f"give `{target}` another input", related=(made,))
 
 
-def _shown(specs: Mapping[str, TensorSpec]) -> str:
+def _format_specs(specs: Mapping[str, TensorSpec]) -> str:
     return ", ".join(f"{port} {spec}" for port, spec in specs.items()) or "nothing"
 
 
@@ -169,8 +171,8 @@ def double_precision(span: Span, type: str, port: str, precision: str, made: tup
     """double-precision (G008)
 
     Finds: a layer with parameters behind a float64 field, in a run that does not compute in float64.
-    Why:   parameters follow the dtype of their input; the layer would be held and computed in float64, at twice the memory
-           and a fraction of the speed, whatever `training.precision` says.
+    Why:   parameters have the dtype of their input; the layer would be stored and computed in float64, at twice the memory
+           and a fraction of the speed, whatever `training.precision` is.
     Diff:
         data:
           fields:
@@ -186,8 +188,8 @@ def non_finite_values(span: Span, shown: str) -> Diagnostic:
 
     Finds: a node computed from fields alone that gives nan or an infinite number for real rows, on its way into the model
            or into a loss.
-    Why:   one such number makes the loss of its step nan, and the run stops there: a logarithm or root of what may be
-           negative, a division by what may be zero.
+    Why:   one such number makes the loss of its step nan, and the run stops there. Usual causes: a logarithm or root of
+           a number that may be negative, a division by one that may be zero.
     Diff:
         model:
           graph:
@@ -197,15 +199,15 @@ def non_finite_values(span: Span, shown: str) -> Diagnostic:
             act: {type: relu, input: hidden}
             logits: {type: linear, out_features: 10, input: act}
     """  # noqa: E501
-    # `shown`: the inputs of the row, and where it stands.
+    # `shown`: the inputs of the row, and its place.
     message = f"this is not a finite number where {shown}"
-    return error("G011", span, message, "keep the numbers inside: `clamp`, `where`, or a small constant added")
+    return error("G011", span, message, "keep the numbers in range: `clamp`, `where`, or add a small constant")
 
 
 def mask_without_items(span: Span, num_rows: int, *, is_certain: bool) -> Diagnostic:
     """mask-without-items (G014)
 
-    Finds: a loss whose mask, with its `ignore_index`, lets no item of the training rows count.
+    Finds: a loss whose mask and `ignore_index` leave no item of the training rows.
     Why:   there is nothing to learn from: the run fails at the end of its first epoch.
     Diff:
         model:
@@ -214,20 +216,20 @@ def mask_without_items(span: Span, num_rows: int, *, is_certain: bool) -> Diagno
         objective:
           loss: {mask: large}
     """
-    # `is_certain`: all training rows were looked at.
+    # `is_certain`: all training rows were checked.
     if is_certain:
         return error(
             "G014", span, f"no item of the {num_rows:,} training samples counts: there is nothing to learn from"
         )
-    return warning("G014", span, f"no item counts of the {num_rows:,} training samples that were looked at")
+    return warning("G014", span, f"no item of the {num_rows:,} training samples that were checked counts")
 
 
 def negative_mask(span: Span, value: float, row: str) -> Diagnostic:
     """negative-mask (G016)
 
     Finds: a mask with values below 0.
-    Why:   a mask holds how much each item counts, and the loss is divided by its sum. Negative values can make that sum
-           0, and the loss infinite, or negative, and training makes the error larger.
+    Why:   a mask holds the weight of each item, and the loss is divided by its sum. Negative values can make that sum
+           0, and the loss infinite; or negative, and training makes the error larger.
     Diff:
         model:
     -     graph: {large: float(digit) - 2}
@@ -235,5 +237,5 @@ def negative_mask(span: Span, value: float, row: str) -> Diagnostic:
         objective:
           loss: {mask: large}
     """
-    message = f"the mask is {value:g} in {row}, and an item cannot count less than 0"
+    message = f"the mask is {value:g} in {row}, but an item cannot count less than 0"
     return error("G016", span, message, "make it 0 or more: `clamp(..., min=0)`, or a comparison")

@@ -1,6 +1,6 @@
-"""The rules of this room: code -> `family.function`, whose docstring is its manual page.
+"""Rules of the package `recipe`: code -> `family.function`, whose docstring is its manual page.
 
-A family whose name ends in `_rules` looks for its mistakes itself; the others word what a pass found.
+A family whose name ends in `_rules` searches for errors itself; the others only write the message of what a pass found.
 """
 
 RULES: dict[str, str] = {

@@ -59,7 +59,7 @@ def reserved_name(span: Span, name: str, what: str) -> Diagnostic:
             logits: {type: linear, out_features: 10}
     """
     wanted = "type, input, inputs, repeat and when are words of the language on every node; choose another name"
-    return error("B002", span, f"{what} is called `{name}`, which is a reserved word", wanted)
+    return error("B002", span, f"{what} is named `{name}`, which is a reserved word", wanted)
 
 
 def bad_name(span: Span, name: str, what: str) -> Diagnostic:
@@ -144,7 +144,7 @@ def bad_reuse(span: Span, message: str, help: str | None = None) -> Diagnostic:
     """bad-reuse (B007)
 
     Finds: a `reuse` of something that cannot be called again.
-    Why:   reuse calls a node of the same graph once more with the same parameters, so there must be such a node.
+    Why:   `reuse` calls a node of the same graph again with the same parameters, so there must be such a node.
     Diff:
         model:
           graph:
@@ -202,7 +202,7 @@ def bad_node(span: Span, name: str, found: str, help: str | None = None) -> Diag
     """bad-node (B010)
 
     Finds: a node that is neither a component (a mapping with `type`) nor an expression (text).
-    Why:   a list or a number says nothing that could be computed.
+    Why:   a list or a number cannot be computed.
     Diff:
         model:
           graph:

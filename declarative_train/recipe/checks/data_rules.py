@@ -1,4 +1,4 @@
-"""Rules about the split, about what the model sees of a target, and about maps that are read as sequences.
+"""Rules about the split, about targets that the model can see, and about maps that are read as sequences.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -26,7 +26,7 @@ _NOT_FOLLOWED = frozenset(
 
 
 class _Sequence(NamedTuple):
-    """Which elements of which columns a tensor is: from `start`, and how many are left out at the end."""
+    """Slice of columns that a tensor holds: from `start`, and up to `stop`, counted from the end."""
 
     columns: tuple[str, ...]
     start: int
@@ -34,7 +34,7 @@ class _Sequence(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """A scope, and the block around it."""
+    """Scope, and the block around it."""
 
     scope: Scope
     node: BlockNode | None = None
@@ -68,7 +68,7 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
         wire = draft.scope.outputs.get(term.input)
         if target is None or wire is None or target.start < 1:
             continue
-        found = _seen_whole(draft, wire, target)
+        found = _find_sequence_layer(draft, wire, target)
         if found is not None:
             layer, key = found, "causal" if found.layer.type == "self_attention" else "bidirectional"
             yield warning(
@@ -81,8 +81,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
             )
 
 
-def _seen_whole(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """A layer on a way from `wire` back to what the target is shifted from, that sees all of it."""
+def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
+    """Return a layer on a path from `wire` back to the sequence of the target that sees the whole sequence."""
     assert draft.scope is not None
     waiting: list[tuple[_Frame, Wire, LayerNode | None]] = [(_Frame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -115,14 +115,14 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Whether the target is `given` shifted by one."""
+    """Return whether the target is `given` shifted by one."""
     if given is None or given.columns != target.columns or given.start + 1 != target.start:
         return False
     return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
 
 
 def _sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """What a wire of the main scope holds, if it is a field or a slice of one along the first dimension of a sample."""
+    """Return the slice that a wire of the main scope holds: a field, or a slice of one along the first dimension."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:
@@ -192,7 +192,7 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _map(scope: Scope, wire: Wire) -> LayerNode | None:
-    """The layer over height and width whose result a wire holds, changed element by element at most."""
+    """Return the layer over height and width whose result a wire holds, changed element by element at most."""
     name, _, output = wire.partition(":")
     node = next((each for each in scope.nodes if each.name == name), None)
     if isinstance(node, BlockNode):

@@ -11,7 +11,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, e
 from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.core.duration import Duration
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
+from declarative_train.recipe.metric_names import FINAL_SETS, list_evaluated_sets, list_watched_names
 from declarative_train.recipe.sections.training import share_of_run
 
 
@@ -28,7 +28,7 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
     objective, split = draft.objective, draft.split
     if objective is None or split is None:
         return
-    known = watched_names(evaluated_sets(split, draft.evaluation), objective)
+    known = list_watched_names(list_evaluated_sets(split, draft.evaluation), objective)
     for path, metric, _ in watches(draft):
         if metric in known:
             continue
@@ -45,7 +45,7 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def watches(draft: Draft) -> Iterator[tuple[str, str, str]]:
-    """Path, metric and mode of each place that watches."""
+    """Yield path, metric and mode of each key that watches a metric."""
     if draft.checkpoint is not None and draft.checkpoint.best is not None:
         best = draft.checkpoint.best
         yield "checkpoint.best.metric", best.metric, best.mode
@@ -66,7 +66,7 @@ def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
     """
     if draft.objective is None or draft.split is None:
         return
-    known = watched_names(evaluated_sets(draft.split, draft.evaluation), draft.objective)
+    known = list_watched_names(list_evaluated_sets(draft.split, draft.evaluation), draft.objective)
     for path, metric, mode in watches(draft):
         if metric in known and known[metric] is not (mode == "max"):
             place = path.removesuffix("metric") + "mode"
@@ -129,7 +129,7 @@ def longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
     for path, duration in _durations(draft):
         share = share_of_run(duration, training)
         if share is not None and share > 1 and draft.is_written(path):
-            message = f"{duration} is longer than the run: it never comes"
+            message = f"{duration} is longer than the run: it never happens"
             related = (Related(draft.span(length), "the length of the run"),)
             yield warning("R006", draft.span(path), message, "make it shorter, or leave it out", related)
 

@@ -65,8 +65,8 @@ _OF_CLASSES = ("cross_entropy", "nll")
 def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     """key-without-effect (S009)
 
-    Finds: a key that is written down and changes nothing, because of what another one says.
-    Why:   somebody believes it to be on; most often the key beside it was forgotten.
+    Finds: a key that has no effect, because of the value of another one.
+    Why:   it looks as if it were on; usually another key was forgotten.
     Bad:
         checkpoint: {keep: 5}
     Good:
@@ -92,12 +92,15 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _stand_together(draft: Draft) -> bool:
-    """A `keep: 0` of the command line, or of a recipe that extends another, means the `every` of that one, too."""
+    """Return whether both keys are from one file.
+
+    `keep: 0` on the command line, or in a recipe that extends another, also switches off the `every` of the base.
+    """
     return draft.span("checkpoint.keep").path == draft.span("checkpoint.every").path
 
 
 def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
-    """In fp64 all is as wide as it is."""
+    """Yield a warning for `matmul: tf32` in a run without float32 matrix products."""
     precision = None if draft.training is None else draft.training.precision
     if precision is None or precision.compute == "fp32":
         return
@@ -130,7 +133,7 @@ def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnost
 
 
 def _of_layers(scope: Scope) -> Iterator[Diagnostic]:
-    """Each place once, however many copies it makes."""
+    """Yield the diagnostics of layers, each place once, however many copies it makes."""
     said: set[Span] = set()
     for node in _layers(scope):
         if node.params:
@@ -200,8 +203,8 @@ def _of_rule(draft: Draft, rule: ParameterRule, keys: Iterable[str], reason: str
 def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
     """unusable-folder (O030)
 
-    Finds: a `logging.dir` or `checkpoint.dir` that cannot be made: a file stands where a folder has to be, or one above it
-           is not to be written in, or no file system is known for the scheme of its URL.
+    Finds: a `logging.dir` or `checkpoint.dir` that cannot be made: there is a file in place of the folder, or the folder above
+           is not writable, or the scheme of its URL is unknown.
     Why:   the run ends before it begins.
     Bad:
         logging: {dir: base.yaml/runs}
@@ -259,7 +262,7 @@ def missing_package(draft: Draft) -> Iterator[Diagnostic]:
     """missing-package (O031)
 
     Finds: a place under `logging.sinks`, or a kind of sweep, whose package is not installed here.
-    Why:   the run would not start. A sweep stands beside the recipe: `dtrain run` does without it.
+    Why:   the run would not start. A sweep is separate from the run: `dtrain run` ignores it.
     Bad:
         logging: {sinks: {mlflow: {}}}
     Good:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Fix, error
 from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
-from declarative_train.recipe.hints.aliases import NOT_BUILT, letters, renamed, type_here
+from declarative_train.recipe.hints.aliases import NOT_BUILT, letters, replace_word, type_here
 
 
 def unknown_key(
@@ -19,24 +19,24 @@ def unknown_key(
     where: str,
     known: Iterable[str],
     home: str | None = None,
-    beside: Collection[str] = (),
+    present: Collection[str] = (),
     fixes: tuple[Fix, ...] = (),
     closed: bool = True,
 ) -> Diagnostic:
     """unknown-key (S001)
 
     Finds: a key that the section, or the component named by `type`, does not have.
-    Why:   a key that is ignored is a setting that somebody believes to be on.
+    Why:   an ignored key is a setting that looks as if it were on.
     Diff:
         training:
     -     epoch: 5
     +     epochs: 5
     """
-    # `home`: where a key of that name does belong, with its own `fixes`; `beside`: the keys that are there already;
+    # `home`: the right place of a key of that name, with its own `fixes`; `present`: the keys that are there already;
     # `closed`: the keys are the language's, not names that a user gave.
     names = list(known)
     if home is None:
-        fixes = suggest_fix(span, name, names, closed=closed, taken=beside)
+        fixes = suggest_fix(span, name, names, closed=closed, taken=present)
     return error("S001", span, f"{where} has no key `{name}`", home or did_you_mean(name, names), fixes=fixes)
 
 
@@ -107,7 +107,7 @@ def unknown_type(
     names = list(known)
     word = type_here(name, names)
     if word is not None:
-        hint, fixes = f"here it is called `{word}`", renamed(span, name, word)
+        hint, fixes = f"here it is called `{word}`", replace_word(span, name, word)
     else:
         hint = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
         fixes = (

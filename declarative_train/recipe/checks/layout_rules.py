@@ -28,7 +28,7 @@ def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
         return
     if draft.parallelism.scatters and draft.layout.num_nodes > 1:
         message = f"dp is one process and cannot run on {draft.layout.num_nodes} nodes"
-        related = (Related(draft.span("parallelism"), "dp is asked for here"),)
+        related = (Related(draft.span("parallelism"), "dp is set here"),)
         yield error("P002", draft.span("layout.nodes"), message, "set parallelism to ddp", related)
 
 
@@ -36,7 +36,7 @@ def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
     """idle-gpus (P003)
 
     Finds: `single` on more than one GPU.
-    Why:   one process on one device leaves the others idle, and somebody waits for them.
+    Why:   one process on one device leaves the other GPUs idle.
     Diff:
         parallelism: single
     -   layout: {gpus: 2}
@@ -47,7 +47,7 @@ def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
         return
     key = "layout.gpus" if layout.gpus is not None else "layout.gpus_per_node"
     asked = draft.is_written("parallelism")
-    related = (Related(draft.span("parallelism"), "single is asked for here"),) if asked else ()
+    related = (Related(draft.span("parallelism"), "single is set here"),) if asked else ()
     found = "single" if asked else "parallelism is left out: single"
     message = f"{found} uses 1 of {layout.num_gpus} GPUs"
     yield error("P003", draft.span(key), message, "set parallelism to ddp or fsdp, or layout.gpus to 1", related)
@@ -123,7 +123,7 @@ def mps_is_one_device(draft: Draft) -> Iterator[Diagnostic]:
         return
     mode = "this mode" if parallelism is None else parallelism.mode
     message = f"{mode} cannot run on mps: it is one device, and no backend carries its tensors from rank to rank"
-    related = (Related(draft.span("parallelism"), "this mode is asked for here"),)
+    related = (Related(draft.span("parallelism"), "this mode is set here"),)
     fix = "set parallelism to single and layout.gpus to 1, or layout.device to cpu"
     yield error("P019", draft.span("layout.device"), message, fix, related)
 
@@ -141,7 +141,7 @@ def mps_computes_in_fp32(draft: Draft) -> Iterator[Diagnostic]:
     """
     if draft.layout is None or draft.layout.device != "mps":
         return
-    related = (Related(draft.span("layout.device"), "mps is asked for here"),)
+    related = (Related(draft.span("layout.device"), "mps is set here"),)
     precision = "fp32" if draft.training is None else draft.training.precision.compute
     if precision != "fp32":
         reason = "Apple's GPUs have no float64" if precision == "fp64" else f"{precision} there has not been tried"
@@ -164,7 +164,7 @@ def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
         parallelism: ddp
         layout: {gpus: 2}
     """
-    """Of a run on one node: what the nodes of a cluster have is not known here."""
+    """Only for a run on one node: the cores of a cluster's nodes are unknown here."""
     data, parallelism, layout = draft.data, draft.parallelism, draft.layout
     if data is None or parallelism is None or layout is None or layout.num_nodes > 1:
         return
@@ -181,8 +181,8 @@ def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
 def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
     """unknown-hardware (P015)
 
-    Finds: a device in `layout.hardware` that no figures are known of.
-    Why:   the plan's times, and what `auto` takes, would be those of nothing.
+    Finds: a device in `layout.hardware` whose figures are unknown.
+    Why:   the plan could not estimate times, and `auto` could not choose.
     Bad:
         layout: {gpus: 1, hardware: h100-smx}
     Good:
@@ -197,7 +197,7 @@ def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
         return
     name = layout.hardware
     like = [known for known in HARDWARE if known.startswith(name.lower().replace("_", "-"))]
-    message = f"there are no figures of a device called `{name}`"
+    message = f"unknown device `{name}`"
     hint = f"it is one of {', '.join(like)}" if len(like) > 1 else did_you_mean(name, HARDWARE)
     fixes = () if len(like) > 1 else suggest_fix(draft.span("layout.hardware"), name, HARDWARE, closed=True)
     yield error("P015", draft.span("layout.hardware"), message, hint, fixes=fixes)
@@ -223,5 +223,5 @@ def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
     ):
         message = f"the estimates are for {layout.hardware}, and the run is on {layout.device}"
         hint = "leave layout.hardware out, or set layout.device to auto"
-        related = (Related(draft.span("layout.device"), f"{layout.device} is asked for here"),)
+        related = (Related(draft.span("layout.device"), f"{layout.device} is set here"),)
         yield warning("P016", draft.span("layout.hardware"), message, hint, related)

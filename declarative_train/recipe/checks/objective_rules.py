@@ -98,7 +98,7 @@ def loss_target(draft: Draft) -> Iterator[Diagnostic]:
             yield error("O004", draft.span(f"{path}.type"), f"{kind} needs a target", "add `target: FIELD`")
         if not term.component.needs_target and term.target is not None:
             span = draft.span.key(f"{path}.target")
-            yield error("O004", span, f"{kind} compares with nothing: it has no use for a target", "leave it out")
+            yield error("O004", span, f"{kind} does not compare with a target", "leave it out")
 
 
 def taken_name(draft: Draft) -> Iterator[Diagnostic]:
@@ -115,7 +115,7 @@ def taken_name(draft: Draft) -> Iterator[Diagnostic]:
     for name in ("training", "train"):
         if draft.split is not None and name in draft.split:
             span = draft.span.key(f"data.split.{name}")
-            message = f"what data.split leaves over is the training set: no other set can be called `{name}`"
+            message = f"the rows that data.split leaves are the training set: no other set can be named `{name}`"
             yield error("O005", span, message, "leave it out, or give it another name")
     if draft.objective is not None and "loss" in draft.objective.metrics:
         span = draft.span.key("objective.metrics.loss")
@@ -158,7 +158,7 @@ def metric_target(draft: Draft) -> Iterator[Diagnostic]:
                 yield error("O007", key, f"{kind} needs a target", "add `target: FIELD`")
             if not metric.component.needs_target and metric.target is not None:
                 span = draft.span.key(f"objective.metrics.{name}.target")
-                yield error("O007", span, f"{kind} compares with nothing: it has no use for a target", "leave it out")
+                yield error("O007", span, f"{kind} does not compare with a target", "leave it out")
         term = objective.losses.get(metric.of or only or "")
         borrows = metric.input is None and metric.target is None
         if borrows and term is not None and term.target is None and metric.component.needs_target:

@@ -22,7 +22,7 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     """ranks-do-not-divide (P001)
 
     Finds: GPUs that do not divide over pipelines, replicas or stages.
-    Why:   every rank of a group does the same share of the work; a rest would stand idle or wait for ever.
+    Why:   every rank of a group does the same share of the work; further ranks would be idle or wait for ever.
     Diff:
     -   parallelism: {data: {shard: all, replicate: 3}}
     +   parallelism: {data: {shard: all, replicate: 2}}
@@ -41,20 +41,20 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
         yield error(
             "P001",
             draft.span("parallelism.pipeline.stages"),
-            f"{counted(stages, 'stage')} cannot be shared out evenly over the {ranks} ranks of a pipeline",
+            f"{counted(stages, 'stage')} cannot be divided evenly over the {ranks} ranks of a pipeline",
             f"set parallelism.pipeline.stages to {values}",
             (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),),
         )
 
 
 def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
-    """The GPUs do not divide over the sizes that are numbers, or over them and the ranks of a pipeline."""
+    """Return the error for GPUs that do not divide over the given sizes, or over them and the ranks of a pipeline."""
     sizes = {} if axes.data is None else axes.data.sizes
     written = [name for name, size in sizes.items() if size != "all"]
-    number, gpus = axes.known_size(), counted(layout.num_gpus, "GPU")
+    number, gpus = axes.multiply_sizes(), counted(layout.num_gpus, "GPU")
     related = (Related(_gpus(draft), gpus),)
     if axes.pipeline is not None and layout.num_gpus % number == 0:
-        message = f"{gpus} cannot be shared out evenly over pipelines of {axes.pipeline.most_ranks} ranks"
+        message = f"{gpus} cannot be divided evenly over pipelines of {axes.pipeline.most_ranks} ranks"
         hint = "set layout.gpus to a multiple of that, or say how many pipelines there are, such as `replicate: 2`"
         return error("P001", draft.span("parallelism.pipeline.stages"), message, hint, related)
     path = f"parallelism.data.{written[0]}"
@@ -66,7 +66,7 @@ def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
     others = number // int(sizes[written[0]])
     fits = [str(each) for each in range(1, layout.num_gpus + 1) if layout.num_gpus % (each * others) == 0]
     hint = f"set {path} to one of {', '.join(fits)}" if fits else f"set layout.gpus to a multiple of {number}"
-    return error("P001", draft.span(path), f"{gpus} cannot be shared out evenly over {what}", hint, related)
+    return error("P001", draft.span(path), f"{gpus} cannot be divided evenly over {what}", hint, related)
 
 
 _WHAT: dict[Axis, str] = {"replicate": "copies of the model", "shard": "shards"}
@@ -105,7 +105,7 @@ def axes_of_no_size(draft: Draft) -> Iterator[Diagnostic]:
 def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
     """pipeline-of-one (P009)
 
-    Finds: a pipeline whose stages all lie on one rank.
+    Finds: a pipeline whose stages are all on one rank.
     Why:   there is no other rank to pass anything to; it would only cost time.
     Diff:
         parallelism: {pipeline: {stages: 2, microbatches: 2}}
@@ -142,7 +142,7 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
     mesh = axes.mesh(layout.num_gpus) or ()
     if size_of(mesh, "shard") == 1 and (replicas := size_of(mesh, "replicate")) > 1:
         gpus = counted(layout.num_gpus, "GPU")
-        message = f"with {counted(replicas, 'replica')} on {gpus} nothing is left to shard over"
+        message = f"with {counted(replicas, 'replica')} on {gpus} there is nothing to shard over"
         hint = "set parallelism to ddp, or replicate to a smaller number"
         related = (Related(draft.span("layout"), gpus),)
         yield warning("P012", draft.span("parallelism.data.replicate"), message, hint, related)
@@ -178,7 +178,7 @@ def channels_last_of_shards(draft: Draft) -> Iterator[Diagnostic]:
     """channels-last-of-shards (P022)
 
     Finds: `channels_last: true` where parameters are sharded, or the model is cut into stages.
-    Why:   what is gathered from shards, and what stages hand on, lies in the usual order: nothing would come of it.
+    Why:   tensors gathered from shards, and those between stages, have the usual order: it would have no effect.
     Diff:
     -   training: {channels_last: true}
     +   training: {channels_last: auto}
@@ -191,7 +191,7 @@ def channels_last_of_shards(draft: Draft) -> Iterator[Diagnostic]:
     if axes.is_sharded or axes.pipeline is not None:
         found = "shards of parameters" if axes.is_sharded else "the stages of a pipeline"
         message = f"`channels_last: true` does nothing here: {found} keep the usual order"
-        place = (Related(draft.span("parallelism"), "the mode stands here"),)
+        place = (Related(draft.span("parallelism"), "the mode is set here"),)
         yield error(
             "P022", draft.span("training.channels_last"), message, "leave it out, or take single, dp or ddp", place
         )
@@ -210,7 +210,7 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
         parallelism: fsdp
         layout: {gpus: 2}
     """  # noqa: E501
-    place = _sharded_by(draft)
+    place = _sharding_key(draft)
     if place is None:
         return
     for optimizer, span in _optimizers(draft):
@@ -220,13 +220,13 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
             yield error("P013", span, message, hint, (Related(draft.span(place), "parameters are sharded here"),))
 
 
-def _sharded_by(draft: Draft) -> str | None:
-    """The key that has the parameters sharded."""
+def _sharding_key(draft: Draft) -> str | None:
+    """Return the key that shards the parameters."""
     return "parallelism.data.shard" if draft.axes is not None and draft.axes.is_sharded else None
 
 
 def _optimizers(draft: Draft) -> Iterator[tuple[Optimizer, Span]]:
-    """That of the run, and those of some parameters."""
+    """Yield the optimizer of the run, and those of some parameters."""
     if draft.training is not None:
         yield draft.training.optimizer, draft.span("training.optimizer.type")
     for rule in draft.rules:

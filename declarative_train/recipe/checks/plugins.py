@@ -12,7 +12,7 @@ from declarative_train.core.diagnostics.suggest import nearest, paths_start
 from declarative_train.core.span import Span
 
 
-def missing_plugin(span: Span, path: str, reason: str, beside: Iterable[str]) -> Diagnostic:
+def missing_plugin(span: Span, path: str, reason: str, others: Iterable[str]) -> Diagnostic:
     """missing-plugin (X001)
 
     Finds: a plugin file that is not there, or that cannot be read.
@@ -23,8 +23,8 @@ def missing_plugin(span: Span, path: str, reason: str, beside: Iterable[str]) ->
         data:
           shuffle: true
     """
-    # `beside`: the Python files in its folder.
-    close = nearest(path.replace("\\", "/").rpartition("/")[2], beside)
+    # `others`: the Python files in its folder.
+    close = nearest(path.replace("\\", "/").rpartition("/")[2], others)
     hint = f"did you mean `{close}`?" if close else paths_start(span)
     return error("X001", span, f"cannot read the plugin {path}: {reason}", hint)
 
@@ -39,7 +39,7 @@ def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
     -   plugins: [broken.py]
     +   fragment: true
     """
-    # `span` lies in the plugin, `named` in the recipe.
+    # `span` is in the plugin, `named` in the recipe.
     return error("X002", span, f"this is not Python: {problem}", None, (Related(named, "a plugin of this recipe"),))
 
 
@@ -53,7 +53,7 @@ def plugin_signature(span: Span, problem: str, named: Span, help: str | None = N
     -   plugins: [vague.py]   # def forward(self, x, scale=1.0): ...
     +   fragment: true        # def __init__(self, scale: float = 1.0): ...
     """  # noqa: E501
-    # `span` lies in the plugin, `named` in the recipe.
+    # `span` is in the plugin, `named` in the recipe.
     return error("X003", span, problem, help, (Related(named, "a plugin of this recipe"),))
 
 
@@ -61,7 +61,7 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
     """plugin-without-layers (X004)
 
     Finds: a plugin file without a class that a recipe can name.
-    Why:   it does nothing. What a class is its base says: a layer derives from `torch.nn.Module`, an optimizer from
+    Why:   it does nothing. The base class decides: a layer derives from `torch.nn.Module`, an optimizer from
            `torch.optim.Optimizer`, a source from `torch.utils.data.Dataset`, and all else (losses, metrics, lr
            schedules, sinks, sources, fields, transforms) from a class of `declarative_train.plugins`.
     Diff:
@@ -69,7 +69,7 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
     -   plugins: [empty.py]
     +   fragment: true
     """
-    hint = "a public class at the top of the file is what its base says: `torch.nn.Module` is a layer (docs/plugins.md)"
+    hint = "the base of a public class decides its kind: `torch.nn.Module` is a layer (docs/plugins.md)"
     return warning("X004", span, f"{path} has no class that a recipe can name", hint)
 
 

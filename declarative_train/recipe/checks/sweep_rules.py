@@ -11,7 +11,7 @@ from typing import TypeGuard
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.metric_names import FINAL_SETS, evaluated_sets, watched_names
+from declarative_train.recipe.metric_names import FINAL_SETS, list_evaluated_sets, list_watched_names
 from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.top import SECTIONS
 from declarative_train.source.node import Entry, Mapping, Scalar, Sequence, find, to_value
@@ -45,7 +45,7 @@ def sweep_key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
             )
         elif key == "trials" and not is_there and key in _KEYS[sweep.type]:
             span = draft.span("sweep.type")
-            yield error("K010", span, f"a sweep of type `{sweep.type}` needs `trials`", "say how many points to draw")
+            yield error("K010", span, f"a sweep of type `{sweep.type}` needs `trials`", "set the number of points")
 
 
 def sweep_values(draft: Draft) -> Iterator[Diagnostic]:
@@ -77,7 +77,7 @@ def _wrong(entry: Entry, sweep: Sweep) -> tuple[str, str] | None:
     if unknown is not None:
         return (
             f"a range has no `{unknown}`",
-            "a range is `{low, high, log, step}`; a mapping as a value stands in a list",
+            "a range is `{low, high, log, step}`; a mapping as a value belongs in a list",
         )
     if sweep.type == "grid":
         return "a grid tries lists of values, not ranges", "write the values, or `type: random`"
@@ -103,7 +103,7 @@ def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-path (K012)
 
     Finds: a path of `sweep.over` that names no setting of a recipe.
-    Why:   paths are those of `--set`; a path that nobody reads would be tried without effect.
+    Why:   paths are those of `--set`; points with an unknown path would all be the same.
     Bad:
         sweep: {type: grid, over: {optimizer.lr: [0.1, 0.01]}}
     Good:
@@ -116,7 +116,7 @@ def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
             whole = f"training.{entry.name}" if first in ("optimizer", "lr_schedule") else None
             hint = f"write `{whole}`" if whole else f"begin with a section: {did_you_mean(first, _SWEPT)}"
             fixes = () if whole is None else suggest_fix(entry.key.span, entry.name, [whole])
-            yield error("K012", entry.key.span, f"`{entry.name}` is no path that a sweep can set", hint, fixes=fixes)
+            yield error("K012", entry.key.span, f"`{entry.name}` cannot be set by a sweep", hint, fixes=fixes)
 
 
 def sweep_metric(draft: Draft) -> Iterator[Diagnostic]:
@@ -132,15 +132,15 @@ def sweep_metric(draft: Draft) -> Iterator[Diagnostic]:
     sweep, objective, split = draft.sweep, draft.objective, draft.split
     if sweep is None or objective is None or split is None:
         return
-    on_the_way = evaluated_sets(split, draft.evaluation)
+    on_the_way = list_evaluated_sets(split, draft.evaluation)
     final = tuple(each for each in split if each in FINAL_SETS and each not in on_the_way)
-    known = watched_names((*on_the_way, *final, "training"), objective)
+    known = list_watched_names((*on_the_way, *final, "training"), objective)
     if sweep.metric is not None and sweep.metric not in known:
         span = draft.span("sweep.metric")
         fixes = suggest_fix(span, sweep.metric, known)
         yield error("K013", span, f"no run computes `{sweep.metric}`", did_you_mean(sweep.metric, known), fixes=fixes)
     elif sweep.pruner not in (None, "none"):
-        seen = watched_names(on_the_way, objective)
+        seen = list_watched_names(on_the_way, objective)
         if not seen or (sweep.metric is not None and sweep.metric not in seen):
             what = f"`{sweep.metric}`" if sweep.metric else "nothing"
             message = f"a pruner looks at evaluations on the way, and {what} is evaluated there"

@@ -1,4 +1,4 @@
-"""Rules about the text of a recipe: they look at its tree of nodes, or its document, and not at a draft.
+"""Rules about the text of a recipe: they read its tree of nodes, or its document, not a draft.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -110,6 +110,6 @@ def displaced_loss(document: Document) -> Iterator[Diagnostic]:
         return  # a `loss` that displaces several is meant to; both in one file have a rule of their own
     for gone in document.dropped:
         if gone.path == _LOSSES and gone.reason == "alternative":
-            message = "these take the place of the `loss` of the base"
-            hint = "`losses: {loss: {}, ...}` keeps it beside them; `loss: null` says that it is not wanted"
+            message = "these replace the `loss` of the base"
+            hint = "`losses: {loss: {}, ...}` keeps it, too; `loss: null` removes it on purpose"
             yield warning("W017", gone.by, message, hint, (Related(gone.span, "the loss of the base"),))

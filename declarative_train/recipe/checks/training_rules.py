@@ -59,7 +59,7 @@ def _multiples(size: int, unit: int) -> list[int]:
 
 
 def _divisors_near(number: int, wanted: int) -> list[int]:
-    """The divisors of `number` next below and above `wanted`."""
+    """Return the closest divisors of `number` below and above `wanted`."""
     small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
     divisors = sorted({*small, *(number // divisor for divisor in small)})
     below = [divisor for divisor in divisors if divisor < wanted][-1:]
@@ -86,7 +86,7 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
         return  # one that is left empty is reported
     if training is not None and training.epochs is None and training.steps is None:
         hint = "add `epochs: 10` or `steps: 1000`"
-        yield error("R004", draft.span.key("training"), "`training` does not say how long", hint, rests_on="all files")
+        yield error("R004", draft.span.key("training"), "`training` does not set a length", hint, rests_on="all files")
 
 
 def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
@@ -152,11 +152,11 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
             yield warning("O013", span, "an lr of 0: no step changes a parameter", usual)
         elif lr is not None and not low * _FAR_BELOW <= lr <= high * _FAR_ABOVE:
             far = "above" if lr > high else "below"
-            yield warning("O013", span, f"an lr of {lr:g} is far {far} what `{optimizer.type}` trains with", usual)
+            yield warning("O013", span, f"an lr of {lr:g} is far {far} the usual range of `{optimizer.type}`", usual)
 
 
 def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
-    """Every optimizer that the recipe names, with its path where it stands in the recipe's own tree, and a place."""
+    """Yield every optimizer of the recipe, with its path if it is in the recipe's own tree, and a place."""
     if draft.training is not None:
         path: tuple[str, ...] = ("training", "optimizer")
         yield draft.training.optimizer, path, draft.span(path)

@@ -84,7 +84,7 @@ def input_and_inputs(span: Span, other: Span) -> Diagnostic:
     +       logits: {type: linear, out_features: 10, input: act}
     """
     related = (Related(other, "the other one"),)
-    message = "`inputs` stands beside `input`; a node has one of them"
+    message = "a node has `input` or `inputs`, not both"
     return error("W004", span, message, "join them in `inputs`", related)
 
 

@@ -1,4 +1,4 @@
-"""What people write who come from other frameworks -> the word here. Data alone, read where a mistake is explained."""
+"""Aliases: words of other frameworks -> the word of the recipe language. Data only, read to explain an error."""
 
 from __future__ import annotations
 
@@ -215,8 +215,8 @@ _TRANSFORMS = "`data.transforms` is a list: `[{type: random_flip}, {type: color_
 _NO_FOLDS = (
     "there is no cross-validation; `sweep: {type: grid, over: {seed: [0, 1, 2]}}` trains on three draws of random sets"
 )
-NOTES = {  # what no key says: how it is done here, or that it is not there
-    "trainer": "its keys stand in `training` (how long, which optimizer), `layout` (GPUs) and `parallelism`",
+NOTES = {  # words without a key: what to write instead, or that there is no such thing
+    "trainer": "its keys are in `training` (how long, which optimizer), `layout` (GPUs) and `parallelism`",
     "class_path": "a model is a graph of nodes, `model.graph`; a class of your own is a layer of a plugin",
     "freeze": "under `model.parameters`: `NAME: {frozen: true}`",
     "pin_memory": "there is no such choice; leave it out",
@@ -230,19 +230,19 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "T_max": "a schedule here lasts as long as the run; leave it out",
     "t_max": "a schedule here lasts as long as the run; leave it out",
     "total_steps": "a schedule here lasts as long as the run; leave it out",
-    "validation_data": "sets stand under `data.split`: `validation: {source: {...}}`",
-    "val": "sets stand under `data.split`: `validation: {source: {...}}`",
-    "val_data": "sets stand under `data.split`: `validation: {source: {...}}`",
-    "test_data": "sets stand under `data.split`: `test: {source: {...}}`",
+    "validation_data": "sets are under `data.split`: `validation: {source: {...}}`",
+    "val": "sets are under `data.split`: `validation: {source: {...}}`",
+    "val_data": "sets are under `data.split`: `validation: {source: {...}}`",
+    "test_data": "sets are under `data.split`: `test: {source: {...}}`",
     "requires_grad_": "under `model.parameters`: `NAME: {frozen: true}`",
     "activation": "an activation is a node of its own behind it: `{type: relu}`",
     **dict.fromkeys(("augment", "augmentation", "augmentations", "transform"), _TRANSFORMS),
-    "bf16": "`training.precision: bf16` says it",
+    "bf16": "write `training.precision: bf16`",
     **dict.fromkeys(("cross_validation", "cv", "folds", "k_fold", "kfold", "n_splits", "num_folds"), _NO_FOLDS),
     "callbacks": "there are no callbacks; see `early_stop`, `checkpoint.best`, `evaluation` and `logging`",
-    "fp16": "`training.precision: fp16` says it",
+    "fp16": "write `training.precision: fp16`",
     "gamma": "the factor of each step belongs to `lr_schedule: {type: step}`",
-    "loggers": "`logging: {sinks: {tensorboard: {}, csv: {}, mlflow: {...}, wandb: {...}}}` says where numbers go",
+    "loggers": "`logging: {sinks: {tensorboard: {}, csv: {}, mlflow: {...}, wandb: {...}}}` sets where numbers go",
     "layers": "a model is a `graph`, a mapping of names to nodes, each of which takes the one above: "
     "`graph: {hidden: {type: linear, ...}, act: {type: relu}}`",
     "lora": "under `model.parameters`: `SELECTOR: {adapter: {type: lora, rank: 8}}`",
@@ -251,10 +251,10 @@ NOTES = {  # what no key says: how it is done here, or that it is not there
     "parameters": "a loss acts on all that its `input` is computed from; `model.parameters` has settings of some",
     "params": "write its keys here, without `params`",
     "vocabulary": "the values of the training rows, sorted, are numbered; an order of one's own is not built",
-    "wandb": "`logging: {sinks: {wandb: {project: ...}}}` says it",
+    "wandb": "write `logging: {sinks: {wandb: {project: ...}}}`",
 }
 FROM_THE_INPUT = frozenset({"in_channels", "in_dim", "in_features", "input_dim", "input_size", "normalized_shape"})
-VALUES = {  # the first word that is allowed where the value stands
+VALUES = {  # the first of these words that is allowed here
     "16": ("fp16",),
     "16-mixed": ("fp16",),
     "32": ("fp32",),
@@ -363,7 +363,7 @@ _ENDS = ("", "loss", "score", "lr", "layer", "optimizer", "dataset")  # of class
 
 
 def type_here(name: str, known: Collection[str]) -> str | None:
-    """The name here of a class of another framework (`nn.CrossEntropyLoss`, `BatchNorm2d`), or None."""
+    """Return the name here of a class of another framework (`nn.CrossEntropyLoss`, `BatchNorm2d`), or None."""
     typed = letters(name.rpartition(".")[2])
     ours = {letters(each): each for each in known}
     for end in _ENDS:
@@ -380,8 +380,8 @@ def letters(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def renamed(span: Span, name: str, word: str) -> tuple[Fix, ...]:
-    """The edit that writes our word in the place of another framework's."""
+def replace_word(span: Span, name: str, word: str) -> tuple[Fix, ...]:
+    """Return the edit that replaces another framework's word."""
     return (Fix(span, word, safe=_is_equal(name, word), replaces=name),)
 
 

@@ -1,4 +1,4 @@
-"""Where a key belongs that was typed in the wrong section, or under the name that another framework gives it."""
+"""Places of keys: the right section for a key in a wrong one, or for another framework's name of it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `
 
 
 def home_of(name: str, near: str | None = None) -> str | None:
-    """A help line, or None when no section has such a key, or when it is only a slip of `near`, a key of its section.
-    Slow (it reads every optimizer): for mistakes only."""
+    """Return a help line; None if no section has such a key, or if the name is a typo of `near`, a key of its section.
+
+    It is slow (it reads every optimizer) and only called for errors.
+    """
     from difflib import SequenceMatcher  # which only mistakes need
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
@@ -38,12 +40,12 @@ def home_of(name: str, near: str | None = None) -> str | None:
 
 
 def paths_of(word: str) -> list[str]:
-    """The sections that have such a key, the outermost first; "" is the top level."""
+    """Return the sections that have such a key, the outermost first; "" is the top level."""
     return sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
 
 
 def _keys() -> Iterator[tuple[str, str]]:
-    """Section and key, for every key of the language but those of nodes."""
+    """Yield section and key, for every key of the language except those of nodes."""
     yield from _of(Top, "")
     yield from _of(Axes, "parallelism")
 
@@ -65,7 +67,7 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
 
 
 def home_in_axes(name: str, near: str | None) -> str | None:
-    """For a key below `parallelism`."""
+    """Return the help line for a key below `parallelism`."""
     if name in KEPT:
         return f"`{name}` is kept for an axis that is not built yet; `data` and `pipeline` are"
     if name in ("mode", "type", "strategy"):

@@ -1,5 +1,8 @@
-"""Top-level keys that are a misspelt section, put under its name: what is wrong inside is reported in the same pass,
-and nothing is reported missing. The misspelt key itself is reported as any unknown one."""
+"""Misspelt sections: unknown top-level keys are read under the name of the section they resemble.
+
+So errors inside are reported in the same pass, and nothing is reported as missing. The misspelt key itself is
+reported as any unknown one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from declarative_train.source.node import Entry, Mapping, Scalar
 
 
 def with_meant_sections(root: Mapping) -> Mapping:
-    """`root`, where each unknown key that holds keys of the section it is nearest to stands under that section."""
+    """Return `root` with each misspelt section under its right name, if its keys belong to that section."""
     taken = {entry.name for entry in root}
     entries: list[Entry] = []
     for entry in root:
@@ -24,7 +27,7 @@ def with_meant_sections(root: Mapping) -> Mapping:
 
 
 def _is_of(section: str, entry: Entry) -> bool:
-    """Whether half of the keys or more are of the section."""
+    """Return whether at least half of the keys belong to the section."""
     if section not in SECTIONS or not isinstance(entry.value, Mapping):
         return False
     known = keys_of(section)
@@ -33,6 +36,6 @@ def _is_of(section: str, entry: Entry) -> bool:
 
 
 def is_misspelt(section: str, root: Mapping) -> bool:
-    """Whether a key that nobody knows is nearest to it."""
+    """Return whether an unknown top-level key resembles the section's name."""
     unknown = (entry.name for entry in root if entry.name not in Top.model_fields)
     return any(nearest(name, Top.model_fields) == section for name in unknown)

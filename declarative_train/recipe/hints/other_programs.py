@@ -1,4 +1,4 @@
-"""A file of keys and values none of which is a recipe's: of dtrain itself, or of another program."""
+"""Foreign files: files of keys and values that are not recipes, written by dtrain itself or by another program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLIPS = 0.4  # of the keys, which are near to one of a recipe's by chance: `site
 
 
 def foreign(root: Mapping) -> Diagnostic | None:
-    """What to say of the file alone, or None where it may be meant as a recipe."""
+    """Return the diagnostic of a foreign file; None if the file may be a recipe."""
     if not root.entries:
         return None
     keys = [entry.name for entry in root]
@@ -44,7 +44,7 @@ def foreign(root: Mapping) -> Diagnostic | None:
 
 
 def _is_known(key: str) -> bool:
-    """Whether it is a key of a recipe's, or a word that is answered where it stands."""
+    """Return whether it is a key of a recipe, or a word that has its own hint."""
     from declarative_train.recipe.hints.aliases import KEYS, NOTES
     from declarative_train.recipe.hints.key_places import home_of
     from declarative_train.recipe.hints.relocated_keys import hint_for
@@ -62,7 +62,7 @@ def _is_near(key: str) -> bool:
 
 
 def _recipe_of(root: Mapping) -> str:
-    """The file that a plan was compiled from, as far as it says."""
+    """Return the recipe file from which a plan was compiled, if the plan names it."""
     texts = root.get("recipe")
     names = [f"`{entry.name}`" for entry in texts] if isinstance(texts, Mapping) else []
     return names[0] if names else "named in it"

@@ -1,4 +1,4 @@
-"""Every error of pydantic -> a diagnostic at its own place: the one room where pydantic's words become ours."""
+"""Errors of pydantic: each becomes a diagnostic at its own place, in the words of the recipe language."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, su
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.durations import bad_duration, bare_duration
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.hints.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, renamed, value_here
+from declarative_train.recipe.hints.aliases import FROM_THE_INPUT, KEYS, NOTES, OTHERWISE, replace_word, value_here
 from declarative_train.recipe.hints.relocated_keys import hint_for
 from declarative_train.recipe.hints.value_hints import ValueHint, value_hint
 from declarative_train.recipe.sections.section import models_in
@@ -52,7 +52,7 @@ _BOUNDS = {
 
 
 class _Problem(NamedTuple):
-    """A pydantic error with its place: the deepest node on its way, and the branches of unions passed through."""
+    """Pydantic error with its place: the deepest node on its path, and the branches of unions passed through."""
 
     error: Any
     node: Node
@@ -65,7 +65,7 @@ class _Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What `validate` was given; `where` is what messages call the mapping."""
+    """Arguments of `validate`; `where` is the name of the mapping in messages."""
 
     node: Mapping
     where: str
@@ -75,14 +75,19 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """What pydantic says of the entries `kept` of a mapping; `place` is where it points for keys that are missing."""
+    """Return diagnostics for pydantic's errors in the entries `kept` of a mapping; `place` is for keys that are
+    missing.
+    """
     problems = _without_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
 def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """One mistake, not two: without the missing keys that stand there under a misspelt name, the lists that are too
-    short only because of an entry that is wrong, and a short form beside the long one, which has its own rule."""
+    """Drop errors that follow from another one.
+
+    These are: missing keys that are present under a misspelt name, lists that are too short only because an entry is
+    wrong, and a short form in addition to the long one, which has its own rule.
+    """
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:
@@ -129,8 +134,11 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """One entry per mistake: where every branch of a union failed, the errors of the branch that came furthest, or
-    all of them together when each failed at its door."""
+    """Return one entry per error.
+
+    If every branch of a union failed, keep the errors of the branch that came furthest, or all together if each failed
+    at its first check.
+    """
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}
     for problem in problems:
@@ -163,7 +171,7 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
     error, kind = problem.error, problem.error["type"]
     # a word in the place of a mapping was written out for its reader: the user knows it by the key above
     is_short = problem.path[-2:] in _SHORT and problem.key_span == problem.span
-    name = _dotted(problem.path[:-1] if is_short else problem.path)
+    name = _join_path(problem.path[:-1] if is_short else problem.path)
     inside = where if not problem.path else f"`{name}`"
     if kind == "extra_forbidden":
         return _unknown_key(problem, reading)
@@ -195,22 +203,22 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
 
 def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
     key, parent, span = str(problem.error["loc"][-1]), problem.path[:-1], problem.key_span
-    where = f"`{_dotted(parent)}`" if parent else reading.where
-    known = [*_known(reading.model, parent), *(reading.extra_known if not parent else ())]
+    where = f"`{_join_path(parent)}`" if parent else reading.where
+    known = [*_list_keys(reading.model, parent), *(reading.extra_known if not parent else ())]
     holder = find(reading.node, parent)
     entries = holder.entries if isinstance(holder, Mapping) else ()
-    beside = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
+    present = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
     word, note = OTHERWISE.get(key, ("", ""))
     if word in known:
         return unknown_key(span, key, where, known, f"here it is called `{word}`, {note}")
     word = next((word for word in KEYS.get(key, ()) if word in known), "")
     if word:
-        fixes = () if word in beside else renamed(span, key, word)
+        fixes = () if word in present else replace_word(span, key, word)
         return unknown_key(span, key, where, known, f"here it is called `{word}`", fixes=fixes)
     if key in FROM_THE_INPUT:
         return unknown_key(span, key, where, known, "leave it out: it follows from the input")
     home = NOTES.get(key) or hint_for(key, where) or reading.elsewhere(key, nearest(key, known))
-    return unknown_key(span, key, where, known, home, beside)
+    return unknown_key(span, key, where, known, home, present)
 
 
 def _value(problem: _Problem, name: str) -> Diagnostic:
@@ -218,12 +226,12 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
     context = error.get("ctx", {})
     found = describe_node(problem.node)
     if kind == "literal_error":
-        allowed = _allowed(context["expected"])
+        allowed = _parse_words(context["expected"])
         typed = f"`{problem.node.text}`" if isinstance(problem.node, Scalar) else found
         message = f"`{name}` is {typed}; it is one of {', '.join(allowed)}"
         said = value_hint(problem.node, "bool_type") if "true" in allowed else ValueHint()
         if (word := value_here(typed.strip("`"), allowed)) is not None:
-            fixes = renamed(problem.span, typed.strip("`"), word)
+            fixes = replace_word(problem.span, typed.strip("`"), word)
             return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
         text = str(to_value(problem.node))
         if said.help is None:
@@ -232,7 +240,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
     if kind in _BOUNDS:
         is_number = isinstance(to_value(problem.node), int | float)
         hint = value_hint(problem.node, kind, name).help if is_number else None
-        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_bound(kind, context)}", hint)
+        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_format_bound(kind, context)}", hint)
     if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
         few = kind.endswith("short")
         bound = context["min_length" if few else "max_length"]
@@ -246,7 +254,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """A value that no branch of a union takes, all of them named in one sentence."""
+    """Return the error of a value that fits no branch of a union; it names all branches."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:
@@ -254,19 +262,19 @@ def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
         if kind in _KINDS:
             wanted.append(_KINDS[kind])
         elif kind == "literal_error":
-            wanted.append(" or ".join(f"`{word}`" for word in _allowed(problem.error["ctx"]["expected"])))
+            wanted.append(" or ".join(f"`{word}`" for word in _parse_words(problem.error["ctx"]["expected"])))
         elif kind in _BOUNDS:
-            wanted.append(_bound(kind, problem.error.get("ctx", {})))
+            wanted.append(_format_bound(kind, problem.error.get("ctx", {})))
         elif kind in ("value_error", "assertion_error"):
             wanted.append(str(problem.error["ctx"]["error"]))
     words = list(dict.fromkeys(wanted)) or [first.error["msg"].lower()]
-    name = _dotted(first.path) or where
+    name = _join_path(first.path) or where
     return wrong_type(
         first.span, name, describe_node(first.node), " or ".join(words), *value_hint(first.node, "int_type", name)
     )
 
 
-def _bound(kind: str, context: dict[str, Any]) -> str:
+def _format_bound(kind: str, context: dict[str, Any]) -> str:
     plain = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in context.items()}
     return _BOUNDS[kind].format(**plain)
 
@@ -277,12 +285,12 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
     value = problem.node.get(key) if isinstance(problem.node, Mapping) else None
     span = value.span if value is not None else problem.span
     return unknown_type(
-        span, str(tag), f"`{name}`" if name else "component", _allowed(problem.error["ctx"]["expected_tags"])
+        span, str(tag), f"`{name}`" if name else "component", _parse_words(problem.error["ctx"]["expected_tags"])
     )
 
 
 def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
-    """`min | max` for a key that takes one of a few words; else nothing."""
+    """Return `min | max` for a key that takes one of a few words; else ""."""
     for holder in _models_at(model, path):
         field = holder.model_fields.get(recipe_keys(holder).get(name, name))
         if field is not None and get_origin(field.annotation) is Literal:
@@ -290,8 +298,8 @@ def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) ->
     return ""
 
 
-def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """The keys of the model that stands at `path` below `model`, as far as its fields tell."""
+def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
+    """Return the keys of the model at `path` below `model`, as far as its fields show."""
     found = _models_at(model, path)
     if len(found) != 1:
         return sorted({name for each in found for name in recipe_keys(each)})
@@ -299,7 +307,7 @@ def _known(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """The models that may stand at `path` below `model`; where one of several may, its fields are not followed."""
+    """Return the possible models at `path` below `model`; if there are several, their fields are not followed."""
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:
@@ -308,8 +316,8 @@ def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type
     return found
 
 
-def _allowed(expected: str) -> list[str]:
-    """The words of pydantic's "'a', 'b' or 'c'"."""
+def _parse_words(expected: str) -> list[str]:
+    """Return the words of pydantic's "'a', 'b' or 'c'"."""
     parts = expected.replace(" or ", ", ").split(", ")
     return [{"True": "true", "False": "false", "None": "null"}.get(part, part.strip("'")) for part in parts]
 
@@ -318,5 +326,5 @@ def _last_name(path: tuple[str | int, ...]) -> str:
     return next((part for part in reversed(path) if isinstance(part, str)), "")
 
 
-def _dotted(path: tuple[str | int, ...]) -> str:
+def _join_path(path: tuple[str | int, ...]) -> str:
     return ".".join(str(part) for part in path)

@@ -1,45 +1,45 @@
-"""Words of other tools that are said in another way or in another section here -> the hint, with what to write."""
+"""Relocated keys: words of other tools that have another form or another section here -> the hint, with what to
+write.
+"""
 
 from __future__ import annotations
 
 from declarative_train.recipe.hints.aliases import ZERO
 
-_EVALUATED = "`evaluation: {every: 500 steps}` says how often, with a unit: `1 epoch`"
-_SAVED = "`checkpoint: {every: 500 steps}` says how often, with a unit: `1 epoch`"
-_LOGGED = "`logging: {every: 50 steps}` says how often, with a unit"
+_EVALUATED = "`evaluation: {every: 500 steps}` sets how often, with a unit: `1 epoch`"
+_SAVED = "`checkpoint: {every: 500 steps}` sets how often, with a unit: `1 epoch`"
+_LOGGED = "`logging: {every: 50 steps}` sets how often, with a unit"
 _WARMED = "`training.lr_schedule: {type: cosine, warmup: 5%}`; also `100 steps` or `1 epoch`"
 _RESUMED = "`dtrain run RECIPE --resume` goes on with a run; `model.weights: RUN` starts from its weights"
 _TRIED = "`dtrain run RECIPE --max-steps 5` ends early; `dtrain lint` and `dtrain plan` try a recipe without training"
-_FIELD = "what a model reads is a field: `data.fields: {NAME: {column: ...}}`; a loss names its `input` and `target`"
-_LENGTH = "`data.window: {length: 1024}` says how many rows, such as tokens, a sample has"
+_FIELD = "the inputs of a model are fields: `data.fields: {NAME: {column: ...}}`; a loss names its `input` and `target`"
+_LENGTH = "`data.window: {length: 1024}` sets the number of rows, such as tokens, of a sample"
 _SIZES = "the sizes of a model are keys of its nodes, under `model.graph`"
-_MODE = "`parallelism` says how ranks share the work: `ddp`, `fsdp`, `pipeline` or `auto`"
-_A_WORD = "a word stands alone: `parallelism: fsdp`; sizes are those of axes: `parallelism: {data: {shard: 4}}`"
+_MODE = "`parallelism` sets how ranks share the work: `ddp`, `fsdp`, `pipeline` or `auto`"
+_A_WORD = "a word has no other keys: `parallelism: fsdp`; sizes belong to axes: `parallelism: {data: {shard: 4}}`"
 _DEVICES = "`layout: {gpus: 4}`, or `{nodes: 2, gpus_per_node: 8}`"
 _NO_AXIS = "models are split by `fsdp` and `pipeline`; there is no such axis yet"
 _WEIGHTS = "`model.weights: PATH` starts from a file or a run, `{NODE: PATH}` below one node"
 _LOSS = "`objective: {loss: {type: ..., input: NODE, target: FIELD}}`"
 _BASES = "`extends: base.yaml` builds on another recipe; `--with FILE` lays one over it"
-_NOTES = "`meta:` holds notes of any kind, which nobody checks"
+_NOTES = "`meta:` holds notes of any kind, which are not checked"
 _SWEPT = "`sweep: {type: random, over: {training.optimizer.lr: {low: 1e-4, high: 1e-1, log: true}}, trials: 20}`"
-_CLUSTER = "`layout` says how many nodes and GPUs; a job script starts the ranks (docs/launching.md)"
+_CLUSTER = "`layout` sets the numbers of nodes and GPUs; a job script starts the ranks (docs/launching.md)"
 _SMOOTHED = "`label_smoothing` is a key of the loss `cross_entropy`"
 _BALANCED = "the loss `cross_entropy` has `class_weights`, `bce_with_logits` has `pos_weight`; either may be `balanced`"
-_NO_OFFLOAD = "nothing is moved to the CPU during a step; `fsdp` and `activation_checkpointing` save memory"
+_NO_OFFLOAD = "there is no offloading to the CPU; `fsdp` and `activation_checkpointing` save memory"
 _QUANTISED = "`model.parameters: {SELECTOR: {frozen: true, storage: nf4}}` holds frozen weights in nf4, int8 or bf16"
-_ROWS = "`source` says where rows come from; `split` cuts sets from them, and the rest trains"
-_SOURCE = "`source: {type: csv, path: ...}` says where rows come from"
+_ROWS = "`source` names the rows; `split` takes sets from them, and the rest is for training"
+_SOURCE = "`source: {type: csv, path: ...}` names the rows"
 _PREPARED = (
     "a field prepares its numbers: `data.fields: {NAME: {column: ..., normalize: standard}}`; a transform, pictures"
 )
 _WHOLE = "a model is a `graph` of nodes, of which a whole model may be one: `model.graph: {net: {type: resnet}}`"
 _WIRED = "a node names the fields that it reads, `input: FIELD`; the losses name what they read of the graph"
 _STAGES = "`{pipeline: {stages: 4, microbatches: 8}}`"
-_SHARED_OUT = (
-    "the GPUs of `layout` are shared out: `{data: {replicate: 2}}` are whole copies, `{data: {shard: 2}}` parts"
-)
-_PART = "`max: 1000 samples` looks at a part of each set"
-_SINKS = "`logging: {sinks: {tensorboard: {}, csv: {}, wandb: {}, mlflow: {}}}` says where numbers go"
+_SHARED_OUT = "the GPUs of `layout` are divided: `{data: {replicate: 2}}` are whole copies, `{data: {shard: 2}}` parts"
+_PART = "`max: 1000 samples` evaluates a part of each set"
+_SINKS = "`logging: {sinks: {tensorboard: {}, csv: {}, wandb: {}, mlflow: {}}}` sets where numbers go"
 
 ANYWHERE = {
     **dict.fromkeys(("eval_steps", "evaluation_strategy", "eval_strategy", "eval_every"), _EVALUATED),
@@ -64,14 +64,14 @@ ANYWHERE = {
     "find_unused_parameters": "parameters that no loss reaches are found before a run; leave it out",
     "ema_decay": "`training.ema: {decay: 0.9999}`",
     "swa": "`training.ema: {decay: 0.999}` averages the weights; an average of equal parts is not there",
-    "sync_batchnorm": "`over: 32 samples` on a `batch_norm` says over how many samples, on any number of GPUs",
+    "sync_batchnorm": "`over: 32 samples` on a `batch_norm` sets the number of samples, on any number of GPUs",
     "min_lr": "`training.lr_schedule: {type: cosine, min_factor: 0.1}`: a part of the lr",
     "tf32": "`training.precision: {matmul: tf32}`",
     "autocast": "`training.precision: bf16`",
     "grad_accum": "here it is called `gradient_accumulation_steps`, in `training`",
-    "train_on_inputs": "a `mask` of the loss says which tokens count",
-    "seed_everything": "`seed: 0` stands at the top level",
-    "dataloader": "its keys stand in `data`: `shuffle`, `workers`, `last_batch`",
+    "train_on_inputs": "a `mask` of the loss selects the tokens that count",
+    "seed_everything": "`seed: 0` belongs at the top level",
+    "dataloader": "its keys are in `data`: `shuffle`, `workers`, `last_batch`",
 }
 _NORMALIZED = "`data.transforms` does it: `- {type: normalize, fields: [image], mean: [0.5], std: [0.25]}`"
 IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
@@ -80,9 +80,9 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         **dict.fromkeys(("tags", "notes", "description"), _NOTES),
         **dict.fromkeys(("resources", "cluster", "slurm", "environment"), _CLUSTER),
         **dict.fromkeys(("search", "tune", "hyperparameters"), _SWEPT),
-        "version": "`language: 1` is what a recipe is written in, `requires: dtrain>=0.1` the program that reads it",
-        "experiment_name": "`name` says what a run's folder is called",
-        "run_name": "`name` says what a run's folder is called",
+        "version": "`language: 1` is the language of a recipe, `requires: dtrain>=0.1` the program that reads it",
+        "experiment_name": "`name` is the name of a run's folder",
+        "run_name": "`name` is the name of a run's folder",
         "train": "the training is described by `training`, its data by `data`",
     },
     "`training`": {
@@ -107,7 +107,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         **dict.fromkeys(("num_classes", "hidden_size", "num_layers", "dropout", "input_shape"), _SIZES),
         **dict.fromkeys(("inputs", "outputs"), _WIRED),
         **dict.fromkeys(("init", "initializer"), "`parameters: {SELECTOR: {init: {type: normal, std: 0.02}}}`"),
-        "dtype": "`training.precision` says what a run computes in",
+        "dtype": "`training.precision` sets the precision of a run",
     },
     "`parallelism`": {
         **dict.fromkeys(("auto", "ddp", "fsdp", "single"), _A_WORD),
@@ -117,7 +117,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
     },
     "`layout`": {
         **dict.fromkeys(("machines", "ranks", "world_size", "device_count", "cuda", "gpu"), _DEVICES),
-        "memory": "`hardware: h100-sxm` says what a plan estimates for; `dtrain plan` shows what a step needs",
+        "memory": "`hardware: h100-sxm` is for a plan's estimates; `dtrain plan` shows the memory of a step",
     },
     "`checkpoint`": {
         "save_last": "the last checkpoint is always kept: leave it out",
@@ -149,5 +149,5 @@ MODES = {  # of parallelism, by letters alone
 
 
 def hint_for(key: str, where: str) -> str | None:
-    """`where`: what messages call the mapping that it stands in."""
+    """Return the hint for a key; `where` is the name of its mapping in messages."""
     return IN_SECTIONS.get(where, {}).get(key) or ANYWHERE.get(key)

@@ -1,5 +1,6 @@
-"""What to write in the place of a value of the wrong type, where that is certain: words of YAML 1.1, quotes too many or
-too few."""
+"""Hints for values of a wrong type, where the right value is certain: words of YAML 1.1, missing or superfluous
+quotes.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +23,24 @@ _WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(epoch|step|sample)s?")
 _NUMBERS = ("int_type", "int_from_float", "float_type")
 _ALL = ("all", "auto", "max", "-1")
 _ENDLESS = ("inf", "infinity", "infinite", ".inf", "-1")
-WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: what is to be found by itself elsewhere
-    "gpus": dict.fromkeys(_ALL, "say how many: `gpus: 2`; `dtrain doctor` counts them; a plan is made before it runs"),
-    "gpus_per_node": dict.fromkeys(_ALL, "say how many each node has: `gpus_per_node: 8`"),
-    "nodes": dict.fromkeys(_ALL, "say how many: `nodes: 4`"),
+WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: words of other tools
+    "gpus": dict.fromkeys(_ALL, "write the number: `gpus: 2`; `dtrain doctor` counts them; the plan needs it"),
+    "gpus_per_node": dict.fromkeys(_ALL, "write the number of each node: `gpus_per_node: 8`"),
+    "nodes": dict.fromkeys(_ALL, "write the number: `nodes: 4`"),
     "global_batch_size": {
-        "auto": "say how many samples a step has: results depend on it; `microbatch_size` and "
+        "auto": "write the number of samples of a step: results depend on it; `microbatch_size` and "
         "`gradient_accumulation_steps` fit it into memory"
     },
-    "microbatch_size": {"auto": "say how many, or leave it out; `dtrain plan` estimates the memory"},
+    "microbatch_size": {"auto": "write the number, or leave it out; `dtrain plan` estimates the memory"},
     "epochs": dict.fromkeys(
         _ENDLESS,
-        "a run has a length, on which its lr schedule rests: say one, and stop it by `early_stop` or `max_time`",
+        "a run has a length, which its lr schedule needs: write one, and stop it by `early_stop` or `max_time`",
     ),
     "steps": dict.fromkeys(
         _ENDLESS,
-        "a run has a length, on which its lr schedule rests: say one, and stop it by `early_stop` or `max_time`",
+        "a run has a length, which its lr schedule needs: write one, and stop it by `early_stop` or `max_time`",
     ),
-    "workers": {"auto": "say how many loader processes a rank has: `workers: 2`; with 0 it reads by itself"},
+    "workers": {"auto": "write the number of loader processes per rank: `workers: 2`; with 0 the rank reads by itself"},
 }
 _NO_BATCH = "`B` is the batch where a shape begins, and nowhere else"
 _FOR_THE_BATCH = {  # by key
@@ -56,7 +57,7 @@ class ValueHint(NamedTuple):
 
 
 def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
-    """`kind`: pydantic's word for the type that was wanted; `key`: what the value is given to."""
+    """Return a hint for a value. `kind`: pydantic's name of the expected type; `key`: the key of the value."""
     if not isinstance(node, Scalar) or node.value is None:
         return ValueHint()
     if node.template is not None:
@@ -83,7 +84,7 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
 
 
 def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
-    """A number in a form that YAML has not: a percentage, a thousand with a mark or a letter, a formula."""
+    """Return a hint for a number in a form that YAML lacks: a percentage, a thousand separator or suffix, a formula."""
     if node.quoted and _is_number(text):
         return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:
@@ -99,7 +100,7 @@ def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHi
 
 
 def _of_list(node: Scalar, text: str) -> ValueHint:
-    """Python's tuple where a list is wanted, or may stand for a number per dimension."""
+    """Return a hint for a Python tuple in place of a list, or of one number per dimension."""
     tuple_ = _TUPLE.fullmatch(text) or _NUMBERS_IN_TEXT.fullmatch(text)
     return ValueHint() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
 
@@ -107,7 +108,7 @@ def _of_list(node: Scalar, text: str) -> ValueHint:
 def _of_template(node: Scalar) -> ValueHint:
     if isinstance(node.value, float):
         return ValueHint("`//` divides without a rest, `| int` cuts one off")
-    return ValueHint("a template keeps the type of its value only when nothing stands around it, not even a space")
+    return ValueHint("a template keeps the type of its value only without any text around it, not even a space")
 
 
 def _write(node: Scalar, text: str) -> ValueHint:

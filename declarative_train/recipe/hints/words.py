@@ -1,4 +1,4 @@
-"""Any word that somebody looks for: a key of the language, a function, or the word of another tool."""
+"""Words: look up a key of the language, a function, or a word of another tool."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _MOST = 3  # places that are named for one key
 
 
 def find_word(word: str, names: Collection[str]) -> str | None:
-    """Return where the recipe language has `word`, or says it otherwise; None where nothing is known about it. `names`:
-    all that can be named by a `type`."""
+    """Return where the recipe language has `word`, or its equivalent; None if nothing is known about it.
+    `names`: all types.
+    """
     for each in dict.fromkeys((word, word.lower())):
         found = [said for said in (_as_type(each, names), _as_key(each), _elsewhere(each)) if said is not None]
         if found:
@@ -26,7 +27,7 @@ def find_word(word: str, names: Collection[str]) -> str | None:
 
 
 def _as_type(word: str, names: Collection[str]) -> str | None:
-    """Return the name here of another library's class, or the way to do without it."""
+    """Return the name here of another library's class, or a way to do without it."""
     here, letters = aliases.type_here(word, names), aliases.letters(word)
     return (
         f"here it is called `{here}`" if here else aliases.NOT_BUILT.get(letters) or relocated_keys.MODES.get(letters)
@@ -51,7 +52,7 @@ def _definitions() -> dict[str, frozenset[str]]:
 
 
 def _elsewhere(word: str) -> str | None:
-    """Return the way to say another tool's word."""
+    """Return the equivalent of another tool's word."""
     if word in aliases.OTHERWISE:
         key, rest = aliases.OTHERWISE[word]
         return f"here it is called `{key}`, {rest}"

@@ -1,6 +1,6 @@
-"""What happens inside a shipped block, reported at the place of the recipe that caused it.
+"""Errors inside a shipped block, reported at the place of the recipe that caused them.
 
-The body of a shipped block is not the user's: where it hands on a param, the value that the recipe gives is the place.
+The user did not write the body of a shipped block: the place is the value of a param that the recipe gives.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 _PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
-def seen_from_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
-    """`fields` and `at`: what the node gives the block, and its `type`. Where the line inside reads one param that
-    the node gives, that value is the place."""
+def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
+    """Return the problem at a place of the recipe.
+
+    `fields` are the keys of the node and `at` is its `type`. If the line inside the block reads one param that the node
+    gives, the place is that value.
+    """
     assert block.file is not None
     if problem.span.path != block.file.path:
         return problem
@@ -37,40 +40,40 @@ def seen_from_outside(problem: Diagnostic, block: BlockDefinition, fields: Mappi
 
 
 def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
-    """Where the params that a node gives were typed, as far as that is outside of shipped blocks."""
+    """Return the places of the params that a node gives, as far as they are outside shipped blocks."""
     if block.file is None:
         return {}
     return {entry.name: entry.value.span for entry in fields if entry.value.span.path != block.file.path}
 
 
-def placed_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """`rendered` with the place of each value that is one param's: there, not in the template that reads it."""
+def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
+    """Return `rendered` with values that come from one param at the place of that param, not of the template."""
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):
         read = set(_PARAM.findall(written.text))
         span = spans.get(read.pop()) if len(read) == 1 else None
-        return rendered if span is None else _moved(rendered, span)
+        return rendered if span is None else _move(rendered, span)
     if isinstance(written, Sequence) and isinstance(rendered, Sequence):
         pairs = zip(written.items, rendered.items, strict=True)
-        return Sequence(tuple(placed_outside(old, new, spans) for old, new in pairs), rendered.span)
+        return Sequence(tuple(move_outside(old, new, spans) for old, new in pairs), rendered.span)
     if isinstance(written, Mapping) and isinstance(rendered, Mapping):
         both = zip(written.entries, rendered.entries, strict=True)
-        entries = (Entry(new.key, placed_outside(old.value, new.value, spans)) for old, new in both)
+        entries = (Entry(new.key, move_outside(old.value, new.value, spans)) for old, new in both)
         return Mapping(tuple(entries), rendered.span)
     return rendered
 
 
-def _moved(node: Node, span: Span) -> Node:
+def _move(node: Node, span: Span) -> Node:
     if isinstance(node, Sequence):
-        return Sequence(tuple(_moved(item, span) for item in node.items), span)
+        return Sequence(tuple(_move(item, span) for item in node.items), span)
     if isinstance(node, Mapping):
-        return Mapping(node.with_values(lambda entry: _moved(entry.value, span)).entries, span)
+        return Mapping(node.with_values(lambda entry: _move(entry.value, span)).entries, span)
     return node._replace(span=span)
 
 
 def field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:
-    """The place of every value, nested ones by dotted names."""
+    """Yield the place of every value, nested ones by dotted names."""
     for entry in fields:
         yield f"{prefix}{entry.name}", entry.value.span
         if isinstance(entry.value, Mapping):

@@ -1,6 +1,6 @@
 """Blocks: a mapping under `model.blocks`, or a shipped file -> a definition that nodes can name.
 
-A shipped file holds one block, as it would stand under `model.blocks`, and may bring blocks of its own (`blocks:`)
+A shipped file holds one block, in the form of an entry of `model.blocks`, and may have blocks of its own (`blocks:`)
 that only it sees. A user's block sees all blocks of its recipe and the shipped ones.
 """
 
@@ -35,8 +35,9 @@ _KEYS = ("params", "inputs", "graph", "output", "outputs", "parameters")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockDefinition:
-    """`outputs` maps names to references, the first being the default; `blocks` are those that only this one sees;
-    `parameters` are selectors that begin at the block."""
+    """Definition of a block. `outputs` maps names to references, the first is the default; `blocks` are visible only
+    here; `parameters` are selectors that begin at the block.
+    """
 
     name: str
     span: Span  # of the name
@@ -53,7 +54,7 @@ class BlockDefinition:
 def read_blocks(
     node: Node | None, taken: MappingABC[str, str], where: str = "model.blocks"
 ) -> tuple[dict[str, BlockDefinition | None], list[Diagnostic]]:
-    """Every block that is declared; None stands for one that is wrong. `taken`: types that exist -> what they are."""
+    """Read every declared block; None for one with errors. `taken`: existing types -> their description."""
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
@@ -81,9 +82,9 @@ def read_block(
             wrong_type(node.span, key.text, describe_node(node), "a mapping with `inputs`, `graph` and `output`")
         ]
     keys = (*_KEYS, "blocks") if file is not None else _KEYS
-    beside = {entry.name for entry in node}
+    present = {entry.name for entry in node}
     unknown = (entry for entry in node if entry.name not in keys)
-    diagnostics = [unknown_key(entry.key.span, entry.name, where, keys, beside=beside) for entry in unknown]
+    diagnostics = [unknown_key(entry.key.span, entry.name, where, keys, present=present) for entry in unknown]
     params, found = read_params(node.get("params"))
     graph, handed = _with_params(node.get("graph"), params, where)
     node = node.with_values(lambda entry: graph if entry.name == "graph" and graph is not None else entry.value)
@@ -109,19 +110,20 @@ def read_block(
     family: dict[str, BlockDefinition] = {}  # the blocks of one shipped file see each other
     family |= {name: replace(block, blocks=family, file=file) for name, block in blocks.items() if block is not None}
     block = BlockDefinition(key.text, key.span, params, ports, port_spans, graph, outputs, selectors, family, file)
-    return block, list(_unused_params(key.text, node))
+    return block, list(_find_unused(key.text, node))
 
 
 def _with_params(
     graph: Node | None, params: MappingABC[str, Param], where: str
 ) -> tuple[Node | None, list[Diagnostic]]:
-    """The graph with `params: [norm, groups]` of its nodes written out: `norm: "{{ params.norm }}"` for each that the
-    node does not give itself."""
+    """Expand `params: [norm, groups]` of the graph's nodes to `norm: "{{ params.norm }}"` for each key that is
+    not given.
+    """
     diagnostics: list[Diagnostic] = []
     if not isinstance(graph, Mapping):
         return graph, diagnostics
 
-    def written_out(entry: Entry) -> Node:
+    def expand_params(entry: Entry) -> Node:
         node = entry.value
         handed = node.entry("params") if isinstance(node, Mapping) else None
         if handed is None or not isinstance(node, Mapping):
@@ -141,11 +143,11 @@ def _with_params(
                 entries.append(Entry(Scalar(name.text, name.text, name.span), Scalar(text, text, name.span)))
         return node.with_entries(entries)
 
-    return graph.with_values(written_out), diagnostics
+    return graph.with_values(expand_params), diagnostics
 
 
-def _unused_params(block: str, node: Mapping) -> Iterator[Diagnostic]:
-    """Of a block that has no mistake: the params that no template below it names."""
+def _find_unused(block: str, node: Mapping) -> Iterator[Diagnostic]:
+    """Yield the params that no template in the block reads; for a block without errors."""
     params = node.get("params")
     texts = [each.text for each in scalars(node) if each.template is not None or is_open(each)]
     if not isinstance(params, Mapping) or any(_ALL_PARAMS.search(text) for text in texts):
@@ -219,14 +221,14 @@ def _references(pairs: list[tuple[Scalar | None, Node]]) -> tuple[dict[str, Edge
     return outputs, diagnostics
 
 
-def shipped_names() -> tuple[str, ...]:
+def list_shipped() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
 @cache
-def shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
-    """A block of the package; read once."""
-    file = shipped_file(name)
+def load_shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
+    """Return a shipped block; it is read once."""
+    file = read_shipped_file(name)
     root, found = read_text(file.path, file.text)
     if not isinstance(root, Mapping) or found:
         return None, tuple(found)
@@ -234,26 +236,28 @@ def shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, 
     return block, tuple(found)
 
 
-def shipped_file(name: str) -> SourceFile:
+def read_shipped_file(name: str) -> SourceFile:
     path = _FOLDER / f"{name}.yaml"
     text = path.read_text(encoding="utf-8")
     return SourceFile(str(path), text, "block")
 
 
 class Library:
-    """Every type that a node can name: layers, the recipe's blocks, the shipped blocks."""
+    """Types that a node can name: layers, the recipe's blocks, the shipped blocks."""
 
     def __init__(self, layers: MappingABC[str, type[Layer]], node: Node | None) -> None:
         self.layers = layers
-        self._shipped = shipped_names()
+        self._shipped = list_shipped()
         taken = dict.fromkeys(layers, "a layer")
         taken |= dict.fromkeys(self._shipped, "a shipped block") | {REUSE: "a word of the language"}
         self._blocks, self.diagnostics = read_blocks(node, taken)
         self.files: dict[str, SourceFile] = {}
-        """The shipped blocks that were asked for, by name."""
+        """Files of the shipped blocks that were used, by name."""
 
     def find(self, name: str, inside: BlockDefinition | None) -> type[Layer] | BlockDefinition | None:
-        """What a `type` names in the body of `inside` (None: the main graph). None: nothing, or a broken block."""
+        """Return the type named in the body of `inside` (None: the main graph); None if there is none, or it has
+        errors.
+        """
         if name in self.layers:
             return self.layers[name]
         family = inside.blocks if inside is not None and inside.file is not None else self._blocks
@@ -261,20 +265,20 @@ class Library:
             return family[name]
         if name not in self._shipped:
             return None
-        block, found = shipped_block(name)
+        block, found = load_shipped_block(name)
         if name not in self.files:
             self.diagnostics += found
-        self.files[name] = shipped_file(name) if block is None or block.file is None else block.file
+        self.files[name] = read_shipped_file(name) if block is None or block.file is None else block.file
         return block
 
     def is_broken(self, name: str) -> bool:
-        """The block is declared, and what is wrong with it is reported."""
+        """Return whether the block is declared and has errors, which are reported."""
         return name in self._shipped or (name in self._blocks and self._blocks[name] is None)
 
     def types(self) -> list[str]:
-        """All that a recipe's node can name."""
+        """Return all types that a node of the recipe can name."""
         return [*self.layers, *self._blocks, *self._shipped, REUSE]
 
     def own(self) -> set[str]:
-        """Those that the recipe or its plugins named."""
+        """Return the types of the recipe and its plugins."""
         return {*self._blocks, *(self.layers.keys() - LAYERS.keys())}

@@ -1,4 +1,4 @@
-"""The params of a block: declarations -> types and defaults; what a node gives -> checked values for its templates."""
+"""Params of a block: declarations -> types and defaults; keys of a node -> checked values for templates."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ _WORDS: dict[str, str] = {
 
 
 class ParamSpec(BaseModel):
-    """A param without a plain default: `{type: int, min: 1}`."""
+    """Param without a plain default: `{type: int, min: 1}`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     type: Kind
-    """What a value must be."""
+    """Type of the value."""
     default: object = None
-    """The value where the node gives none; without this key the param is required."""
+    """The value if the node gives none; without this key the param is required."""
     optional: bool = False
-    """A node may leave it out, and it is then `none` in templates."""
+    """A node may leave it out; it is then `none` in templates."""
     min: int | float | None = None
-    """The smallest value; of a list the smallest length."""
+    """The smallest value; for a list the smallest length."""
     max: int | float | None = None
-    """The largest value; of a list the largest length."""
+    """The largest value; for a list the largest length."""
     choices: tuple[str | int | float, ...] | None = None
-    """The only values."""
+    """The allowed values."""
     items: Literal["int", "float", "str", "bool"] | None = None
-    """What each entry of a list must be."""
+    """Type of each entry of a list."""
 
 
 class Param(NamedTuple):
-    """`kind` None: anything (a default that is a template). `default` None: required; a null: optional."""
+    """Declared param. `kind` None: any (a default that is a template). `default` None: required; a null: optional."""
 
     name: str
     kind: Kind | None
@@ -68,7 +68,7 @@ class Param(NamedTuple):
 
 
 def read_params(node: Node | None) -> tuple[dict[str, Param], list[Diagnostic]]:
-    """The declarations under `params`."""
+    """Read the declarations under `params`."""
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
@@ -99,7 +99,7 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
             default = Scalar(None, "null", key_span)
         param = Param(name, spec.type, default, spec.min, spec.max, spec.choices, spec.items)
         if default is not None and not is_open(default) and to_value(default) is not None:
-            _, found = checked(param, default, "its own declaration")
+            _, found = check_value(param, default, "its own declaration")
         return param, found
     if isinstance(node, Mapping) and node.entries and all(each.name in ParamSpec.model_fields for each in node):
         return None, [bad_param(key_span, name, f"has `{node.entries[0].name}` but no `type`")]
@@ -112,7 +112,7 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
 
 
 def _kind(node: Node) -> Kind | None:
-    """The type that a default gives."""
+    """Return the type of a default."""
     if isinstance(node, Sequence):
         return "list"
     if isinstance(node, Mapping):
@@ -129,14 +129,17 @@ def bind_params(
     given: Mapping,
     at: Span,
     templates: Templates,
-    beside: Collection[str] = (),
+    present: Collection[str] = (),
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """The values that the block's templates see. `given` holds the node's own keys, rendered, `beside` are all its
-    keys; `at` is the place for params that are missing. Defaults may be templates over the params before them."""
+    """Return the values for the block's templates.
+
+    `given` holds the node's own keys, rendered; `beside` are all its keys; `at` is the place for params that are
+    missing. Defaults may be templates that read earlier params.
+    """
     diagnostics = [
-        unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED], beside=beside, closed=shipped)
+        unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED], present=present, closed=shipped)
         for entry in given
         if entry.name not in params
     ]
@@ -151,14 +154,14 @@ def bind_params(
             node, found = templates.render(param.default, {"params": values})
             if found:
                 return None, [*diagnostics, *found]
-        value, found = checked(param, node, f"`{block}`")
+        value, found = check_value(param, node, f"`{block}`")
         diagnostics += found
         values[name] = value
     return (None if diagnostics else values), diagnostics
 
 
-def checked(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
-    """The value of a rendered node, held to the declaration."""
+def check_value(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
+    """Check a rendered value against its declaration and return it."""
     value = to_value(node)
     if param.kind is None or (value is None and param.default is not None and to_value(param.default) is None):
         return value, []

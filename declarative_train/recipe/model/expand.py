@@ -1,6 +1,6 @@
-"""`model` of a recipe, merged -> the tree of nodes: blocks opened, copies made, templates rendered, wires drawn.
+"""Expansion: the merged `model` of a recipe -> the tree of nodes, with blocks, copies, templates and wires resolved.
 
-A block that stands in several places with the same params is opened once; paths are given at the end. Templates of the
+A block that is used several times with the same params is expanded once; paths are set at the end. Templates of the
 main graph see `vars` and `env`, those of a block its `params`, both `index` under a `repeat` (decisions, Q4 and Q20).
 """
 
@@ -17,10 +17,10 @@ from declarative_train.core.names import NODE_WORDS
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
-from declarative_train.recipe.model.block_errors import field_spans, param_spans, placed_outside, seen_from_outside
+from declarative_train.recipe.model.block_errors import field_spans, move_outside, param_spans, report_outside
 from declarative_train.recipe.model.blocks import BlockDefinition, Library
 from declarative_train.recipe.model.blocks_params import bind_params
-from declarative_train.recipe.model.expand_paths import placed, units_of
+from declarative_train.recipe.model.expand_paths import set_paths, units_of
 from declarative_train.recipe.model.library_nodes import library_fields
 from declarative_train.recipe.model.node_draft import (
     MOST_NODES,
@@ -31,7 +31,7 @@ from declarative_train.recipe.model.node_draft import (
     ReuseDraft,
     Typed,
 )
-from declarative_train.recipe.model.published import published_fields
+from declarative_train.recipe.model.published import resolve_published_fields
 from declarative_train.recipe.model.references import Edge, first_key, no_reference, read_reference
 from declarative_train.recipe.model.tree import (
     BlockNode,
@@ -55,7 +55,9 @@ _NO_FILES = Paths(frozenset())
 
 
 class Expanded(NamedTuple):
-    """`rules` are the blocks' own `parameters`, inner blocks first; `files` the shipped blocks that the model names."""
+    """Expanded model. `rules` are the blocks' own `parameters`, inner blocks first; `files` the shipped blocks
+    it uses.
+    """
 
     scope: Scope
     rules: tuple[BlockRules, ...]
@@ -63,8 +65,10 @@ class Expanded(NamedTuple):
     wiring: Wiring
 
     def wire(self, reference: str) -> Wire:
-        """The wire of the main scope that a reference of the objective (`kl`, `lstm.hidden`, `layers.3`) stands for: a
-        field's name, or `node:output`."""
+        """Return the wire of the main scope for a reference of the objective (`kl`, `lstm.hidden`, `layers.3`).
+
+        A wire is the name of a field, or `node:output`.
+        """
         edge = read_reference(reference, Span("", 1, 1, 1, 1))
         wire = None if edge is None or self.wiring.problem_of(edge) is not None else self.wiring.wire(edge)
         assert wire is not None  # else there had been a diagnostic, and no Expanded
@@ -82,12 +86,12 @@ def expand(
     paths: Paths = _NO_FILES,
     field_outputs: MappingABC[str, tuple[str, ...]] | None = None,
 ) -> tuple[Expanded | None, list[Diagnostic]]:
-    """Open the model, or say all that is wrong with its graph and blocks.
+    """Expand the model, or report all errors of its graph and blocks.
 
-    `fields`: the fields of the data; a mapping to the place of each, where unused ones shall be told; `field_outputs`:
-    of those that have several. `names`: `vars` and `env`. `objective`: what the objective reads and where, the outputs
-    of the main scope; None when it could not be read: then no node counts as unused. A `graph` that is missing or no
-    mapping is the section's error.
+    `fields`: the fields of the data; as a mapping to their places, unused ones are reported; `field_outputs`: outputs
+    of those that have several. `names`: `vars` and `env`. `objective`: what the objective reads and where: the outputs
+    of the main scope; None if it could not be read, and then no node counts as unused. A `graph` that is missing or
+    not a mapping is reported by the section.
     """
     library = Library(layers, model.get("blocks"))
     expander = _Expander(library, templates, paths)
@@ -107,14 +111,14 @@ def expand(
         diagnostics += [unused_field(span, name) for name, span in spans.items() if name not in read]
     if scope is None or any(problem.is_error for problem in diagnostics):
         return None, diagnostics
-    whole, rules = placed(scope, expander.opened)
+    whole, rules = set_paths(scope, expander.opened)
     return Expanded(whole._replace(units=units_of(whole)), rules, tuple(library.files.values()), wiring), diagnostics
 
 
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """The objective's references to nodes, and what is wrong with the others: None where that is reported already."""
+    """Return the objective's references to nodes, and the errors of the others; None for an error that is reported."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -131,7 +135,7 @@ def _outputs(
 
 
 class _Frame(NamedTuple):
-    """A graph to be opened. `chain`: the blocks that it stands in, outermost first."""
+    """Graph to expand. `chain`: the blocks around it, outermost first."""
 
     graph: Mapping
     around: Surroundings
@@ -145,7 +149,7 @@ class _Frame(NamedTuple):
 
 
 class _Expander:
-    """Collects diagnostics over all blocks, each once, and keeps what was opened."""
+    """Expansion of graphs and blocks: collects each diagnostic once, and caches expanded blocks."""
 
     def __init__(self, library: Library, templates: Templates, paths: Paths) -> None:
         self._paths = paths
@@ -162,7 +166,7 @@ class _Expander:
         return [*self._library.diagnostics, *self._said.values()]
 
     def _say(self, found: Iterable[Diagnostic]) -> bool:
-        """Note what is wrong; True when something is."""
+        """Add diagnostics; return whether one is an error."""
         any_error = False
         for problem in found:
             self._said.setdefault((problem.code, problem.span, problem.message), problem)
@@ -184,8 +188,7 @@ class _Expander:
         used: Collection[str] | None,
         readers: str,
     ) -> Scope | None:
-        """The scope, or None when anything in it is wrong. `used`: the nodes that are read from outside, or None when
-        that is not known."""
+        """Build the scope; None if it has an error. `used`: nodes that are read from outside, None if unknown."""
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()
         if used is not None and is_whole:
@@ -225,7 +228,7 @@ class _Expander:
     # -- nodes
 
     def _nodes(self, draft: Typed | ExpressionDraft, frame: _Frame, wiring: Wiring) -> Iterable[ModelNode | None]:
-        """The node of a draft, or its copies; None for one that is wrong (and then no more)."""
+        """Yield the node of a draft, or its copies; ends with None after an error."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
         spans = {port: edge.span for port, edge in bound.items() if port in inputs}
@@ -238,7 +241,7 @@ class _Expander:
             name = f"{draft.name}.{index}"
             first = first_key(draft.ports)
             if index and first is not None:
-                chained = _chained(draft, first)
+                chained = _chain(draft, first)
                 inputs = {port: f"{draft.name}.{index - 1}:{output}" for port, output in chained.items()} | {
                     port: wire for port, wire in inputs.items() if port not in chained
                 }
@@ -271,12 +274,12 @@ class _Expander:
         fields, found = self._templates.render(draft.fields, names)
         if self._say(found):
             return None
-        fields = placed_outside(draft.fields, fields, frame.param_spans)
+        fields = move_outside(draft.fields, fields, frame.param_spans)
         assert isinstance(fields, Mapping)
         if isinstance(draft, BlockDraft):
             published = None
             if draft.block.file is not None:
-                fields, published, found = published_fields(draft.block.name, fields, self._paths)
+                fields, published, found = resolve_published_fields(draft.block.name, fields, self._paths)
                 if self._say(found):
                     return None
             scope = self._open(draft, fields, frozenset(inputs), frame)
@@ -295,11 +298,11 @@ class _Expander:
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
-        """The body of a block where it stands."""
+        """Return the scope of a block for a node."""
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
-        beside = {entry.name for entry in (*draft.reserved, *fields)}
-        values, found = bind_params(block.name, block.params, fields, at, self._templates, beside, shipped=shipped)
+        present = {entry.name for entry in (*draft.reserved, *fields)}
+        values, found = bind_params(block.name, block.params, fields, at, self._templates, present, shipped=shipped)
         if self._say(found) or values is None:
             return None
         if any(port.name not in bound and not port.optional for port in block.ports):
@@ -308,13 +311,13 @@ class _Expander:
         is_outside = block.file is not None and (frame.inside is None or frame.inside.file is None)
         if is_outside:
             self._given |= {entry.value.span: entry.name for entry in fields}
-        scope = self._opened(block, values, param_spans(block, fields), bound, at, frame)
+        scope = self._expand_block(block, values, param_spans(block, fields), bound, at, frame)
         if is_outside:
             for key in self._said.keys() - before:
-                self._said[key] = seen_from_outside(self._said[key], block, fields, at)
+                self._said[key] = report_outside(self._said[key], block, fields, at)
         return scope
 
-    def _opened(
+    def _expand_block(
         self,
         block: BlockDefinition,
         values: MappingABC[str, object],
@@ -358,7 +361,7 @@ class _Expander:
         return None if is_wrong else scope
 
     def _unread_inputs(self, block: BlockDefinition, wiring: Wiring) -> Iterator[Diagnostic]:
-        """Inputs that no node reads, switched off or not, nor an output names. Nothing where a node is wrong."""
+        """Yield inputs that neither a node, even if switched off, nor an output reads; nothing if a node has errors."""
         if wiring.diagnostics or not wiring.knows_all_readers:
             return
         read = {edge.name for edges in wiring.edges.values() for edge in edges.values() if edge is not None}
@@ -367,23 +370,27 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """A block that is called again gets the same inputs as the first time; they decide what it is made of."""
+        """Check that a block that is called again gets the same inputs as the first time: they decide its contents."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None
             if isinstance(target, BlockNode) and set(target.inputs) != set(node.inputs):
-                message = f"`{node.name}` wires {_listed(node.inputs)}, but `{target.name}` {_listed(target.inputs)}"
+                message = (
+                    f"`{node.name}` wires {_list_names(node.inputs)}, but `{target.name}` {_list_names(target.inputs)}"
+                )
                 self._say([bad_reuse(node.span, message, "a block is called again with the same inputs wired")])
 
 
-def _chained(draft: Typed, first: str) -> dict[str, str]:
-    """What a copy of a repeat takes of the one before, by port: the first port its output of the same name, else the
-    first output; every other port one of its own name."""
+def _chain(draft: Typed, first: str) -> dict[str, str]:
+    """Return what a copy of a repeat takes from the copy before, by port.
+
+    The first port takes the output of the same name, else the first output; every other port takes one of its own name.
+    """
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "nothing"
 
 

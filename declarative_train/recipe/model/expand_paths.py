@@ -1,4 +1,4 @@
-"""An opened model whose nodes know their names -> the same with paths from the root, rules of blocks, and units."""
+"""Paths: an expanded model -> the same with paths from the root, the rules of its blocks, and its units."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from declarative_train.recipe.model.tree import BlockNode, BlockRules, LayerNode
 Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a scope -> its block, its template names
 
 
-def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """The scope with paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks first."""
+def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
+    """Return the scope with paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks first."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:
         path = f"{prefix}{node.name}"
         if isinstance(node, BlockNode):
             block, names = opened[id(node.scope)]
-            inner, found = placed(node.scope, opened, f"{path}.")
+            inner, found = set_paths(node.scope, opened, f"{path}.")
             rules += found
             if block.parameters is not None:
                 rules.append(BlockRules(path, block.parameters, names, may_miss=block.file is not None))
@@ -31,7 +31,9 @@ def placed(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple
 
 
 def units_of(scope: Scope) -> tuple[str, ...]:
-    """Copies of the outermost repeats, blocks opened down to them; without a repeat the top-level layers and blocks."""
+    """Return the copies of the outermost repeats, also inside blocks; without a repeat, the top-level layers and
+    blocks.
+    """
     copies = tuple(_copies(scope))
     return copies or tuple(node.path for node in scope.nodes if isinstance(node, LayerNode | BlockNode))
 

@@ -1,4 +1,4 @@
-"""What can be said of the nodes in a part of a recipe, whose fields, blocks and other nodes may stand elsewhere."""
+"""Checks of nodes in a fragment, whose fields, blocks and other nodes may be in other files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from declarative_train.source.node import Mapping, Scalar, is_open
 
 
 def check_nodes(model: Mapping) -> list[Diagnostic]:
-    """The fields of every layer; wires and blocks are left to the recipe that takes the fragment."""
+    """Check the fields of every layer; wires and blocks are checked in the recipe that uses the fragment."""
     found: list[Diagnostic] = []
     for node in _nodes(model):
         kind = node.get("type")

@@ -1,4 +1,4 @@
-"""`path` of a node that is a library's model -> its folder, and what the config.json there says of it."""
+"""Nodes that are a library's model: `path` -> its folder, and the content of its config.json."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def library_fields(type: str, fields: Mapping, paths: Paths) -> tuple[Mapping, list[Diagnostic]]:
-    """The fields of such a node with its folder as an absolute path, and with what is in it; what the node says itself
-    goes first."""
+    """Return the node's fields with its folder as an absolute path and the values of its config; the node's own
+    keys win.
+    """
     if type not in _READERS:
         return fields, []
     weights = fields.entry("pretrained")
@@ -49,7 +50,7 @@ def _transformers(fields: Mapping, config: dict[str, object], span: Span) -> Map
 
 
 def _timm(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:
-    """timm's config.json: https://huggingface.co/docs/timm, `save_for_hf`."""
+    """Add the values of timm's config.json: https://huggingface.co/docs/timm, `save_for_hf`."""
     if fields.entry("name") is None and isinstance(config.get("architecture"), str):
         fields = _with(fields, "name", _node(config["architecture"], span))
     if fields.entry("classes") is None and isinstance(config.get("num_classes"), int):

@@ -1,6 +1,6 @@
-"""Nodes that read another node than in the base, because a derived recipe added or removed one above them.
+"""Moved wires: nodes that read another node than in the base, because the derived recipe changed one above them.
 
-decisions, Q3: it is what the merged text says, but hardly what was meant, so it is reported with both ends.
+decisions, Q3: the merged text means this, but it is probably not intended, so it is reported with both ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Path
 
 
-def moved_wires(document: Document) -> Iterator[Diagnostic]:
+def find_moved_wires(document: Document) -> Iterator[Diagnostic]:
     for path, order in document.base_orders.items():
         graph = document.find(path)
         if path[:1] != ("model",) or path[-1] != "graph" or not isinstance(graph, Mapping):
@@ -38,7 +38,7 @@ def _above(order: tuple[str, ...], name: str) -> str | None:
 
 
 def _place(document: Document, path: Path) -> Span:
-    """Of a node that is still there, or that a later file removed."""
+    """Return the place of a node that is present, or that a later file removed."""
     holder = document.find(path[:-1])
     entry = holder.entry(str(path[-1])) if isinstance(holder, Mapping) else None
     if entry is not None:

@@ -1,4 +1,4 @@
-"""An entry of a graph -> a draft: its type, its ports, what it asks for; references not yet followed."""
+"""Drafts of nodes: an entry of a graph -> its type, ports and requested inputs; references are not yet followed."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ _RULES = {
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """Every kind of node on its way has a name, its entry, and what others may read of it. `is_off`: `when` is false,
-    so the node stands for its first input."""
+    """Draft of any kind of node: its name, its entry, and its outputs. `is_off`: `when` is false, so references to the
+    node mean its first input.
+    """
 
     name: str
     entry: Entry
@@ -61,8 +62,9 @@ class _Draft:
 
 @dataclass(slots=True, kw_only=True)
 class BrokenDraft(_Draft):
-    """What is wrong with it is reported, and nothing more is reported of it. `wanted`: what it would read, None when
-    that could be anything."""
+    """Draft of a node with errors, which are reported; nothing more is reported about it. `wanted`: what it would read,
+    None if that is unknown.
+    """
 
     wanted: RequestedInputs | None = None
 
@@ -74,11 +76,11 @@ class ExpressionDraft(_Draft):
 
     @property
     def edges(self) -> dict[str, Edge | None]:
-        """Each name of the expression as an edge at its place in the text."""
+        """Edges of the names in the expression, each at its place in the text."""
         return {name.text: read_reference(name.text, self._place(name)) for name in self.expression.names}
 
     def place_of(self, text: str) -> Span:
-        """Where a name of the expression stands first."""
+        """Return the place where a name first occurs in the expression."""
         return self._place(next(name for name in self.expression.names if name.text == text))
 
     def _place(self, name: Name) -> Span:
@@ -87,8 +89,9 @@ class ExpressionDraft(_Draft):
 
 @dataclass(slots=True, kw_only=True)
 class _TypedDraft(_Draft):
-    """A mapping with a `type`. `fields` are the node's own keys, not yet rendered: each copy renders them with its
-    `index`."""
+    """Draft of a mapping with a `type`. `fields` are the node's own keys, not yet rendered: each copy renders them with
+    its `index`.
+    """
 
     type_name: str
     type_span: Span
@@ -97,7 +100,7 @@ class _TypedDraft(_Draft):
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """The keys that every node has, but for its type."""
+        """Keys that every node has, except for its type."""
         node = self.entry.value
         return tuple(e for e in node if e.name in NODE_WORDS) if isinstance(node, Mapping) else ()
 
@@ -114,7 +117,7 @@ class BlockDraft(_TypedDraft):
 
 @dataclass(slots=True, kw_only=True)
 class ReuseDraft(_TypedDraft):
-    """`target` names what it calls again; `called` is that, once it is found."""
+    """Draft of a `reuse`. `target` names what it calls again; `called` is that node, once it is found."""
 
     target: Edge
     called: LayerDraft | BlockDraft | None = None
@@ -124,21 +127,22 @@ Typed = LayerDraft | BlockDraft | ReuseDraft
 NodeDraft = Typed | ExpressionDraft | BrokenDraft
 
 
-def called_by(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
-    """The layer or block that a node is, or calls again."""
+def find_called(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
+    """Return the layer or block that a node is, or calls again."""
     found = draft.called if isinstance(draft, ReuseDraft) else draft
     return found if isinstance(found, LayerDraft | BlockDraft) else None
 
 
 def counts_only(draft: NodeDraft) -> bool:
-    """Whether it reads no more of its input than the number of samples."""
-    called = called_by(draft)
+    """Return whether it only uses the number of samples of its input."""
+    called = find_called(draft)
     return isinstance(called, LayerDraft) and called.layer.counts_only
 
 
 class EntryReader:
-    """Reads the entries of `graph` into drafts; `found` says what is wrong with them. `names` are those that templates
-    see, `index` aside."""
+    """Reader of the entries of `graph` into drafts; `found` holds diagnostics. `names` are those of templates, except
+    `index`.
+    """
 
     def __init__(
         self,
@@ -195,7 +199,7 @@ class EntryReader:
         if isinstance(inputs, Mapping):
             wanted, found = read_requested(inputs)
             self.found += found
-        draft = self._typed(entry, node, wanted)
+        draft = self._read_typed(entry, node, wanted)
         said = len(self.found)
         num_copies = self._num_copies(node.entry("repeat"))
         is_off = self._is_off(node.entry("when"))
@@ -222,7 +226,7 @@ class EntryReader:
         like = entry.name if entry.name in self._library.types() else "linear"
         return missing_key(span, "type", f"the node `{entry.name}`", like)
 
-    def _typed(self, entry: Entry, node: Mapping, wanted: RequestedInputs) -> Typed | None:
+    def _read_typed(self, entry: Entry, node: Mapping, wanted: RequestedInputs) -> Typed | None:
         written = node.get("type")
         kind = None if written is None else self._render(written)
         if kind is None:
@@ -256,11 +260,11 @@ class EntryReader:
         return LayerDraft(**common, layer=named)
 
     def _target(self, node: Mapping, at: Span) -> Edge | None:
-        """What a `reuse` calls again."""
+        """Return the node that a `reuse` calls again."""
         others = [entry for entry in node if entry.name not in ("node", *RESERVED)]
-        beside = {entry.name for entry in node if entry.name != "type"}
+        present = {entry.name for entry in node if entry.name != "type"}
         self.found += [
-            unknown_key(entry.key.span, entry.name, "`reuse`", ["node", *RESERVED], beside=beside) for entry in others
+            unknown_key(entry.key.span, entry.name, "`reuse`", ["node", *RESERVED], present=present) for entry in others
         ]
         written = node.get("node")
         if written is None:

@@ -1,4 +1,4 @@
-"""`from:` of a node -> the params of its block, as the config of a published model says them."""
+"""Published models: `from:` of a node -> the params of its block, from the model's config."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ FROM = "from"
 
 
 class Published(NamedTuple):
-    """The model that a node is made after: where it lies, and its config."""
+    """Published model of a node: its folder, and its config."""
 
     folder: str
     config: dict[str, object]
 
 
-def published_fields(block: str, fields: Mapping, paths: Paths) -> tuple[Mapping, Published | None, list[Diagnostic]]:
-    """The fields of a node without `from`, and with the sizes that it gives; what the node says itself goes first."""
+def resolve_published_fields(
+    block: str, fields: Mapping, paths: Paths
+) -> tuple[Mapping, Published | None, list[Diagnostic]]:
+    """Return the fields of a node without `from`, and with the sizes that it gives; the node's own keys win."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
         return fields, None, []

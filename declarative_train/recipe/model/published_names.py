@@ -1,4 +1,4 @@
-"""The linear maps of shipped blocks -> the modules of the published models that the blocks are."""
+"""Published names: linear maps of shipped blocks -> modules of the published models that match the blocks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from declarative_train.recipe.model.tree import BlockNode, Scope
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
-def published_blocks(scope: Scope) -> Iterator[BlockNode]:
-    """The nodes that published models can be."""
+def find_published_blocks(scope: Scope) -> Iterator[BlockNode]:
+    """Yield the nodes that published models match."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             if node.params and family_of(node.block) is not None:
                 yield node
-            yield from published_blocks(node.scope)
+            yield from find_published_blocks(node.scope)
 
 
 class PublishedNames:
-    """Of a model: what its parameters are called in published files."""
+    """Names of a model's parameters in published files."""
 
     def __init__(self, scope: Scope) -> None:
         self._blocks: dict[str, tuple[Mapping[str, tuple[TensorPart, ...]], str]] = {}
-        for node in published_blocks(scope):
+        for node in find_published_blocks(scope):
             family = family_of(node.block)
             assert family is not None
             kind = None if node.published is None else kind_of(family, node.published.config)
@@ -35,19 +35,20 @@ class PublishedNames:
             self._blocks[f"{node.path}."] = found.entries, found.prefix
 
     def parts(self, parameter: str) -> tuple[tuple[TensorPart, ...], str]:
-        """The tensors that a parameter is made of, and what all names begin with; () for one that no published model
-        has."""
+        """Return the tensors that form a parameter, and the prefix of all names; () if no published model has it."""
         for node, (entries, prefix) in self._blocks.items():
             if parameter.startswith(node):
                 name = parameter.removeprefix(node)
                 copies = _NUMBER.findall(name)
                 found = entries.get(name) or entries.get(_NUMBER.sub("*", name)) or ()
-                return tuple(part._replace(name=_filled(part.name, copies)) for part in found), prefix
+                return tuple(part._replace(name=_fill(part.name, copies)) for part in found), prefix
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """What a linear map is in a folder of PEFT's: itself, where its own name has an adapter there, else the modules
-        of the published model."""
+        """Return the modules of a PEFT folder that form a linear map.
+
+        That is the map itself, if its own name has an adapter in the folder, else the modules of the published model.
+        """
         own = [Slice(path, 0, rows)]
         if folder.names_of(own):
             return own
@@ -62,7 +63,7 @@ class PublishedNames:
         return found
 
 
-def _filled(pattern: str, copies: list[str]) -> str:
+def _fill(pattern: str, copies: list[str]) -> str:
     for copy in copies:
         pattern = pattern.replace("*", copy, 1)
     return pattern

@@ -1,4 +1,4 @@
-"""The names that a recipe gives; references to them; `input` and `inputs` of a node -> an edge for each port."""
+"""References: names that a recipe gives, and `input` and `inputs` of a node -> an edge for each port."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _REFERENCE = re.compile(
 
 
 def check_name(key: Scalar, what: str, reserved: Collection[str] = ()) -> Diagnostic | None:
-    """What is wrong with the name that a key gives to `what` ("a node")."""
+    """Return the error of the name that a key gives to `what` ("a node"), or None."""
     if not isinstance(key.value, str) or not is_name(key.text):
         return bad_name(key.span, key.text, what)
     return reserved_name(key.span, key.text, what) if key.text in reserved else None
 
 
 class Edge(NamedTuple):
-    """A reference as typed, `node[.copy][.output]`. `is_default`: nobody typed it, it is the node above."""
+    """Reference as written, `node[.copy][.output]`. `is_default`: it is not written, it means the node above."""
 
     name: str
     copy: int | None
@@ -43,7 +43,7 @@ class Edge(NamedTuple):
 
 
 def read_reference(text: str, span: Span) -> Edge | None:
-    """None when the text has not the form of a reference."""
+    """Read a reference; None if the text does not have that form."""
     match = _REFERENCE.fullmatch(text)
     if match is None or (match["copy"] and len(match["copy"]) > 9):
         return None
@@ -52,7 +52,7 @@ def read_reference(text: str, span: Span) -> Edge | None:
 
 
 class RequestedInputs(NamedTuple):
-    """What a node asks for: `listed` in order, or `named` by port; neither: all is open."""
+    """Inputs that a node requests: `listed` in order, or `named` by port; neither: all are open."""
 
     listed: tuple[Edge | None, ...] = ()
     named: tuple[tuple[Scalar, tuple[Edge | None, ...]], ...] = ()
@@ -64,7 +64,7 @@ class RequestedInputs(NamedTuple):
 
 
 def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
-    """Read the rendered `input` and `inputs` of a node; None stands for an edge that is reported already."""
+    """Read the rendered `input` and `inputs` of a node; None stands for an edge whose error is reported."""
     one, many = node.entry("input"), node.entry("inputs")
     if one is not None and many is not None:
         return RequestedInputs((None,)), [input_and_inputs(many.key.span, one.key.span)]
@@ -77,7 +77,7 @@ def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
         edges, found = _edges(many.value)
         return RequestedInputs(edges, listed_nodes=many.value.items), found
     if isinstance(many.value, Mapping):
-        return _named(many.value)
+        return _read_named(many.value)
     what, hint = describe_node(many.value), None
     if isinstance(many.value, Scalar) and isinstance(many.value.value, str):
         what, text = "one name", many.value.value
@@ -86,7 +86,7 @@ def read_requested(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
     return RequestedInputs((None,)), [wrong]
 
 
-def _named(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
+def _read_named(node: Mapping) -> tuple[RequestedInputs, list[Diagnostic]]:
     named: list[tuple[Scalar, tuple[Edge | None, ...]]] = []
     diagnostics: list[Diagnostic] = []
     for entry in node:
@@ -107,7 +107,7 @@ def _edges(node: Sequence) -> tuple[tuple[Edge | None, ...], list[Diagnostic]]:
 
 def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        hint = "a list stands under `inputs`" if isinstance(node, Sequence) else None
+        hint = "a list belongs under `inputs`" if isinstance(node, Sequence) else None
         return None, [bad_reference(node.span, describe_node(node), hint)]
     edge = read_reference(node.value, node.span)
     if edge is not None:
@@ -116,7 +116,7 @@ def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
 
 
 def no_reference(text: str, span: Span) -> Diagnostic:
-    """A text that `read_reference` cannot read."""
+    """Return the error of a text that `read_reference` cannot read."""
     looks_computed = any(sign in text for sign in "+-*/[(<>=&|~@ ")
     hint = f"give the expression a node of its own, `NAME: {text}`, and name that node" if looks_computed else None
     if read_reference(text.lower(), span) is not None:
@@ -127,10 +127,10 @@ def no_reference(text: str, span: Span) -> Diagnostic:
 def bind(
     wanted: RequestedInputs, ports: SequenceABC[Port], kind: str, above: Edge | None
 ) -> tuple[dict[str, Edge | None], list[Diagnostic]]:
-    """An edge for each port that is bound; variadic ones as `NAME.0`, `NAME.1`, ...
+    """Return an edge for each port that is bound; variadic ones as `NAME.0`, `NAME.1`, ...
 
-    `above` fills the first port if it is open. Ports left open are not in the result; whether they may be is for
-    `open_required` to say.
+    `above` fills the first port if it is open. Open ports are not in the result; `open_required` returns those that
+    must be bound.
     """
     bound: dict[str, Edge | None] = {}
     diagnostics: list[Diagnostic] = []
@@ -166,19 +166,19 @@ def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
 
 
 def first_key(ports: SequenceABC[Port]) -> str | None:
-    """The key of the first port, which the node above and the chain of a repeat bind."""
+    """Return the key of the first port, which the node above and the chain of a repeat bind."""
     if not ports:
         return None
     return f"{ports[0].name}.0" if ports[0].variadic else ports[0].name
 
 
 def open_required(ports: SequenceABC[Port], bound: dict[str, Edge | None]) -> list[Port]:
-    """The ports that must be bound and are not."""
+    """Return the ports that must be bound and are not."""
     return [
         port for port in ports if not port.optional and (f"{port.name}.0" if port.variadic else port.name) not in bound
     ]
 
 
 def only_inputs(node: Mapping) -> Mapping:
-    """The entries that hold edges."""
+    """Return the entries that hold edges."""
     return node.only(("input", "inputs"))

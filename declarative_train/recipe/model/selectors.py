@@ -1,4 +1,4 @@
-"""`model.parameters` -> rules that say, for a parameter's name, what is set for it.
+"""Selectors: `model.parameters` -> rules that give the settings of a parameter by its name.
 
 A selector without a dot is a name at any depth and all below it (gitignore's rule); with a dot it begins at the root.
 `*` stands for any part of one name, `{0..7}` for numbers, `{a,b}` for either. Later entries win key by key.
@@ -19,7 +19,7 @@ from declarative_train.recipe.checks.parameters import bad_selector, selector_ma
 from declarative_train.recipe.paths import Paths
 from declarative_train.recipe.reading import read
 from declarative_train.recipe.sections.parameters import ParameterSettings
-from declarative_train.recipe.validate import Added, added, adding
+from declarative_train.recipe.validate import Added, adding, list_added
 from declarative_train.source.node import Mapping, Node, Scalar, find, is_template, scalars
 from declarative_train.source.template import Templates
 
@@ -34,7 +34,7 @@ _NOTHING = ParameterSettings()
 
 
 class Pattern(NamedTuple):
-    """A compiled selector: `body` of the match is what it names, behind it comes what stands below."""
+    """Compiled selector: group `body` of a match is what it names, group `below` is the rest of the name."""
 
     form: re.Pattern[str]
 
@@ -43,7 +43,7 @@ class Pattern(NamedTuple):
 
 
 def compile_selector(text: str) -> Pattern:
-    """Raises ValueError with what was wanted."""
+    """Compile a selector. Raises ValueError with the expected form."""
     parts = _PART.findall(text)
     if not text or ".".join(parts) != text:
         raise ValueError("a selector is names joined by dots, with `*`, `{0..7}` and `{a,b}` inside a name")
@@ -53,7 +53,7 @@ def compile_selector(text: str) -> Pattern:
 
 
 def _part(text: str) -> str:
-    """One name of a selector as a regular expression."""
+    """Return one name of a selector as a regular expression."""
     out = ""
     for piece in re.split(r"(\{[^{}]*\})", text):
         if piece.startswith("{"):
@@ -82,7 +82,7 @@ def _name(text: str) -> str:
 
 
 class ParameterRule(NamedTuple):
-    """One entry of `model.parameters`; `prefix` is the path of the block that carries it ("" for the recipe's own)."""
+    """Entry of `model.parameters`; `prefix` is the path of the block that contains it ("" for the recipe's own)."""
 
     selector: str
     span: Span
@@ -98,7 +98,7 @@ class ParameterRule(NamedTuple):
     paths: Paths | None = None
 
     def match(self, name: str) -> ParameterSettings | None:
-        """What this entry sets for the parameter, or None when it is not meant."""
+        """Return the settings of this entry for the parameter; None if the selector does not match."""
         place = self._place(name)
         if place is None:
             return None
@@ -106,7 +106,7 @@ class ParameterRule(NamedTuple):
         return found if found is None or self.only is None else found.only(self.only)
 
     def problems(self, names: Iterable[str]) -> list[Diagnostic]:
-        """What is wrong with the settings of these parameters: only those with `index` can be wrong so late."""
+        """Return the errors in the settings of these parameters: only settings with `index` are checked this late."""
         if self.by_index is None:
             return []
         indices = {_index(place) for name in names if (place := self._place(name)) is not None}
@@ -139,7 +139,7 @@ def parse_rules(
     may_miss: bool = False,
     paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
-    """The rules of a `parameters` mapping. `names` are those of its templates (vars, env; params in a block)."""
+    """Read the rules of a `parameters` mapping. `names` are those of its templates (vars, env; params in a block)."""
     if not isinstance(node, Mapping):
         return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
     rules: list[ParameterRule] = []
@@ -176,7 +176,7 @@ def _rule(
     if pattern is None or settings is None or diagnostics:
         return None, diagnostics
     rule = ParameterRule(
-        key.text, key.span, prefix, pattern, settings, by_index, templates, names, added=added(), paths=paths
+        key.text, key.span, prefix, pattern, settings, by_index, templates, names, added=list_added(), paths=paths
     )
     return rule, diagnostics
 
@@ -215,7 +215,7 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """The number of the copy: the last that the selector passes, else the one right behind what it names."""
+    """Return the number of the copy: the last one that the selector passes, else the one directly after its name."""
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
     found = passed[-1:] or [part for part in behind if part.isdigit()]
@@ -223,19 +223,19 @@ def _index(place: re.Match[str]) -> int | None:
 
 
 def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
-    """All that is set for a parameter: top to bottom, later entries win key by key."""
+    """Return all settings of a parameter: top to bottom, later entries win key by key."""
     settings: ParameterSettings | None = None
     for rule in rules:
         found = rule.match(name)
         if found is not None:
-            settings = found if settings is None else settings.updated(found)
+            settings = found if settings is None else settings.update_with(found)
     return _NOTHING if settings is None else settings
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """For whoever knows the names of all parameters: entries that no parameter meets, and late mistakes.
+    """Yield the entries that match no parameter, and late errors; `names` are those of all parameters.
 
-    A block that stands in several places has each entry several times: one that is met is enough.
+    A block that is used several times has each entry several times: one match is enough.
     """
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}

@@ -1,4 +1,4 @@
-"""The model of a recipe with blocks opened, copies made, templates rendered and wires resolved; shapes not yet known.
+"""Model of a recipe with blocks expanded, copies made, templates rendered and wires resolved; shapes are not yet known.
 
 Wires are written as in `graph/graph.py`: `name` for an input of the scope, `node:output` for a node's output.
 """
@@ -22,9 +22,9 @@ _PASSING = VIEWS | {"float"}
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """Every kind of node has `name` in its scope (`layers.0`), `path` from the root (`gpt.layers.0`), `span` of the
-    whole entry's value, `key_span` of its name, `input_spans` of each port's reference (the node's span for a default
-    wire)."""
+    """Node of any kind: `name` in its scope (`layers.0`), `path` from the root (`gpt.layers.0`), `span` of the whole
+    entry's value, `key_span` of its name, `input_spans` of each port's reference (the node's span for a default wire).
+    """
 
     name: str
     path: str
@@ -36,7 +36,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class LayerNode(_Node):
-    """`params`: in a shipped block, the fields that the recipe gives, under its name for each."""
+    """Layer. `params`: in a shipped block, the fields whose values the recipe gives, with the param's name for each."""
 
     layer: Layer
     field_spans: Mapping[str, Span]
@@ -45,21 +45,23 @@ class LayerNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionNode(_Node):
-    """`inputs` maps each name of the expression as typed (`mu`, `lstm.hidden`) to a wire; a name's place in the text
-    is in the expression. `scalar` is what was typed (or rendered)."""
+    """Tensor expression. `inputs` maps each of its names as written (`mu`, `lstm.hidden`) to a wire; the names' places
+    are in the expression. `scalar` is the text as written (or rendered).
+    """
 
     expression: Expression
     scalar: Scalar
 
     def place(self, offset: int, length: int) -> Span:
-        """Where a part of the expression was typed; of a rendered one, all of it."""
+        """Return the place of a part of the expression; for a rendered one, of all of it."""
         return self.scalar.place(offset, length)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockNode(_Node):
-    """A block, opened where it stands: its own graph. Of a shipped one `params` are its values, and `published` the
-    model that it is made after."""
+    """Block with its own graph. For a shipped one, `params` are its values, and `published` the model that it
+    follows.
+    """
 
     block: str
     scope: "Scope"
@@ -69,7 +71,7 @@ class BlockNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ReuseNode(_Node):
-    """`target`: the node of the same scope that is called again."""
+    """Second call of a node. `target`: the node of the same scope that is called again."""
 
     target: str
 
@@ -78,8 +80,10 @@ ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
 def term_of(node: ModelNode) -> Term | None:
-    """What a node computes, as a term whose references are keys of its `inputs`: of an expression, and of a layer that
-    an expression could stand for. None: of others."""
+    """Return what a node computes, as a term whose references are keys of its `inputs`.
+
+    None unless the node is an expression, or a layer that has an equivalent expression.
+    """
     if isinstance(node, ExpressionNode):
         return node.expression.root
     if not isinstance(node, LayerNode) or not node.layer.operation:
@@ -88,9 +92,12 @@ def term_of(node: ModelNode) -> Term | None:
 
 
 class Scope(NamedTuple):
-    """Nodes in an order in which each comes after all it reads. `inputs` are those that are wired: of the main scope
-    the fields that nodes read, of a block all but the optional ones that are open. `units` are the copies of outermost
-    repeats or, where the model has none, the top-level layers and blocks: see decisions, Q36."""
+    """Nodes in an order in which each follows all nodes that it reads.
+
+    `inputs` are those that are wired: in the main scope the fields that nodes read, in a block all but optional ones
+    that are open. `units` are the copies of outermost repeats or, without a repeat, the top-level layers and blocks:
+    see decisions, Q36.
+    """
 
     inputs: tuple[str, ...]
     nodes: tuple[ModelNode, ...]
@@ -99,9 +106,12 @@ class Scope(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """The `parameters` of a block, once for each place where it stands. `prefix` is the path of that node, `entries`
-    the mapping as written, whose templates see `names` (params) and, where a selector passes a repeat, `index`.
-    `may_miss`: of a shipped block, whose params switch parameters off that its selectors name."""
+    """Settings of a block's `parameters`, once for each node of the block.
+
+    `prefix` is the path of the node, `entries` the mapping as written, whose templates see `names` (params) and, if a
+    selector passes a repeat, `index`. `may_miss`: for a shipped block, whose params can remove parameters that its
+    selectors name.
+    """
 
     prefix: str
     entries: MappingNode
@@ -110,12 +120,12 @@ class BlockRules(NamedTuple):
 
 
 def num_nodes(scope: Scope) -> int:
-    """The nodes that are not blocks, with those inside the blocks."""
+    """Count the nodes that are not blocks, including those inside blocks."""
     return sum(num_nodes(node.scope) if isinstance(node, BlockNode) else 1 for node in scope.nodes)
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """All inputs of the scope on the way to these nodes; a name that is not a node's is one itself."""
+    """Return all inputs of the scope that lead to these nodes; a name that is not a node's is an input itself."""
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):
         if node.name in wanted:
@@ -126,8 +136,10 @@ def inputs_before(scope: Scope, names: set[str]) -> set[str]:
 
 
 def operation_of(scope: Scope, wire: Wire) -> str | None:
-    """What gives the values of a wire: the type of a layer, or the function of the same name that an expression calls
-    last, inside blocks too. Slices and expressions that only pass something on are looked through."""
+    """Return what computes a wire: the type of a layer, or the function that an expression calls last, also in blocks.
+
+    Slices and expressions that only pass values on are skipped.
+    """
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

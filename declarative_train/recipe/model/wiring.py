@@ -1,4 +1,4 @@
-"""Drafts of one graph -> wires: references followed, default wires drawn, an order found, dead nodes told.
+"""Wiring of one graph: drafts -> wires, with default wires, an order of the nodes, and diagnostics of unused nodes.
 
 A wire is `name` for an input of the scope and `node:output` for a node's output (`layers.3:output` for a copy).
 """
@@ -36,18 +36,18 @@ from declarative_train.recipe.model.node_draft import (
     NodeDraft,
     ReuseDraft,
     Typed,
-    called_by,
     counts_only,
+    find_called,
 )
 from declarative_train.recipe.model.references import Edge, bind, first_key, open_required
 from declarative_train.recipe.model.tree import Wire
 
 
 class Surroundings(NamedTuple):
-    """What the nodes of a graph see besides each other.
+    """Names that the nodes of a graph see in addition to each other.
 
-    `inputs` are the fields of the data, or the inputs of the block; `open_inputs` those of them that are not wired
-    where the block stands; `block` is its name, "" for the main graph. `field_outputs`: of fields that have several.
+    `inputs` are the fields of the data, or the inputs of the block; `open_inputs` those that are not wired at the node
+    of the block; `block` is its name, "" for the main graph. `field_outputs`: outputs of fields that have several.
     """
 
     inputs: tuple[str, ...]
@@ -58,7 +58,7 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """The inputs, and the outputs of those that have several, as `NAME.OUTPUT`."""
+        """Inputs, and the outputs of those that have several, as `NAME.OUTPUT`."""
         return tuple(
             wire
             for name in self.inputs
@@ -67,8 +67,9 @@ class Surroundings(NamedTuple):
 
 
 class Wiring:
-    """The wires of one graph. After the constructor, `diagnostics` says all that is wrong with them, and `order` is
-    the drafts in an order in which each comes after all it reads (or the order of the text, when there is a cycle)."""
+    """Wires of one graph. After the constructor, `diagnostics` holds all errors, and `order` the drafts in an order in
+    which each follows all that it reads (or the order of the text, if there is a cycle).
+    """
 
     def __init__(self, drafts: Iterable[NodeDraft], around: Surroundings, library: Library) -> None:
         self.around = around
@@ -90,7 +91,7 @@ class Wiring:
                 elif not self._follow(name, key, edge):
                     edges[key] = None
         self.has_cycle = False
-        self.order = self._ordered()
+        self.order = self._sort()
 
     def _add(self, draft: NodeDraft) -> None:
         if draft.name in self.around.inputs:
@@ -101,9 +102,9 @@ class Wiring:
         self.drafts[draft.name] = draft
 
     def _read_reuses(self) -> None:
-        """A reuse has the ports and outputs of what it calls again."""
+        """Give each reuse the ports and outputs of the node that it calls again."""
         for draft in self._reuses():
-            called = draft.called = self._reused(draft)
+            called = draft.called = self._find_reused(draft)
             if called is None:
                 self.drafts[draft.name] = BrokenDraft(
                     name=draft.name, entry=draft.entry, is_off=draft.is_off, wanted=draft.wanted
@@ -114,7 +115,7 @@ class Wiring:
     def _reuses(self) -> list[ReuseDraft]:
         return [draft for draft in self.drafts.values() if isinstance(draft, ReuseDraft)]
 
-    def _reused(self, draft: ReuseDraft) -> LayerDraft | BlockDraft | None:
+    def _find_reused(self, draft: ReuseDraft) -> LayerDraft | BlockDraft | None:
         seen, edge = {draft.name}, draft.target
         while True:
             target = self.drafts.get(edge.name)
@@ -178,8 +179,10 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # as far as can be told
 
     def _samples(self) -> Edge | None:
-        """A wire that knows the number of samples, for a node that asks for no more: the block's first input, or the
-        first field that a layer or a block reads."""
+        """Return a wire that has the number of samples, for a node that needs no more.
+
+        This is the block's first input, or the first field that a layer or a block reads.
+        """
         read = [
             edge.name
             for draft in self.drafts.values()
@@ -213,7 +216,7 @@ class Wiring:
     # -- following references
 
     def _follow(self, reader: str, key: str, edge: Edge) -> bool:
-        """Check one edge and note who reads what; False when it leads nowhere."""
+        """Check one edge and record its reader; False if it leads nowhere."""
         problem = self.problem_of(edge, self.drafts[reader])
         if problem is not None:
             self.diagnostics.append(problem)
@@ -224,10 +227,12 @@ class Wiring:
             return not isinstance(self.drafts[edge.name], BrokenDraft)
         if edge.name not in self.around.open_inputs:
             return True
-        return self._left_open(self.drafts[reader], key, edge)
+        return self._check_open(self.drafts[reader], key, edge)
 
-    def _left_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """An optional input that is open here may only feed optional ports (or a node that is switched off)."""
+    def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
+        """Check an optional input that is open here: it may only feed optional ports (or a node that is switched
+        off).
+        """
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True
@@ -235,7 +240,7 @@ class Wiring:
         return False
 
     def problem_of(self, edge: Edge, reader: NodeDraft | None = None) -> Diagnostic | None:
-        """What is wrong with a reference, or None."""
+        """Return the error of a reference, or None."""
         if edge.name in self.around.inputs and edge.name not in self.drafts:
             outputs = self.around.field_outputs.get(edge.name, ())
             if edge.copy is None and not edge.below and edge.output in (None, *outputs):
@@ -265,13 +270,13 @@ class Wiring:
     def _problem_of_off(self, edge: Edge, draft: NodeDraft) -> Diagnostic | None:
         if edge.copy is None and edge.output in (None, draft.outputs[0]) and not edge.below:
             return None
-        message = f"`{edge.name}` is switched off here and stands for its first input, so there is no `{edge.text}`"
+        message = f"`{edge.name}` is switched off here and means its first input, so there is no `{edge.text}`"
         return unknown_output(edge.span, message, [], help=f"write `{edge.name}`")
 
     def _no_output(self, edge: Edge, draft: NodeDraft) -> Diagnostic:
         output = edge.output or edge.below.lstrip(".")
         message = f"`{edge.name}` has no output `{output}`{edge.below if edge.output else ''}"
-        called = called_by(draft)
+        called = find_called(draft)
         if isinstance(called, BlockDraft) and called.block.graph.entry(output) is not None:
             name = called.block.name
             hint = f"a block shows its outputs only: add `outputs: {{..., {output}: {output}}}` to `{name}`"
@@ -290,7 +295,7 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Where an edge that has no problem comes from; None for an optional input that is open."""
+        """Return the wire of an edge without error; None for an optional input that is open."""
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)
@@ -316,7 +321,7 @@ class Wiring:
 
     # -- the graph as a whole
 
-    def _ordered(self) -> list[NodeDraft]:
+    def _sort(self) -> list[NodeDraft]:
         done: dict[str, bool] = {}  # False: on the way
         order: list[NodeDraft] = []
         behind = self._after_what_they_call()
@@ -339,8 +344,10 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _after_what_they_call(self) -> dict[str, list[str]]:
-        """What each node comes after: what it reads and, of a `reuse`, the node that it calls, unless that waits for
-        its result."""
+        """Return, for each node, the nodes that come before it.
+
+        These are the nodes that it reads and, for a `reuse`, the node that it calls, unless that depends on its result.
+        """
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}
@@ -359,9 +366,9 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """The nodes that are not needed for `used` (names of nodes), and what to say about them.
+        """Return the nodes that are not needed for `used` (names of nodes), and diagnostics about them.
 
-        One that only a switched-off node would read is left out in silence: in another copy it is used.
+        A node that only a switched-off node would read is left out without a message: another copy uses it.
         """
         if not self.knows_all_readers:
             return set(), []

@@ -1,4 +1,4 @@
-"""`checkpoint`: when the state of a run is kept, and how much of it."""
+"""Section `checkpoint`: when the state of a run is saved, and how much of it."""
 
 from typing import Annotated, Literal
 
@@ -9,29 +9,32 @@ from declarative_train.recipe.sections.section import Section
 
 
 class Best(Section):
-    """Which checkpoint is the best one; it is kept besides the last ones."""
+    """The best checkpoint; it is kept in addition to the last ones."""
 
     metric: str
-    """What to compare: `<set>/loss` or `<set>/<metric>`, such as validation/accuracy."""
+    """Metric to compare: `<set>/loss` or `<set>/<metric>`, such as validation/accuracy."""
     mode: Literal["min", "max"]
     """Whether less or more is better."""
 
 
 class Checkpoint(Section):
-    """When the state of a run is kept, and how much of it."""
+    """Saving of the state of a run: how often, and how much of it."""
 
     every: Progress | None = None
     """How often, such as `1 epoch`; left out: at the end of the run."""
     keep: Annotated[int, Field(ge=0)] = 1
-    """How many of the last checkpoints stay; the best one and the last good one always do. 0: none is written, unless
-    a signal or `max_time` stops the run."""
+    """Number of last checkpoints to keep; the best one and the last good one are always kept. 0: none is written,
+    unless a signal or `max_time` stops the run.
+    """
     best: Best | None = None
-    """Keep the checkpoint with the best value of a metric, too."""
+    """Also keep the checkpoint with the best value of a metric."""
     background: bool = False
-    """Whether training goes on while one is written, from a copy of it in the memory of the host."""
+    """Whether training continues while one is written, from a copy in host memory."""
     base: Literal["reference", "whole"] = "reference"
-    """Of a model with adapters: `reference` names the safetensors files that its frozen parameters came from, and what
-    they were; `whole` holds the parameters, so that a checkpoint needs no other file."""
+    """For a model with adapters: `reference` records the safetensors files of its frozen parameters, and their content;
+    `whole` stores the parameters, so that a checkpoint needs no other file.
+    """
     dir: Annotated[str, Field(min_length=1)] | None = None
-    """Where checkpoints go, apart from the run's folder: a folder, relative to the working directory, or a URL
-    (s3://bucket/folder). A run's are in `<dir>/<name>/<run>/checkpoints`; left out: in the run's folder."""
+    """Folder for checkpoints outside the run's folder: relative to the working directory, or a URL
+    (s3://bucket/folder). Those of a run are in `<dir>/<name>/<run>/checkpoints`; left out: in the run's folder.
+    """

@@ -1,4 +1,4 @@
-"""`data`: a source is a table; fields are the named tensors of a sample; sets are cut from its rows."""
+"""Section `data`: a source is a table; fields are the named tensors of a sample; sets are parts of its rows."""
 
 from typing import Annotated, Literal
 
@@ -11,43 +11,46 @@ Rows = Annotated[int, Bounds(ge=1, le=10**15)]
 
 
 class Window(Section):
-    """A sample is a slice of consecutive rows."""
+    """A sample that is a slice of consecutive rows."""
 
     length: Rows
     """Rows of one sample."""
     stride: Rows | None = None
     """Rows from the start of one window to the start of the next; left out: `length`, so that none overlap."""
     by: str | None = None
-    """A column whose values no window crosses: a meter, a document."""
+    """A column whose values a window never crosses, such as a meter or a document."""
     sort: str | None = None
-    """A column to sort the rows by before they are cut."""
+    """A column that sorts the rows before they are divided into windows."""
 
 
 class DataSection(Section):
-    """A source of rows, the fields made of its columns, and the sets cut from its rows."""
+    """A source of rows, the fields made from its columns, and the sets of its rows."""
 
     source: Dataset
-    """Where the rows come from, by its `type`."""
+    """The source of the rows, by its `type`."""
     fields: dict[str, Field]
-    """The named tensors of a sample; `type: tensor` where none is given."""
+    """The named tensors of a sample; the default is `type: tensor`."""
     transforms: tuple[Transform, ...] = ()
-    """Changes of pictures, in order, when a sample is asked for: after decoding, `mode` and `size`."""
+    """Changes of pictures, in order, made when a sample is read: after decoding, `mode` and `size`."""
     split: dict[str, Split] = {}
     """Sets by name; the remaining rows are the training set. A number is the short form of a random fraction."""
     window: Window | None = None
     """Samples are slices of consecutive rows; left out: one row each."""
     shuffle: bool = True
-    """The training set in another order in each epoch; other sets keep the order of the file."""
+    """Whether the training set has another order in each epoch; other sets keep the order of the file."""
     shuffle_window: Rows | None = None
-    """How many samples are held in memory and mixed with each other, over all ranks, where files are read in blocks
-    (row groups, record batches). Left out: all samples if the set is held whole (up to 2 GiB), else 512 MiB of them."""
+    """Number of samples in memory that are shuffled together, over all ranks, if files are read in blocks (row groups,
+    record batches). Left out: all samples if the set fits in memory (up to 2 GiB), else 512 MiB of them.
+    """
     shuffle_streams: Annotated[int, Bounds(ge=1, le=1 << 16)] | None = None
-    """In how many streams such a set is read, each by as few ranks as can be; the order depends on it. Left out: up to
-    32, as many as the blocks in `shuffle_window` allow."""
+    """Number of streams in which such a set is read, each by as few ranks as possible; the order depends on it. Left
+    out: up to 32, as many as the blocks in `shuffle_window` allow.
+    """
     workers: Annotated[int, Bounds(ge=0)] = 0
     """Loader processes per rank."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """What becomes of a row that does not parse, misses a value, or holds a picture that cannot be decoded: it ends the
-    run, or it is left out, counted and listed in `skipped_rows.jsonl` of the run."""
+    """For a row that cannot be parsed, lacks a value, or has a picture that cannot be decoded: `error` ends the run;
+    `skip` leaves it out, and the run counts and lists it in `skipped_rows.jsonl`.
+    """
     last_batch: Literal["keep", "drop"] = "keep"
-    """What becomes of the last, partial batch of an epoch."""
+    """Whether the last, partial batch of an epoch is used."""

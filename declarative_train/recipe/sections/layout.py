@@ -1,4 +1,4 @@
-"""`layout`: on which devices."""
+"""Section `layout`: the devices."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
 
 
-def _known_hardware(schema: dict[str, Any]) -> None:
+def _add_hardware(schema: dict[str, Any]) -> None:
     from declarative_train.components.hardware import HARDWARE  # which few recipes name
 
     schema["enum"] = list(HARDWARE)
@@ -21,17 +21,20 @@ class Layout(Section):
     """The devices of a run: `gpus` on one node, or `nodes` x `gpus_per_node`."""
 
     gpus: Count | Annotated[tuple[DeviceIndex, ...], Field(min_length=1)] | None = None
-    """How many GPUs of one node, or which: 2, or [0, 3]."""
+    """Number of GPUs of one node, or their indices: 2, or [0, 3]."""
     nodes: Count | None = None
     """The number of nodes; with gpus_per_node, instead of gpus."""
     gpus_per_node: Count | None = None
     """The number of GPUs on each node."""
     device: Literal["auto", "cuda", "cpu", "mps"] = "auto"
-    """auto: CUDA, or where there is no GPU at all the same ranks on the CPU; too few GPUs fail. mps: Apple's GPU,
-    for `single` in fp32."""
+    """auto: CUDA, or the same ranks on the CPU if there is no GPU at all; with too few GPUs the run fails. mps: Apple's
+    GPU, for `single` in fp32.
+    """
 
-    hardware: Annotated[str, Field(json_schema_extra=_known_hardware)] | None = None
-    """What `plan` and `auto` estimate for, such as h100-sxm; it need not be there. All: `dtrain list hardware`."""
+    hardware: Annotated[str, Field(json_schema_extra=_add_hardware)] | None = None
+    """Hardware for the estimates of `plan` and `auto`, such as h100-sxm; it need not be present. All: `dtrain
+    list hardware`.
+    """
 
     @property
     def num_nodes(self) -> int:
@@ -45,10 +48,10 @@ class Layout(Section):
 
     @property
     def num_gpus(self) -> int:
-        """Of all nodes; a rank on the CPU stands for one where there are none."""
+        """Number of GPUs on all nodes; on the CPU, the number of ranks."""
         return self.num_nodes * self.num_gpus_per_node
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The index of each device on its node."""
+        """Index of each device on its node."""
         return self.gpus if isinstance(self.gpus, tuple) else tuple(range(self.num_gpus_per_node))

@@ -1,4 +1,4 @@
-"""`logging`: where the run directory goes, and how often numbers are written."""
+"""Section `logging`: the folder of runs, and how often numbers are written."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +11,9 @@ from declarative_train.recipe.sections.section import Section
 
 
 def _local(folder: str) -> str:
-    """Every rank and every tool writes and reads a run as files; a URL would become a folder called `memory:`."""
+    """Check that the folder is local: every rank and tool reads and writes files, and a URL would become a local
+    folder.
+    """
     if "://" in folder:
         raise ValueError(f"`{folder}` is a URL: `logging.dir` must be a local folder, such as `runs` or a mounted one")
     return folder
@@ -21,7 +23,7 @@ class TensorBoard(Section):
     """Event files in the run's folder."""
 
     pictures: bool = True
-    """Whether evaluations of classes (up to 40) are shown too: what was taken for what, and a few samples."""
+    """Whether evaluations of classes (up to 40) also write a confusion matrix and a few samples."""
 
 
 class Csv(Section):
@@ -29,7 +31,7 @@ class Csv(Section):
 
 
 class Jsonl(Section):
-    """events.jsonl alone, which every run writes."""
+    """Events in events.jsonl, which every run writes."""
 
 
 class Mlflow(Section):
@@ -38,27 +40,27 @@ class Mlflow(Section):
     uri: str | None = None
     """The tracking server, such as http://host:5000; left out: MLFLOW_TRACKING_URI, or else mlflow.db in `dir`."""
     experiment: str | None = None
-    """The experiment that the run is put in; left out: the recipe's name."""
+    """The experiment of the run; left out: the recipe's name."""
 
 
 class Wandb(Section):
     """A run of Weights & Biases."""
 
     project: str | None = None
-    """The project that the run is put in; left out: the recipe's name."""
+    """The project of the run; left out: the recipe's name."""
     mode: Literal["offline", "online"] = "online"
     """offline writes below wandb/ in the run's folder, for `wandb sync`."""
 
 
 class PluginSink(Section):
-    """The subclasses are made for the sinks that a recipe's plugins bring."""
+    """Base class of the sinks that a recipe's plugins bring."""
 
     plugin_path: ClassVar[str] = ""
     plugin_class: ClassVar[str] = ""
 
 
 class Sinks(Section):
-    """Where events go, beside the terminal and events.jsonl: these, and those of `plugins`."""
+    """Sinks of events in addition to the terminal and events.jsonl: these, and those of `plugins`."""
 
     # for editors that know the schema alone: a plugin may bring others
     model_config = ConfigDict(json_schema_extra={"additionalProperties": {"type": "object"}})
@@ -68,7 +70,7 @@ class Sinks(Section):
     csv: Csv | None = None
     """A table, metrics.csv: a row for each logged step and each evaluation."""
     jsonl: Jsonl | None = None
-    """JSON lines, events.jsonl: every run writes them, so alone it means no other place."""
+    """JSON lines, events.jsonl: every run writes them, so alone it means no other sink."""
     mlflow: Mlflow | None = None
     """MLflow, with the package `declarative_train[mlflow]`."""
     wandb: Wandb | None = None
@@ -76,18 +78,18 @@ class Sinks(Section):
 
 
 class Logging(Section):
-    """Where the run directory goes (`<dir>/<name>/<time>-<mode>-...`), and how often numbers are written."""
+    """The folder of runs (`<dir>/<name>/<time>-<mode>-...`), and how often numbers are written."""
 
     dir: Annotated[str, AfterValidator(_local)] = "runs"
     """The folder of all runs on this machine, relative to the working directory."""
     every: Progress = Duration(10, "steps")
     """How often loss, metrics and speed of the training are written."""
     sinks: Sinks = Sinks(tensorboard=TensorBoard())
-    """Where they are written, beside the terminal and events.jsonl: those that are named, in place of TensorBoard."""
+    """Sinks in addition to the terminal and events.jsonl; if given, they replace TensorBoard."""
 
 
 def logging_with(sinks: Mapping[str, type[PluginSink]]) -> type[Logging]:
-    """The section with these beside our own."""
+    """Return the section with these sinks in addition to dtrain's own."""
     more: dict[str, Any] = {name: (kind | None, None) for name, kind in sinks.items()}
     whole = create_model("Sinks", __base__=Sinks, __module__=__name__, **more)
     kinds: Any = (whole, whole(tensorboard=TensorBoard()))

@@ -1,4 +1,4 @@
-"""`objective`: what is minimised, and what is watched."""
+"""Section `objective`: losses, and metrics."""
 
 from typing import Annotated, ClassVar
 
@@ -10,15 +10,16 @@ from declarative_train.recipe.sections.section import Section
 _LARGEST = 3.4e38  # that float32 holds, in which losses are added up
 
 
-def _held(weight: float) -> float:
+def _check_weight(weight: float) -> float:
     if abs(weight) > _LARGEST:
         raise ValueError(f"`weight: {weight:g}` is more than float32 can hold: the loss would be infinite")
     return weight
 
 
 class LossTerm(Section):
-    """One term of the loss: the sum over its valid elements / their number, over the global batch. The other keys
-    belong to its `type`."""
+    """A term of the loss: the sum over its valid elements, divided by their number, over the global batch. The other
+    keys belong to its `type`.
+    """
 
     inline: ClassVar[str | None] = "component"
 
@@ -26,36 +27,37 @@ class LossTerm(Section):
     input: str
     """The tensor to judge: a node, or node.output."""
     target: str | None = None
-    """What it should be: usually a field."""
+    """The expected values: usually a field."""
     mask: str | None = None
-    """Which elements count: bool, or a weight for each; computed from fields alone."""
-    weight: Annotated[float, AfterValidator(_held)] = 1.0
+    """Elements that count: bool, or a weight for each; computed from fields alone."""
+    weight: Annotated[float, AfterValidator(_check_weight)] = 1.0
     """The factor of this term in the total loss."""
 
 
 class MetricTerm(Section):
-    """One metric. `of` borrows input, target and mask of a loss term; or it has its own. The other keys belong to its
-    `type`."""
+    """A metric. `of` uses input, target and mask of a loss term; or it has its own. The other keys belong to its
+    `type`.
+    """
 
     inline: ClassVar[str | None] = "component"
 
     component: Metric
     of: str | None = None
-    """The loss term whose input, target and mask it takes; with one loss it need not be said."""
+    """The loss term whose input, target and mask it uses; with one loss it may be left out."""
     input: str | None = None
     """The tensor to judge, instead of `of`."""
     target: str | None = None
-    """What it should be, instead of that of `of`."""
+    """The expected values, instead of those of `of`."""
     mask: str | None = None
-    """Which elements count."""
+    """Elements that count."""
 
 
 class ObjectiveSection(Section):
-    """What is minimised, and what is watched."""
+    """Losses to minimise, and metrics to watch."""
 
     short_forms: ClassVar[tuple[str, ...]] = ("loss",)
 
     losses: dict[str, LossTerm]
     """The terms of the loss by name; their weighted sum is minimised. `loss: {...}` is the short form for one."""
     metrics: dict[str, MetricTerm] = {}
-    """Numbers to watch, by name; the name is the `type` where none is given. `[accuracy]` is the short form."""
+    """Metrics by name; the name is the `type` if none is given. `[accuracy]` is the short form."""

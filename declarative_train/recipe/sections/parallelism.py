@@ -1,7 +1,7 @@
-"""`parallelism`: how the ranks share the work, a product of axes; a word stands for the usual products.
+"""Section `parallelism`: how the ranks share the work, as a product of axes; a word stands for the usual products.
 
-`Axes` and `Dp` can run; `Auto` becomes one of them when the recipe is compiled. Which mesh they make stands here and
-nowhere else: what comes after asks for axes, not for the word.
+`Axes` and `Dp` can run; `Auto` becomes one of them when the recipe is compiled. The mesh is computed here and nowhere
+else: later code uses axes, not the word.
 """
 
 from typing import Annotated, ClassVar, Literal, Self
@@ -19,45 +19,49 @@ Word = Literal["single", "ddp", "fsdp", "pipeline"]
 
 
 class DataAxes(Section):
-    """The axes whose ranks take different rows of a batch: their sizes multiply. `all`: as many as the others leave."""
+    """Axes whose ranks take different rows of a batch; their sizes multiply. `all`: the ranks that the other
+    axes leave.
+    """
 
     replicate: Size | None = None
     """Ranks that each hold a whole copy, of the model or of all its shards; gradients are averaged."""
     shard: Size | None = None
     """Ranks that each hold a part of every parameter, gradient and optimizer state."""
     reshard: bool | Annotated[int, Field(ge=2)] | None = None
-    """Of shards, between forward and backward: true (left out: this) frees the parameters that were gathered, false
-    keeps them, which saves a gather and takes their memory, a number spreads them over so many neighbours, such as the
-    GPUs of a node. The stages of a pipeline keep them."""
+    """For shards, between forward and backward: true (the default) frees the gathered parameters, false keeps them,
+    which saves a gather and takes their memory, a number spreads them over this number of neighbours, such as the GPUs
+    of a node. The stages of a pipeline keep them.
+    """
 
     @property
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
-        """Those that are written."""
+        """Sizes that are written."""
         both: tuple[tuple[Axis, Size | None], ...] = (("replicate", self.replicate), ("shard", self.shard))
         return {name: size for name, size in both if size is not None}
 
 
 class PipelineAxis(Section):
-    """The model is cut into stages, and microbatches pass through them. Its ranks are those that the other axes leave,
-    each with one stage or more."""
+    """A pipeline: the model is divided into stages, and microbatches pass through them. Its ranks are those that the
+    other axes leave, each with one stage or more.
+    """
 
     stages: Annotated[int, Field(ge=2)]
-    """Chunks that the model is cut into."""
+    """Number of stages of the model."""
     schedule: Schedule = "1f1b"
-    """In which order each rank works on its microbatches."""
+    """Order in which each rank works on its microbatches."""
     microbatches: Count
     """Parts in which the batch of one pipeline passes through the stages, per accumulation step."""
     cut_before: tuple[str, ...] | Literal["auto"] = "auto"
-    """The node that opens each stage but the first, such as [layers.4, layers.8]; auto: cuts of equal cost."""
+    """The first node of each stage except the first, such as [layers.4, layers.8]; auto: stages of equal cost."""
 
     @property
     def most_ranks(self) -> int:
-        """Where each holds as few stages as the schedule works with."""
+        """Largest number of ranks: each holds as few stages as the schedule allows."""
         return max(1, self.stages // PIPELINE_SCHEDULES[self.schedule].stages_per_rank[0])
 
 
 class Axes(Section):
-    """A rank per device, along each axis that is written; none: one process on one device."""
+    """Axes of parallelism, with one rank per device; without axes, one process on one device."""
 
     data: DataAxes | None = None
     """The axes whose ranks take different rows of a batch."""
@@ -67,7 +71,7 @@ class Axes(Section):
 
     @property
     def mode(self) -> Word:
-        """The word for what it is mostly."""
+        """Word for the main axis."""
         if self.pipeline is not None:
             return "pipeline"
         if self.data is None or not self.data.sizes:
@@ -76,11 +80,11 @@ class Axes(Section):
 
     @property
     def word(self) -> str | None:
-        """The word that stands for it, if one does."""
+        """Word that means exactly these axes, if there is one."""
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
-        """What its other keys give is written out."""
+        """Return the section with defaults that depend on its other keys."""
         if self.data is None or self.reshard is None or self.pipeline is not None:
             return self
         return self.model_copy(update={"data": self.data.model_copy(update={"reshard": self.reshard})})
@@ -99,7 +103,7 @@ class Axes(Section):
 
     @property
     def reshard(self) -> bool | int | None:
-        """None where nothing is sharded. Stages that are sharded stay gathered for a step."""
+        """Value of `reshard`; None if nothing is sharded. Sharded stages of a pipeline stay gathered for a step."""
         if self.data is None or self.data.shard is None:
             return None
         if self.pipeline is not None:
@@ -108,11 +112,11 @@ class Axes(Section):
 
     @property
     def open_axes(self) -> tuple[Axis, ...]:
-        """Those of size `all`."""
+        """Axes of size `all`."""
         return () if self.data is None else tuple(name for name, size in self.data.sizes.items() if size == "all")
 
-    def known_size(self) -> int:
-        """The product of the sizes that are numbers."""
+    def multiply_sizes(self) -> int:
+        """Return the product of the sizes that are numbers."""
         found = 1
         for size in () if self.data is None else self.data.sizes.values():
             found *= 1 if size == "all" else size
@@ -122,17 +126,20 @@ class Axes(Section):
         mesh = self.mesh(num_gpus)
         if mesh is not None:
             return size_of(mesh, *DATA_AXES)
-        return num_gpus if self.pipeline is None else self.known_size()
+        return num_gpus if self.pipeline is None else self.multiply_sizes()
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """None when the GPUs do not divide over the axes. Outermost first: what travels between stages is little beside
-        what data-parallel neighbours exchange, and of those the shards exchange the most. An axis of size `all` that
-        gets one rank is left out where another is there; so is one replica of shards."""
+        """Return the mesh; None if the GPUs do not divide over the axes.
+
+        The order is outermost first: stages exchange little compared with data-parallel neighbours, and among those the
+        shards exchange the most. An axis of size `all` that gets one rank is left out if there is another axis; so is a
+        single replica of shards.
+        """
         if self.mode == "single":
             return ()
         sizes = {} if self.data is None else self.data.sizes
         in_pipeline = self.pipeline is not None
-        rest = _share(num_gpus, self.known_size())
+        rest = _share(num_gpus, self.multiply_sizes())
         if rest is None or len(self.open_axes) > 1:
             return None
         num_stage_ranks = 1
@@ -153,8 +160,9 @@ class Axes(Section):
 
 
 class Dp(Section):
-    """One process, several devices: each batch is scattered, the outputs are gathered. It has no axes: a plan counts
-    its devices as copies of the model."""
+    """A single process with several devices: each batch is scattered, the outputs are gathered. It has no axes: a plan
+    counts its devices as copies of the model.
+    """
 
     mode: ClassVar[Literal["dp"]] = "dp"
     word: ClassVar[str] = "dp"
@@ -174,13 +182,13 @@ class Dp(Section):
 
 
 class Auto(Section):
-    """The planner takes the product that it expects to be fastest of those that fit, and `dtrain plan` shows why."""
+    """The planner chooses the fastest product of axes, by its estimates, that fits; `dtrain plan` shows why."""
 
     mode: ClassVar[Literal["auto"]] = "auto"
     word: ClassVar[str] = "auto"
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """Not known yet."""
+        """Return None: the mesh is not known yet."""
         return None
 
 
@@ -195,11 +203,11 @@ AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # `auto` and `dp` are n
     "single": {},
 }
 KEPT = ("context", "expert", "tensor")
-"""Axes to come: their names are kept."""
+"""Names that are reserved for future axes."""
 
 
 def of_word(word: str) -> Axes | Dp | Auto | None:
-    """What a word stands for; None for `pipeline`, which says too little."""
+    """Return the section that a word means; None for `pipeline`, which needs more keys."""
     if word == "pipeline":
         return None
     if word in AXES_OF_WORDS:
@@ -208,7 +216,7 @@ def of_word(word: str) -> Axes | Dp | Auto | None:
 
 
 def mode_on(mode: str, num_gpus: int) -> str:
-    """The mode that takes so many GPUs: ddp for one of a single device, single for one of several on one GPU."""
+    """Return the mode for this number of GPUs: ddp if `single` gets several, single if another mode gets one."""
     if num_gpus > 1:
         return "ddp" if mode == "single" else mode
     return mode if mode == "auto" else "single"

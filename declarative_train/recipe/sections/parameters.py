@@ -1,4 +1,4 @@
-"""What `model.parameters` can set for the parameters that a selector finds."""
+"""Settings of `model.parameters` for the parameters that a selector matches."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -18,26 +18,28 @@ class ParameterSettings(Section):
     lr_scale: Annotated[float, Field(ge=0)] | None = None
     """A factor on the learning rate of these parameters."""
     weight_decay: Annotated[float, Field(ge=0)] | None = None
-    """Instead of the optimizer's own weight decay."""
+    """Weight decay, instead of the optimizer's own."""
     init: Init | None = None
-    """How these parameters start, instead of the layer's own rule."""
+    """Start values of these parameters, instead of the layer's own rule."""
     tie: str | None = None
     """The name of the parameter whose values these share: `logits.weight: {tie: embed.weight}`."""
     optimizer: Optimizer | None = None
-    """Another optimizer than training.optimizer."""
+    """Optimizer, instead of training.optimizer."""
     storage: StorageName | None = None
-    """What frozen weights of linear maps and embeddings are held in: `bf16`, `int8` or `nf4` (QLoRA); by default in
-    float32. They are unpacked where they are used."""
+    """Storage of frozen weights of linear maps and embeddings: `bf16`, `int8` or `nf4` (QLoRA); default: float32. They
+    are unpacked when they are used.
+    """
     adapter: Adapter | None = None
-    """What is trained beside the weights of these linear maps, by its `type`. A model with adapters is frozen but for
-    them, and for what says `frozen: false`."""
+    """Adapter that is trained in addition to the weights of these linear maps, by its `type`. A model with adapters is
+    frozen except for them, and for parameters with `frozen: false`.
+    """
 
     def only(self, keys: Iterable[str]) -> "ParameterSettings":
-        """What is set for these keys."""
+        """Return the settings of these keys."""
         return ParameterSettings().model_copy(
             update={key: getattr(self, key) for key in keys if key in self.model_fields_set}
         )
 
-    def updated(self, later: "ParameterSettings") -> "ParameterSettings":
-        """Key by key: what `later` sets wins."""
+    def update_with(self, later: "ParameterSettings") -> "ParameterSettings":
+        """Return the settings updated key by key by `later`."""
         return self.model_copy(update={key: getattr(later, key) for key in later.model_fields_set})

@@ -1,4 +1,4 @@
-"""What every section of a recipe shares: frozen, closed, strict; docs under the fields become the JSON schema."""
+"""Base of all sections of a recipe: frozen, closed, strict; docs under the fields become the JSON schema."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -19,14 +19,15 @@ class Section(BaseModel):
     )
 
     inline: ClassVar[str | None] = None
-    """The field that takes every key which the section has not itself: the component of a loss term, whose own keys
-    stand beside `input` and `weight`."""
+    """Field that takes every key which the section itself does not have: the component of a loss term, whose keys are
+    in the same mapping as `input` and `weight`.
+    """
     short_forms: ClassVar[tuple[str, ...]] = ()
-    """Keys that are written out before the section is read (`recipe/merge_rules.py`)."""
+    """Keys that are expanded before the section is read (`recipe/merge_rules.py`)."""
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that a field with this annotation may hold."""
+    """Yield the models that a field with this annotation may hold."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in getattr(annotation, "__args__", ()):

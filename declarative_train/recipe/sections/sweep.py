@@ -1,4 +1,4 @@
-"""`sweep`: the settings that are tried, and how the next ones are picked."""
+"""Section `sweep`: settings to try, and how points are chosen."""
 
 from typing import Annotated, Any, Literal
 
@@ -26,24 +26,27 @@ _OVER = {
 
 
 class Sweep(Section):
-    """Settings that `dtrain sweep` tries; `dtrain run` runs the recipe as it stands without them."""
+    """Settings that `dtrain sweep` tries; `dtrain run` ignores them."""
 
     type: Literal["grid", "random", "optuna"]
-    """`grid`: every combination; `random`: so many draws; `optuna`: draws that learn from those before (extra
-    `optuna`)."""
+    """`grid`: every combination; `random`: random points; `optuna`: points that depend on the results of earlier ones
+    (extra `optuna`).
+    """
     over: Annotated[dict[str, Any], WithJsonSchema(_OVER)]
-    """What is tried, by the paths of `--set`: a list of values, or a range `{low, high, log, step}` (not with `grid`).
-    Whole numbers at both ends are drawn as such."""
+    """Settings to try, by the paths of `--set`: a list of values, or a range `{low, high, log, step}` (not with
+    `grid`). If both ends are whole numbers, so are the points.
+    """
     metric: str | None = None
-    """What the points are compared by, such as `validation/accuracy`; left out: that of `checkpoint.best` or
-    `early_stop`, else the first metric of the first evaluated set, else the loss."""
+    """Metric that compares the points, such as `validation/accuracy`; left out: that of `checkpoint.best` or
+    `early_stop`, else the first metric of the first evaluated set, else the loss.
+    """
     mode: Literal["min", "max"] | None = None
-    """Whether less or more is better; left out: as the metric says itself."""
+    """Whether less or more is better; left out: as the metric defines it."""
     trials: Count | None = None
-    """How many points are drawn (`random`, `optuna`)."""
+    """Number of points (`random`, `optuna`)."""
     seed: Annotated[int, Field(ge=0)] | None = None
-    """Decides the draws (`random`, `optuna`); left out: 0. The recipe's own `seed` stays that of every point."""
+    """Seed of the points (`random`, `optuna`); left out: 0. The recipe's own `seed` is the same for every point."""
     sampler: Literal["tpe", "random", "cmaes"] | None = None
-    """How `optuna` draws: https://optuna.readthedocs.io/en/stable/reference/samplers/; left out: `tpe`."""
+    """How `optuna` chooses points: https://optuna.readthedocs.io/en/stable/reference/samplers/; left out: `tpe`."""
     pruner: Literal["none", "median", "hyperband"] | None = None
-    """Which points `optuna` gives up early, by their evaluations on the way; left out: `none`."""
+    """How `optuna` ends points early, by their evaluations during the run; left out: `none`."""

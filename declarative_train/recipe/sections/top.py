@@ -1,4 +1,4 @@
-"""The top level of a recipe: its own keys, and its sections by name."""
+"""Top level of a recipe: its own keys, and its sections by name."""
 
 import re
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.training import Training
 
 LANGUAGES = (1,)
-"""The numbers of the recipe language that this version reads, the newest last."""
+"""Numbers of the recipe language that this version reads, the newest last."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 _NAME_SCHEMA = {"type": "string", "pattern": _NAME}
 
@@ -30,21 +30,21 @@ def _of_a_folder(name: str) -> str:
 
 
 class Head(Section):
-    """The keys of a recipe beside its sections."""
+    """Top-level keys of a recipe that are not sections."""
 
     requires: str | None = None
-    """The dtrain that this recipe is written for, such as `dtrain>=0.1`."""
+    """Versions of dtrain for this recipe, such as `dtrain>=0.1`."""
     language: Annotated[int, WithJsonSchema({"enum": list(LANGUAGES)})] = 1
     """The number of the recipe language, which decides the meaning of a recipe. Left out: 1, also when a newer number
     exists."""
     extends: str | tuple[str, ...] | None = None
-    """Recipes that this one builds on, merged left to right, this file last; paths are relative to this file."""
+    """Base recipes, merged left to right, this file last; paths are relative to this file."""
     fragment: bool = False
-    """This file is a part for `extends` or `--with`: linted as such, it cannot be run."""
+    """This file is a part for `extends` or `--with`: it can be linted, but not run."""
     name: Annotated[str, AfterValidator(_of_a_folder), WithJsonSchema(_NAME_SCHEMA)] | None = None
-    """Names the run directory; left out: the file's name without its ending."""
+    """Name of the run directory; left out: the file's name without its ending."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Decides start values, data order and every random draw."""
+    """Seed of start values, data order and every random draw."""
     vars: dict[str, Any] = {}
     """Free names for templates: `{{ vars.hidden }}`."""
     meta: dict[str, Any] = {}
@@ -84,6 +84,6 @@ REQUIRED = SECTIONS[:4]
 
 
 def keys_of(section: str) -> set[str]:
-    """The keys that a section takes in any of its forms (the words of `parallelism` have none)."""
+    """Return the keys that a section takes in any of its forms (the words of `parallelism` have none)."""
     models = models_in(Top.model_fields[section].annotation)
     return {key for model in models for key in (*model.model_fields, *getattr(model, "short_forms", ()))}

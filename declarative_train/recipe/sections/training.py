@@ -1,4 +1,4 @@
-"""`training`: how long, in what batches, with which optimizer."""
+"""Section `training`: how long, in what batches, with which optimizer."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -14,14 +14,16 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class LrScheduleSection(Section):
-    """A factor on every group's lr over the run; `warmup` lies inside it. Its other keys belong to its `type`."""
+    """A factor on every group's lr over the run, including `warmup`. Its other keys belong to its `type`."""
 
     inline: ClassVar[str | None] = "component"
 
     component: LrSchedule
     warmup: Progress | None = None
-    """How long the factor rises to 1, such as `100 steps` or `5%`; left out: no warm-up. It rises in equal parts: of N
-    steps the n-th has the factor n / (N + 1), so that the first one trains and the one after them has 1."""
+    """Duration in which the factor rises to 1, such as `100 steps` or `5%`; left out: no warm-up. It rises linearly:
+    of N steps the n-th has the factor n / (N + 1), so that the first step already trains and the step after them has
+    1.
+    """
 
 
 def _constant() -> LrScheduleSection:
@@ -34,7 +36,7 @@ class EarlyStop(Section):
     """Stop when a metric no longer improves."""
 
     metric: str
-    """What to watch: `<set>/loss`, `<set>/loss/<term>` or `<set>/<metric>`, such as validation/loss."""
+    """Metric to watch: `<set>/loss`, `<set>/loss/<term>` or `<set>/<metric>`, such as validation/loss."""
     mode: Literal["min", "max"]
     """Whether less or more is better."""
     patience: Progress
@@ -46,45 +48,49 @@ class Ema(Section):
     with d = min(decay, (1 + step) / (10 + step))."""
 
     decay: Annotated[float, Field(gt=0, lt=1)] = 0.9999
-    """Part of the average that a step keeps: it looks back about 1 / (1 - decay) steps; less far in the first ones."""
+    """Part of the average that a step keeps: it averages about 1 / (1 - decay) steps; fewer at the beginning."""
 
 
 class Precision(Section):
-    """What a run computes in, and what its gradients travel in; the whole table is in docs/precision.md."""
+    """Precision of computation and of gradients between ranks; the whole table is in docs/precision.md."""
 
     compute: Literal["fp32", "bf16", "fp16", "fp64"] = "fp32"
-    """Forward and backward. bf16 and fp16: parameters and optimizer stay in fp32; fp16 scales the loss."""
+    """Precision of forward and backward. bf16 and fp16: parameters and optimizer stay in fp32; fp16 scales the loss."""
     reduce: Literal["fp32", "bf16"] | None = None
-    """Gradients on their way between ranks; left out: as wide as the parameters. bf16 halves their bytes, and rounds
-    what is added up."""
+    """Precision of gradients between ranks; left out: that of the parameters. bf16 halves the traffic, and rounds the
+    sums.
+    """
     matmul: Literal["highest", "tf32"] = "highest"
-    """Products of float32 matrices: tf32 rounds their factors to 10 bits, on GPUs that have it several times as fast;
-    what a run computes in bf16 or fp16 is none of these."""
+    """Products of float32 matrices: tf32 rounds their factors to 10 bits, and is several times faster on GPUs that have
+    it; products in bf16 or fp16 are not affected.
+    """
 
     @property
     def of_fields(self) -> DType:
-        """In which a run holds the numbers of its data, where a field does not say so itself."""
+        """Dtype of numbers in fields that do not set one."""
         return "float64" if self.compute == "fp64" else "float32"
 
 
 class ActivationCheckpointing(Section):
-    """What of the forward is computed again in the backward, in the place of keeping its activations."""
+    """Recomputation of activations in the backward, instead of keeping them."""
 
     policy: Literal["none", "selective", "blocks", "all"] = "none"
-    """blocks: of each block (a copy of the outermost repeat, else a top-level node); all: of every node; selective: of
-    each block, but for what `keep` names."""
+    """blocks: each block (a copy of the outermost repeat, else a top-level node); all: every node; selective: each
+    block, except for the activations in `keep`.
+    """
     every: Count = 1
-    """With `blocks` and `selective`: of so many blocks one, the first, the fourth and so on for 3. The others keep
-    theirs."""
+    """With `blocks` and `selective`: recompute one of this number of blocks; for 3 the first, the fourth and so on. The
+    others keep theirs.
+    """
     keep: Annotated[tuple[Literal["attention", "products", "every_second_product"], ...], Field(min_length=1)] = (
         "attention",
         "every_second_product",
     )
-    """With `selective`: what is not computed again. `products` are those of matrices, and convolutions."""
+    """With `selective`: activations that are not recomputed. `products` are those of matrices, and convolutions."""
 
 
 class Training(Section):
-    """How long, in what batches, with which optimizer."""
+    """Training: how long, in what batches, with which optimizer."""
 
     epochs: Annotated[float, Field(gt=0)] | None = None
     """Length of the run in passes over the training set; a fraction rounds up to a whole step. Or `steps`."""
@@ -99,26 +105,30 @@ class Training(Section):
     optimizer: Optimizer
     """The update rule, by its `type`."""
     lr_schedule: LrScheduleSection = Field(default_factory=_constant)
-    """How the learning rate moves over the run, by its `type`; left out: it stays as it is."""
+    """Schedule of the learning rate, by its `type`; left out: constant."""
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
-    """Scale the gradients down when their global norm is larger; left out: never."""
+    """Scale the gradients down if their global norm is larger; left out: never."""
     precision: Precision = Field(default_factory=Precision)
     """fp32, bf16, fp16 or fp64, short for `{compute: bf16}`. bf16 and fp16: compute in it, parameters, optimizer and
-    gradient reduction in fp32; fp16 scales the loss."""
+    gradient reduction in fp32; fp16 scales the loss.
+    """
     compile: bool = False
     """Compile each block with torch.compile."""
     deterministic: bool = False
-    """The same bits in every run on the same GPUs, at some speed: only kernels that have them, none chosen by trial.
-    On the CPU they are the same anyway."""
+    """Bitwise equal results in every run on the same GPUs, at some cost of speed: only deterministic kernels, none
+    chosen by trial. On the CPU results are equal anyway.
+    """
     channels_last: bool | Literal["auto"] = "auto"
-    """The channels of images last in memory, behind convolutions over them: true, false, or auto, where kernels of the
-    device take less time so. In `single`, `dp` and `ddp`; no number depends on it but by rounding."""
+    """Whether the channels of images are last in memory, after convolutions over them: true, false, or auto, if
+    kernels of the device are faster then. In `single`, `dp` and `ddp`; results change only by rounding.
+    """
     activation_checkpointing: ActivationCheckpointing = Field(default_factory=ActivationCheckpointing)
     """Recompute activations in the backward instead of keeping them; a word is short for `{policy: word}`. none;
-    blocks: of each block (a copy of the outermost repeat, else a top-level node); all: of every node; selective: of
-    each block, but for attention and every second product of matrices or convolution, which are kept."""
+    blocks: each block (a copy of the outermost repeat, else a top-level node); all: every node; selective: each block,
+    except attention and every second product of matrices or convolution, which are kept.
+    """
     ema: Ema | None = None
-    """A moving average of the parameters, saved beside them; `evaluation.weights: ema` and `--weights ema` use it."""
+    """A moving average of the parameters, saved with them; `evaluation.weights: ema` and `--weights ema` use it."""
     early_stop: EarlyStop | None = None
     """Stop when a metric no longer improves."""
     max_time: Clock | None = None
@@ -128,7 +138,7 @@ class Training(Section):
 
 
 def share_of_run(duration: Duration, training: Training) -> float | None:
-    """What part of a run it is, as far as a recipe alone can tell; None where it takes the size of the data."""
+    """Return the duration as a part of the run; None if that depends on the size of the data."""
     if duration.unit == "%":
         return duration.value / 100
     if training.epochs is not None:

@@ -8,7 +8,7 @@ import pytest
 
 from declarative_train.components.layers import LAYERS
 from declarative_train.core.names import RESERVED, is_name
-from declarative_train.recipe.model.blocks import shipped_block, shipped_names
+from declarative_train.recipe.model.blocks import list_shipped, load_shipped_block
 from declarative_train.recipe.model.tree import LayerNode
 
 
@@ -20,9 +20,9 @@ def use(fields: str) -> str:
     return f"graph:\n  logits: {{{fields}, input: pixels}}\n"
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped())
 def test_a_shipped_block_reads_without_a_word_and_tells_what_it_is(name: str) -> None:
-    block, problems = shipped_block(name)
+    block, problems = load_shipped_block(name)
     assert not problems
     assert block is not None
     assert block.file.text.startswith("# ")
@@ -30,7 +30,7 @@ def test_a_shipped_block_reads_without_a_word_and_tells_what_it_is(name: str) ->
 
 
 def test_there_are_the_eight_that_are_promised() -> None:
-    assert shipped_names() == ("bert", "clip", "gemma", "gpt", "llama", "mlp", "resnet", "vit")
+    assert list_shipped() == ("bert", "clip", "gemma", "gpt", "llama", "mlp", "resnet", "vit")
 
 
 def test_mlp_takes_a_list_of_any_length(open_model) -> None:
