@@ -29,7 +29,7 @@ from declarative_train.graph.graph import Graph
 from declarative_train.plan.codec import PlanError, from_json, unset_for_model
 from declarative_train.plan.output_semantics import classes_of, unit_of
 from declarative_train.plan.run_folder import CHECKPOINTS, PLAN, owner_of
-from declarative_train.plan.subgraph import UnknownOutputError, nodes_of, pruned
+from declarative_train.plan.subgraph import UnknownOutputError, nodes_of, prune
 from declarative_train.run.run_state import RunState
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Trained:
     def graph(self, outputs: Sequence[str]) -> Graph:
         """What `network` builds. Raises UsageError."""
         try:
-            return pruned(self.plan, outputs)
+            return prune(self.plan, outputs)
         except UnknownOutputError as unknown:
             raise UsageError(f"{unknown}; help: {did_you_mean(unknown.name, unknown.known)}") from None
 
@@ -181,13 +181,13 @@ class Trained:
         """The plan of the same model without adapters."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.graph.merge import adapters_of, without_adapters
-        from declarative_train.plan.codec import signed
+        from declarative_train.plan.codec import sign
 
         plan = self.plan
         if not adapters_of(plan.graph):
             return plan
         kept = tuple(item for item in plan.parameters if not is_added(item.name))
-        return signed(replace(plan, graph=without_adapters(plan.graph), parameters=kept))
+        return sign(replace(plan, graph=without_adapters(plan.graph), parameters=kept))
 
     def _built(self, graph: Graph, device: torch.device | str, as_held: bool) -> fx.GraphModule:
         import torch
@@ -235,9 +235,9 @@ class Trained:
 
 def unheld(plan: Plan) -> Plan:
     """The same with all weights in the dtype that is computed in."""
-    from declarative_train.plan.codec import signed
+    from declarative_train.plan.codec import sign
 
-    return signed(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
+    return sign(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
 
 
 def open_trained(

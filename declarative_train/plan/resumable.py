@@ -1,8 +1,8 @@
-"""What of a recipe may change before a run goes on from a checkpoint: every key is free, warned or refused.
+"""Changes of a recipe before a run resumes from a checkpoint: every key is free, warned or refused.
 
-free     the steps compute what they would have computed, or there are more or fewer of them
-warned   later steps compute other numbers, which is what was wanted: said, with both values
-refused  what the checkpoint holds would be of another run; the reason is given with both values
+free     the steps compute the same numbers, or there are more or fewer steps
+warned   later steps compute other numbers, as intended: reported with both values
+refused  the checkpoint would belong to another run; the reason is reported with both values
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, TrainingPlan
 
 Freedom = Literal["free", "warned", "refused"]
-_POINTS = 200  # of the rest of a run, where lr schedules are compared
+_POINTS = 200  # in the rest of a run, at which lr schedules are compared
 
 
 class Rule(NamedTuple):
-    """`keys`: of the recipe, each for all that is below it; `*` is any name. `why`: they are refused, or what free ones
-    leave as it is."""
+    """Freedom of some `keys` of the recipe, each with everything below it; `*` is any name. `why` is the reason."""
 
     freedom: Freedom
     keys: tuple[str, ...]
@@ -85,7 +84,7 @@ RULES = (
     Rule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
 )
 _UNKNOWN = Rule("refused", (), "it decides what the checkpoint holds")
-# words of a difference that are not the recipe's key
+# words of a difference -> the recipe's key
 _KEYS = (
     (r"training\.precision", "training.precision.compute"),
     (r"contents", "data.source"),
@@ -98,7 +97,7 @@ _KEYS = (
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], Rule]]:
-    """`*` may hold dots: parameters are called `hidden.weight`."""
+    """Return a pattern for each key; `*` may match dots, as parameters have names like `hidden.weight`."""
     found = []
     for rule in RULES:
         for key in rule.keys:
@@ -107,7 +106,7 @@ def _patterns() -> list[tuple[re.Pattern[str], Rule]]:
 
 
 def rule_of(key: str) -> Rule:
-    """Of a key of the recipe, as `differences` has it."""
+    """Return the rule for a key of the recipe, spelled as in `differences`."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
         key = found.expand(into) if found else key
@@ -116,7 +115,7 @@ def rule_of(key: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Sentences on what changed since a checkpoint, by what it means for going on."""
+    """Sentences on what changed since a checkpoint, by their effect on resuming."""
 
     free: tuple[str, ...]
     warned: tuple[str, ...]
@@ -124,7 +123,7 @@ class Verdict:
 
 
 def judge(before: Plan, now: Plan, step: int) -> Verdict:
-    """`step`: that of the checkpoint."""
+    """Compare the plan of a checkpoint at `step` with the current plan."""
     by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
     for change in changes(before, now):
         rule = rule_of(change.key)
@@ -134,12 +133,13 @@ def judge(before: Plan, now: Plan, step: int) -> Verdict:
         end = f"the run is to last {now.training.num_steps:,} steps, and has gone on to step {step:,}"
         by_freedom["refused"].append(end)
     elif not by_freedom["refused"]:
-        by_freedom["warned"] += filter(None, [_of_the_lr(before.training, now.training, step)])
+        by_freedom["warned"] += filter(None, [_compare_lr(before.training, now.training, step)])
     return Verdict(*(tuple(by_freedom[freedom]) for freedom in ("free", "warned", "refused")))
 
 
-def _of_the_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
-    """A schedule whose durations are parts of the run moves with the run's length: what that does to the next step."""
+def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
+    """Return a warning if the lr of the remaining steps changes; a schedule in parts of the run changes with its
+    length."""
     if step >= now.num_steps:
         return None
     end = max(min(before.num_steps, now.num_steps), step + 1)
@@ -158,6 +158,6 @@ def _of_the_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None
 
 
 def _factor(training: TrainingPlan, at: int) -> float:
-    """On lr in the step after `at` steps; after the end of a run, that of its last step."""
+    """Return the factor on lr in the step after `at` steps; after the end of a run, that of its last step."""
     schedule = LR_SCHEDULES.read(training.lr_schedule)
     return schedule.factor(min(at, training.num_steps - 1), training.num_steps, training.num_warmup_steps)

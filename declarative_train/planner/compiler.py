@@ -18,12 +18,12 @@ from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
 from declarative_train.graph.target_leakage import check_disguises
-from declarative_train.plan.assign_ranks import place
+from declarative_train.plan.assign_ranks import assign_ranks
 from declarative_train.plan.channels_last import check_channels_last
 from declarative_train.plan.checks import metric_of_another_kind
 from declarative_train.plan.checks.stages import does_not_fit
-from declarative_train.plan.class_weights import balanced_terms
-from declarative_train.plan.codec import signed, through_json
+from declarative_train.plan.class_weights import balance_terms
+from declarative_train.plan.codec import sign, through_json
 from declarative_train.plan.file_fingerprints import recipe_files
 from declarative_train.plan.first_step import check_first_step
 from declarative_train.plan.flops import plan_flops
@@ -34,7 +34,7 @@ from declarative_train.plan.plugins import check_plugins, check_shards, unrun_pl
 from declarative_train.plan.predicted import TAKEN, ChoicePlan
 from declarative_train.plan.published import plan_published
 from declarative_train.plan.recomputation import Recomputation
-from declarative_train.plan.run_fields import inherited_fields
+from declarative_train.plan.run_fields import inherit_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing
 from declarative_train.plan.samples import with_samples
 from declarative_train.plan.sections import (
@@ -85,7 +85,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     not checked. `tracer` tries what a step needs of memory, where that decides something, or with `traces_all` of every
     plan; without one it is derived from shapes."""
     waiting = unrun_plugins(recipe)
-    inherited, found = inherited_fields(recipe, offline=offline)
+    inherited, found = inherit_fields(recipe, offline=offline)
     data, diagnostics = describe(
         recipe.data,
         recipe.seed,
@@ -132,7 +132,7 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
     diagnostics += found
     if plan is None or any(item.is_error for item in diagnostics):
         return None, diagnostics
-    return signed(through_json(plan)), diagnostics  # what is run is what can be saved
+    return sign(through_json(plan)), diagnostics  # what is run is what can be saved
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def _assembled(
     diagnostics += metric_of_another_kind.check(recipe, lowered, data)
     of_targets, found = units(recipe, data)
     diagnostics += found
-    terms, found = balanced_terms(recipe, lowered, data)
+    terms, found = balance_terms(recipe, lowered, data)
     diagnostics += found
     timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))
     sections = (plan_training(recipe, timing), plan_evaluation(recipe, timing, batch))
@@ -279,7 +279,7 @@ def _assembled(
     diagnostics += timing.diagnostics
     if parameters is None:
         return None, diagnostics
-    layout, found = place(recipe, lowered, parameters, batch)
+    layout, found = assign_ranks(recipe, lowered, parameters, batch)
     diagnostics += found
     if layout is None:
         return None, diagnostics

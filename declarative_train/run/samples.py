@@ -20,7 +20,7 @@ from declarative_train.data.sets import dtype_of
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.randomness import Randomness, draws, mix
 from declarative_train.engine.step.sampling import Sampling, chosen
-from declarative_train.plan.text_io import Words, written
+from declarative_train.plan.text_io import TextCodec, find_text_output
 from declarative_train.run.event import TextsWritten
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class Writer:
     """Raises TokenizerError where the tokenizer is gone."""
 
     def __init__(self, plan: Plan, samples: SamplesPlan, engine: Evaluated) -> None:
-        found = written(plan)
+        found = find_text_output(plan)
         assert found is not None
         assert plan.evaluation is not None
         self._written, self._plan, self._samples, self._engine = found, plan, samples, engine
         of_average = plan.evaluation.weights == "ema"
         self._average: Average | None = getattr(engine, "average", None) if of_average else None
-        self._words = Words.of(plan, found.field)
+        self._words = TextCodec.of(plan, found.field)
         self._sampling = Sampling(samples.temperature, samples.top_k, samples.top_p)
         needed = draws(plan.graph, plan.plugins)
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _SAMPLES), engine.device, needed=needed)

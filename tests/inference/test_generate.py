@@ -243,7 +243,7 @@ def test_a_published_model_sees_as_many_tokens_as_its_config_says(tmp_path: Path
             wanted = library(torch.tensor([tokens[begin:end]])).logits[0, -1]
         torch.testing.assert_close(model.logits, wanted, atol=1e-4, rtol=1e-4)
     assert model.words.is_chat
-    assert model.words.asked("Who?") == model.words.asked('[{"role": "user", "content": "Who?"}]')
+    assert model.words.encode_prompt("Who?") == model.words.encode_prompt('[{"role": "user", "content": "Who?"}]')
 
 
 def test_the_policy_alone_writes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from declarative_train.engine.checkpoints.store import CheckpointStore, Entry
 from declarative_train.plan.plan import PLAN_VERSION
-from declarative_train.plan.run_folder import sealed
+from declarative_train.plan.run_folder import seal
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.run.job import Job, default_sinks
 from declarative_train.run.launch import run
@@ -381,7 +381,7 @@ def test_without_the_plan_of_a_checkpoint_nothing_may_change(
     path = first.run_dir / "checkpoints" / "step_00000005" / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["files"]["plan.json"], manifest["sha256"]
-    path.write_bytes(sealed(manifest))
+    path.write_bytes(seal(manifest))
     (path.parent / "plan.json").unlink()
     if kept is not None:
         (path.parent / "plan.json").write_text(kept)

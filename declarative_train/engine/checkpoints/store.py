@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.engine.failures import CheckpointFailure
-from declarative_train.plan.run_folder import MANIFEST, TornError, read_manifest, sealed
+from declarative_train.plan.run_folder import MANIFEST, TornError, read_manifest, seal
 
 CHUNK_BYTES = 1 << 20
 HASTY_BYTES = 1 << 30
@@ -96,7 +96,7 @@ class CheckpointStore:
     def publish(self, step: int, manifest: dict[str, Any]) -> Entry:
         """Write the manifest, after all else is on the disk; from now on the checkpoint exists."""
         partial, final = self.partial_path(step), self.path(step)
-        self.write(step, MANIFEST, sealed(manifest))
+        self.write(step, MANIFEST, seal(manifest))
         if self.is_local:
             self._replace(partial, final)
         return Entry(step, final, manifest)

@@ -24,7 +24,7 @@ from declarative_train.files.open_files import local_path, shown
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.published import is_selected, parts_in, shape_of
-from declarative_train.plan.renames import made_of
+from declarative_train.plan.renames import resolve_joins
 from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def source_of(record: Record, checkpoint: str) -> Tensors:
         source = under_names(source, weights.tensors, weights.rename)
     prefix = f"{weights.node}." if weights.node else ""
     parts = {}
-    made = {} if weights.tensors is not None else made_of(source.shapes, weights.rename)
+    made = {} if weights.tensors is not None else resolve_joins(source.shapes, weights.rename)
     for name, others in record["names"].items():
         for each in (name, *others):
             inner = each.removeprefix(prefix)

@@ -29,8 +29,8 @@ from declarative_train.engine.step.tensor_files import (
 )
 from declarative_train.files.open_files import local_path
 from declarative_train.plan.checks.parameters import words
-from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
-from declarative_train.plan.renames import joined_shapes, joins, made_of, same_name, unmatched
+from declarative_train.plan.published import ModelTensors, check_published, is_selected, parts_in, shape_of
+from declarative_train.plan.renames import find_unmatched, join_shapes, joins, resolve_joins, same_name
 from declarative_train.plan.run_folder import EMA, PLAN, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit
 
@@ -79,18 +79,18 @@ def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool 
 
 def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
     source = open_source(plan.path)
-    for prefix in unmatched(source.shapes, plan.rename):
+    for prefix in find_unmatched(source.shapes, plan.rename):
         message, hint = words(prefix, "it", list(source.shapes))
         raise RunFailure(f"model.weights: {plan.path}: {message}; help: {hint}")
     _require_none(plan, same_name(source.shapes, plan.rename))
     if plan.tensors is not None:
         return _opened_published(model, plan, plan.tensors, source, whole)
     prefix = f"{plan.node}." if plan.node else ""
-    made = made_of(source.shapes, plan.rename)
+    made = resolve_joins(source.shapes, plan.rename)
     if not whole:
         held = model.state_dict()
         made = {name: parts for name, parts in made.items() if f"{prefix}{name}" in held}
-    shapes, wrong = joined_shapes(made, source.shapes)
+    shapes, wrong = join_shapes(made, source.shapes)
     _require_none(plan, wrong or misfit(model, plan, shapes, whole=whole))
     made = {name: parts for name, parts in made.items() if not is_selected(plan.exclude, name)}
     if joins(plan.rename) is None:
@@ -106,7 +106,7 @@ def _opened_published(
     """By the names of the model, each made of the tensors that the map names."""
     assert isinstance(source, Tensors)
     source = under_names(source, tensors, plan.rename)
-    _require_none(plan, published_misfit(Held.by(model), plan, source.shapes, whole=whole))
+    _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))
     prefix = f"{plan.node}." if plan.node else ""
     parts: dict[str, tuple[Part, ...]] = {}
     for name in model.state_dict(keep_vars=True):

@@ -22,7 +22,7 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.engine.step.load_weights import names_in, open_weights, write_weights
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import has_module, initialise
-from declarative_train.plan.channels_last import lies_last
+from declarative_train.plan.channels_last import uses_channels_last
 
 if TYPE_CHECKING:
     from declarative_train.components.storages import StorageName
@@ -106,7 +106,7 @@ def widen(held: Held, plan: Plan) -> None:
 
 def lay_out(held: Held, plan: Plan, device: torch.device) -> None:
     """In memory, as the plan has it for the device."""
-    if lies_last(plan, device.type):
+    if uses_channels_last(plan, device.type):
         lay_out_convolutions(held.model)
 
 

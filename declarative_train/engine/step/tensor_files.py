@@ -15,7 +15,7 @@ from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import local_path
 from declarative_train.graph.initialise import held_rows, write_whole
 from declarative_train.plan.published import respelt
-from declarative_train.plan.renames import joined_shapes, renamed
+from declarative_train.plan.renames import apply_renames, join_shapes
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.plan.weights import INDEX, files_of_index
 
@@ -56,7 +56,7 @@ def open_tensors(path: str) -> Tensors:
 
 def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
     """The same by the names that a map knows: without those that are dropped, and old ones as they are spelt today."""
-    names = renamed({name: name for name in source.shapes}, rename)
+    names = apply_renames({name: name for name in source.shapes}, rename)
     names = {respelt(tensors, new): old for new, old in names.items()}
     shapes = {new: source.shapes[old] for new, old in names.items()}
     return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
@@ -64,7 +64,7 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
 
 def under_joins(source: Tensors, made: Mapping[str, Sequence[Part]]) -> Tensors:
     """The same by the names of what its tensors are made into."""
-    shapes, _ = joined_shapes(made, source.shapes)
+    shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         parts = made[name]

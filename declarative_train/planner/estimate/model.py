@@ -13,7 +13,7 @@ from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.partition import open_blocks
-from declarative_train.plan.channels_last import Images, Turned, Word, turned_by_node
+from declarative_train.plan.channels_last import ImageLayout, ReorderedElements, Word, count_reordered_by_node
 from declarative_train.plan.flops import unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.recomputation import Recomputation
@@ -55,7 +55,7 @@ class NodeFacts:
     kept: int
     passing: int
     parameters: tuple[tuple[int, int, int, int], ...]  # of each tensor: as `Held`
-    turned: Turned = field(default_factory=Turned)
+    reordered: ReorderedElements = field(default_factory=ReorderedElements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,9 @@ class ModelFacts:
     judged: int = 0
     reduce: str = "fp32"
     matmul: str = "highest"
-    images: Images = field(default_factory=lambda: Images("auto", Turned(), "fp32", has_plugins=False))
+    images: ImageLayout = field(
+        default_factory=lambda: ImageLayout("auto", ReorderedElements(), "fp32", has_plugins=False)
+    )
     _shares: dict[tuple[str, int], Held] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -109,7 +111,7 @@ def model_facts(
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, parameters, optimizer, averages)
-    around = turned_by_node(opened)
+    around = count_reordered_by_node(opened)
     nodes, computed_again = {}, recomputation.units(units)
     for node in opened.nodes:
         again = recomputation.part_of(node, computed_again)
@@ -124,12 +126,12 @@ def model_facts(
             kept=round(again * _given(node) + (1 - again) * inside) if node.name not in heads else inside,
             passing=inside if again else 0,
             parameters=tuple(tensors.get(node.name, ())),
-            turned=around[node.name],
+            reordered=around[node.name],
         )
     judged = sum(
         opened.spec(edge).num_elements for edge in opened.outputs.values() if edge.partition(":")[0] not in heads
     )
-    images = Images(channels_last, sum(around.values(), Turned()), precision, has_plugins)
+    images = ImageLayout(channels_last, sum(around.values(), ReorderedElements()), precision, has_plugins)
     return ModelFacts(opened, nodes, precision, judged, reduce, matmul, images)
 
 

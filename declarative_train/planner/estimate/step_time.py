@@ -104,11 +104,11 @@ def _beside_the_passes(each: _Pass, number: int, gather_s: float, reduce_s: floa
 def _pass(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> _Pass:
     forward_s = backward_s = weights_s = 0.0
     is_plain = not placement.is_sharded and placement.pipes is None
-    is_last, _ = model.images.lie_last("cuda", is_plain=is_plain)
+    is_last, _ = model.images.decide("cuda", is_plain=is_plain)
     for name in part.nodes:
         node = model.nodes[name]
         ahead_s, back_s = _roofline(node.works, model, placement.rows, hardware)
-        around = model.images.turns(node.turned, is_last=is_last) * placement.rows
+        around = model.images.count_in(node.reordered, is_last=is_last) * placement.rows
         turning_s = _turning_s(around, model, hardware)
         ahead_s, back_s = ahead_s + turning_s, back_s + 2 * turning_s
         forward_s += ahead_s

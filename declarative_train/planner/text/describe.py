@@ -17,7 +17,7 @@ from declarative_train.core.amounts import amount, clock, counted, plural
 from declarative_train.core.secrets import masked
 from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
-from declarative_train.plan.channels_last import in_words as channels_last
+from declarative_train.plan.channels_last import describe_layout as channels_last
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import MetricPlan, Plan, TermPlan, TrainingPlan
 from declarative_train.planner.text.estimate import (

@@ -41,7 +41,7 @@ from declarative_train.plan.run_folder import (
     owner_of,
     read_run,
 )
-from declarative_train.plan.settings import asked_for, differing, label
+from declarative_train.plan.settings import differing, label, select_overridden
 from declarative_train.run.storage.checkpoint_dir import claim, kept_elsewhere, moved, newest_below
 from declarative_train.run.storage.run_lock import LOCK, RunLock
 
@@ -226,7 +226,7 @@ def _time_of_next(runs: Path) -> str:
 
 def _label(plan: Plan, runs: Path) -> str:
     """Against the first run that is still there, so that the same recipe is called the same every time."""
-    asked = asked_for(plan.overrides, plan.settings)
+    asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
         if isinstance(first, dict) and first:
