@@ -28,7 +28,7 @@ from declarative_train.components.texts import layout
 from declarative_train.components.texts.chat import ChatError
 from declarative_train.components.texts.tokenizer import TokenizerError
 from declarative_train.engine.step.randomness import mix
-from declarative_train.engine.step.sampling import Sampling, chosen
+from declarative_train.engine.step.sampling import Sampling, choose_token
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.read import read_layer
 from declarative_train.inference.forward import Forward, device_for
@@ -280,7 +280,7 @@ def generate(
     model.begin(given)
     written, shown = list(given), model.words.tokenizer.decode(given)
     for position in range(num_tokens):
-        token = chosen(model.logits, sampling, generator)
+        token = choose_token(model.logits, sampling, generator)
         if token in model.words.ends:
             break
         written.append(token)

@@ -22,7 +22,7 @@ from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.texts.tokenizer import of_copy
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.engine.checkpoints.find import NoCheckpoint, find_checkpoint
-from declarative_train.engine.checkpoints.store import Entry, damage, read_entry
+from declarative_train.engine.checkpoints.store import CheckpointEntry, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.files.open_files import local_path, shown
 from declarative_train.graph.graph import Graph
@@ -244,7 +244,7 @@ def open_trained(
     path: str | os.PathLike[str],
     *,
     plugins: bool = False,
-    look: Callable[[Entry], str | None] = damage,
+    look: Callable[[CheckpointEntry], str | None] = damage,
     weights: Weights | None = None,
 ) -> Trained:
     """Of a run's folder the best checkpoint, else the newest; of the folder of a recipe's runs that of the newest run;
@@ -273,7 +273,7 @@ def open_trained(
     return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over), used, plugins)
 
 
-def _found(path: str, look: Callable[[Entry], str | None]) -> tuple[Entry, list[str]]:
+def _found(path: str, look: Callable[[CheckpointEntry], str | None]) -> tuple[CheckpointEntry, list[str]]:
     try:
         return find_checkpoint(path, look)
     except NoCheckpoint:
@@ -296,7 +296,7 @@ def _no_run(path: str) -> str:
     return f"there is no run {shown(path)}; {hint}"
 
 
-def _plan_of(entry: Entry) -> Plan:
+def _plan_of(entry: CheckpointEntry) -> Plan:
     """Return the plan that a checkpoint holds. Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
@@ -327,7 +327,7 @@ def _plan_of(entry: Entry) -> Plan:
     )
 
 
-def _with_own_tokenizers(plan: Plan, entry: Entry) -> Plan:
+def _with_own_tokenizers(plan: Plan, entry: CheckpointEntry) -> Plan:
     """Those that lie in the checkpoint, wherever the run had them from."""
     names = entry.manifest["files"]
     fields = tuple(replace(each, component=of_copy(each.component, entry.path, names)) for each in plan.data.fields)

@@ -19,7 +19,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.data.sets import dtype_of
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.randomness import Randomness, draws, mix
-from declarative_train.engine.step.sampling import Sampling, chosen
+from declarative_train.engine.step.sampling import Sampling, choose_token
 from declarative_train.plan.text_io import TextCodec, find_text_output
 from declarative_train.run.event import TextsWritten
 
@@ -97,7 +97,7 @@ class Writer:
             logits = values[self._written.output]
             rows = [logits[row, len(each) - 1].float().cpu() for row, each in enumerate(seen)]
             found = torch.tensor(
-                [chosen(row, self._sampling, generator) for row, generator in zip(rows, generators, strict=True)]
+                [choose_token(row, self._sampling, generator) for row, generator in zip(rows, generators, strict=True)]
             )
         return [int(token) for token in engine.ranks.sum(found.to(exact_device(engine.device))).tolist()]
 

@@ -16,7 +16,7 @@ import torch
 
 from declarative_train import recipe as recipe_room
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.engine.axes.replicate import are_alone
+from declarative_train.engine.axes.replicate import needs_no_ddp
 from declarative_train.plan import sharding
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
@@ -134,11 +134,11 @@ def test_a_step_on_real_tensors_tells_as_much(
 
 def test_small_copies_need_nothing_that_imports_torchs_compiler(tmp_path: Path) -> None:
     plan = deep(tmp_path, "ddp", 2)
-    assert are_alone(plan)
-    assert not are_alone(replace(plan, training=replace(plan.training, compile=True)))
-    assert not are_alone(replace(plan, parameters=(replace(plan.parameters[0], num_elements=1 << 24),)))
-    assert not are_alone(deep(tmp_path, "fsdp", 2))
-    assert not are_alone(deep(tmp_path, STAGES, 2))
+    assert needs_no_ddp(plan)
+    assert not needs_no_ddp(replace(plan, training=replace(plan.training, compile=True)))
+    assert not needs_no_ddp(replace(plan, parameters=(replace(plan.parameters[0], num_elements=1 << 24),)))
+    assert not needs_no_ddp(deep(tmp_path, "fsdp", 2))
+    assert not needs_no_ddp(deep(tmp_path, STAGES, 2))
 
 
 def test_what_is_tried_on_real_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from declarative_train.engine.checkpoints.store import CheckpointStore, Entry
+from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore
 from declarative_train.plan.plan import PLAN_VERSION
 from declarative_train.plan.run_folder import seal
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
@@ -234,7 +234,7 @@ def test_what_was_logged_outlives_a_kill_that_the_checkpoint_outlives(
     """Who goes on from a checkpoint does not tell again what came before: it is on the disk when that exists."""
     right, seen = CheckpointStore.publish, []
 
-    def noted(self: CheckpointStore, step: int, manifest: dict[str, Any]) -> Entry:
+    def noted(self: CheckpointStore, step: int, manifest: dict[str, Any]) -> CheckpointEntry:
         run_dir, events = runs.newest(directory)
         curve = EventAccumulator(str(run_dir)).Reload().Scalars("training/loss")
         told = [event.step for event in events if isinstance(event, StepDone)]

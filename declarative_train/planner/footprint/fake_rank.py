@@ -24,7 +24,7 @@ from declarative_train.planner.footprint import traced_step
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 
 if TYPE_CHECKING:
-    from declarative_train.engine.step.model import Held
+    from declarative_train.engine.step.model import BuiltModel
     from declarative_train.plan.plan import Plan
 
 _CPU = torch.device("cpu")
@@ -104,7 +104,7 @@ def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bo
     return live
 
 
-def _without_values(held: Held, plan: Plan, device: torch.device) -> None:
+def _without_values(held: BuiltModel, plan: Plan, device: torch.device) -> None:
     if plan.training.precision == "fp64" and not plan.layout.is_sharded:
         materialise(held.roots, device, torch.float64)  # torch cannot swap a fake tensor for a wider one
     else:
