@@ -65,8 +65,7 @@ def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
         if has_mps():
             return DeviceChoice("mps")
         raise RunFailure(
-            f"there is no GPU of Apple's that torch can use here ({sys.platform}); help: --set layout.device=auto "
-            "takes CUDA, or the CPU"
+            f"torch finds no Apple GPU here ({sys.platform}); help: --set layout.device=auto takes CUDA, or the CPU"
         )
     if num_visible >= num_gpus_wanted(layout):
         return DeviceChoice("cuda")
@@ -251,7 +250,7 @@ def start_autograd() -> None:
     """Run a first backward, which starts autograd's thread for each device; forked children cannot differentiate
     afterwards.
 
-    torch's fake tensors make a CUDA build without a GPU assume one: before them there is no GPU to start a thread for.
+    torch's fake tensors make a CUDA build without a GPU assume one: before them no GPU exists to start a thread for.
     """
     import torch
 

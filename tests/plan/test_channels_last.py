@@ -76,14 +76,15 @@ def test_the_plan_weighs_it_on_a_gpu(planned) -> None:
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({"layout": "{device: cpu}"}, "yes, what follows the convolutions takes less time so"),
-        ({"layout": "{device: cpu}", "norm": NORMS["group"]}, "no, norms of groups of channels take longer so"),
-        ({}, "no, in fp32 nothing is gained"),
-        ({"precision": "bf16"}, "yes, convolutions compute so in bf16, and turn nothing around"),
+        ({"layout": "{device: cpu}"}, "yes, operations after the convolutions are faster with it"),
+        ({"layout": "{device: cpu}", "norm": NORMS["group"]}, "no, norms over groups of channels are slower with it"),
+        ({}, "no, it gains nothing in fp32"),
+        ({"precision": "bf16"}, "yes, convolutions in bf16 compute so, without reordering"),
         ({"word": "true"}, "yes, as the recipe says"),
         (
             {"layout": "{gpus: 1}"},
-            "on the CPU: yes, what follows the convolutions takes less time so; on GPUs: no, in fp32 nothing is gained",
+            "on the CPU: yes, operations after the convolutions are faster with it; "
+            "on GPUs: no, it gains nothing in fp32",
         ),
     ],
 )

@@ -166,7 +166,7 @@ def test_without_a_figure_there_are_no_times(planned, layout: str, precision: st
     assert found.transfers
     assert found.memory_bytes
     text = describe(plan)
-    assert f"there is no figure of {found.hardware} for {why}, and so no times" in text
+    assert f"no figure of {found.hardware} for {why} is known, so there are no times" in text
     assert " utilisation " not in text
 
 

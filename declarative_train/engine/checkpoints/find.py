@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NoWholeCheckpoint(CheckpointFailure):
-    """No checkpoint of those found is usable."""
+    """Failure to find a usable checkpoint among those at a path."""
 
     def __init__(
         self, where: str, reasons: Iterable[str], hint: str = "without --resume a new run starts from the beginning"
@@ -26,7 +26,7 @@ class NoWholeCheckpoint(CheckpointFailure):
 
 
 class NoCheckpoint(CheckpointFailure):
-    """No checkpoint exists at a path."""
+    """Failure to find any checkpoint at a path."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} has no checkpoint")

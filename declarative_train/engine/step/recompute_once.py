@@ -31,7 +31,7 @@ class _Saved:
 
 
 class _AllRecomputedError(Exception):
-    """Every saved tensor is recomputed: the rest of the forward need not run."""
+    """Signal that all saved tensors are recomputed, so that the rest of the forward need not run."""
 
 
 def checkpoint_once(

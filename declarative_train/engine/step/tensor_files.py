@@ -64,7 +64,7 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
 
 
 def under_joins(source: Tensors, made: Mapping[str, Sequence[Part]]) -> Tensors:
-    """Return the tensors under the names of those that they are join_rows into."""
+    """Return the tensors under the names of those that they are joined into."""
     shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
