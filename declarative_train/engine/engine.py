@@ -16,7 +16,7 @@ from torch import nn
 from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.data.batch import Batch
 from declarative_train.engine.axes import make_gradient_sync
-from declarative_train.engine.collectives import Place, average_buffers, make_group
+from declarative_train.engine.collectives import MeshPosition, average_buffers, make_group
 from declarative_train.engine.step.ema import Average
 from declarative_train.engine.step.model import fill, freeze, prepare_units, set_training, whole_model
 from declarative_train.engine.step.objective import as_run
@@ -106,7 +106,7 @@ class Engine:
         plan: Plan,
         device: torch.device,
         *,
-        place: Place | None = None,
+        place: MeshPosition | None = None,
         fill: Callable[[BuiltModel, Plan, torch.device], None] = fill,
     ) -> None:
         # A traced step passes `place`, and a `fill` that writes no start values.
@@ -115,7 +115,7 @@ class Engine:
         # after sharding, as no rank holds a sharded model whole; the optimizer last, as it takes the final tensors.
         self.plan = plan = as_run(plan)
         layout = plan.layout
-        place = place or Place(layout, device)
+        place = place or MeshPosition(layout, device)
         if layout.pipeline is None:
             held = whole_model(plan)
         else:
@@ -206,7 +206,7 @@ class Engine:
         return squared.sqrt().to(own.dtype)
 
 
-def _context(plan: Plan, held: BuiltModel, place: Place, device: torch.device) -> RankContext:
+def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.device) -> RankContext:
     """Make the process groups of all nodes that mix samples, also of other stages: all ranks of a group must make it
     together."""
     if plan.layout.is_one_process:

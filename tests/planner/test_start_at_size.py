@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from declarative_train.components.inits.draws import Draws
-from declarative_train.engine.collectives import Place
+from declarative_train.engine.collectives import MeshPosition
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.step.model import fill
 from declarative_train.engine.step.precision import default_dtype
@@ -70,7 +70,7 @@ def started(plan: Plan, rank: int) -> tuple[int, list[int]]:
     with ExitStack() as stack:
         stack.enter_context(default_dtype(plan))
         stack.enter_context(_ranks(rank, RANKS))
-        place = Place(plan.layout, torch.device("cpu"))
+        place = MeshPosition(plan.layout, torch.device("cpu"))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(FakeScalarMode())  # type: ignore[no-untyped-call]
         stack.enter_context(drawing(drawn))

@@ -8,13 +8,13 @@ from declarative_train.engine.axes.gradient_sync import GradientSync
 from declarative_train.graph.build import direct
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Place
+    from declarative_train.engine.collectives import MeshPosition
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.plan import Plan
 
 
-def make_gradient_sync(plan: Plan, held: BuiltModel, place: Place, runner: StepRunner) -> GradientSync:
+def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     """Return how the ranks that take different rows of a batch combine their gradients. Only the file of that axis is
     imported.
 
@@ -27,7 +27,7 @@ def make_gradient_sync(plan: Plan, held: BuiltModel, place: Place, runner: StepR
     return _sync_rows(plan, held, place, runner)
 
 
-def _sync_rows(plan: Plan, held: BuiltModel, place: Place, runner: StepRunner) -> GradientSync:
+def _sync_rows(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     layout = plan.layout
     if layout.is_sharded:  # replicas of a sharded model are an axis of its own mesh
         from declarative_train.engine.axes.shard import shard

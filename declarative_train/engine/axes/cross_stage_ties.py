@@ -12,7 +12,7 @@ from torch import distributed, nn
 from declarative_train.engine.axes.gradient_sync import GradientSync
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Place
+    from declarative_train.engine.collectives import MeshPosition
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.optimizers import Optimizers
     from declarative_train.engine.step.step_runner import Sums
@@ -45,7 +45,7 @@ class SharedParameters:
     group of the stages.
     """
 
-    def __init__(self, plan: Plan, model: nn.Module, place: Place) -> None:
+    def __init__(self, plan: Plan, model: nn.Module, place: MeshPosition) -> None:
         assert place.pipeline is not None
         self._model, self._me, self._group = model, place.world.rank, place.pipeline.group
         self._members: dict[str, tuple[int, ...]] = {}  # global ranks; the first one counts the parameter
@@ -107,7 +107,7 @@ def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
     return {axis: place for axis, place in coordinates.items() if axis != "pipeline"}
 
 
-def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place: Place) -> GradientSync:
+def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
     """Return a sync that first sums the gradients of shared parameters over the stages."""
     if not get_shared(plan):
         return sharing

@@ -27,7 +27,7 @@ from declarative_train.graph.partition import Stage, open_blocks, stage_graphs
 
 if TYPE_CHECKING:
     from declarative_train.core.tensor_spec import TensorSpec
-    from declarative_train.engine.collectives import Place
+    from declarative_train.engine.collectives import MeshPosition
     from declarative_train.plan.layout import PipelinePlan
     from declarative_train.plan.plan import Plan
 
@@ -66,7 +66,7 @@ class PipelineDriver:
     that when it makes a schedule."""
 
     def __init__(
-        self, plan: Plan, runner: StepRunner, held: BuiltModel, place: Place, forwards: Sequence[StageForward]
+        self, plan: Plan, runner: StepRunner, held: BuiltModel, place: MeshPosition, forwards: Sequence[StageForward]
     ) -> None:
         # otherwise a failing rank prints the whole schedule, over 50 lines
         logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
@@ -116,7 +116,7 @@ class PipelineDriver:
         outputs = tuple(torch.cat(pieces)[:num_rows] for pieces in zip(*parts, strict=True))
         return self._runner.forward_path.by_name(chunk, outputs)
 
-    def _make_schedule(self, plan: Plan, held: BuiltModel, place: Place) -> Any:
+    def _make_schedule(self, plan: Plan, held: BuiltModel, place: MeshPosition) -> Any:
         pipeline = pipeline_of(plan)
         assert place.pipeline is not None
         if not plan.layout.is_sharded:

@@ -23,7 +23,7 @@ from declarative_train.engine.step.precision import reduce_dtype
 from declarative_train.graph.build import direct
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Alone, Place, Ranks
+    from declarative_train.engine.collectives import Alone, MeshPosition, Ranks
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.optimizers import Optimizers
     from declarative_train.engine.step.step_runner import StepRunner, Sums
@@ -40,7 +40,7 @@ NO_BUFFERS: dict[str, Any] = {
 }
 
 
-def replicate(plan: Plan, held: BuiltModel, place: Place, runner: StepRunner) -> GradientSync:
+def replicate(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     """Return the sync between whole copies of the model, or of the stages of a pipeline."""
     in_pipeline, dtype = plan.layout.pipeline is not None, reduce_dtype(plan.training)
     trained = [item for item in held.model.parameters() if item.requires_grad]

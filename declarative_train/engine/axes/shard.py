@@ -24,14 +24,14 @@ from declarative_train.engine.step.precision import shard_policy
 from declarative_train.engine.step.update import norm_of_shards
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Place
+    from declarative_train.engine.collectives import MeshPosition
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.layout import ShardingPlan
     from declarative_train.plan.plan import Plan
 
 
-def shard(plan: Plan, held: BuiltModel, place: Place, runner: StepRunner) -> GradientSync:
+def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     """Shard the model in place, and return its gradient sync."""
     mesh = place.mesh[tuple(axis for axis in DATA_AXES if plan.layout.has(axis))]
     sharding, policy = plan.layout.sharding, shard_policy(plan.training)

@@ -29,13 +29,13 @@ from declarative_train.engine.step.model import prepare_units
 from declarative_train.engine.step.precision import compute_dtype
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Place
+    from declarative_train.engine.collectives import MeshPosition
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.plan import Plan
 
 
-def scatter(plan: Plan, held: BuiltModel, place: Place, runner: StepRunner) -> GradientSync:
+def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     """Make replicas on all devices of the plan; evaluation uses the first, which holds the running statistics."""
     layout, device = plan.layout, runner.device
     runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies

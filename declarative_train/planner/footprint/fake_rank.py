@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from declarative_train.components.layers.modules.documents import as_on_a_gpu
 from declarative_train.data.batch import Batch
-from declarative_train.engine.collectives import Place
+from declarative_train.engine.collectives import MeshPosition
 from declarative_train.engine.devices import start_autograd
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.model import allocate, lay_out, materialise, widen
@@ -86,7 +86,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bool = 
             stack.enter_context(_ranks(rank, len(plan.layout.ranks)))
         if plan.layout.pipeline is not None:
             stack.enter_context(_hold_messages())
-        place = Place(plan.layout, _CPU)
+        place = MeshPosition(plan.layout, _CPU)
         if is_fake:
             from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
 
