@@ -209,7 +209,7 @@ def _special(error: BaseException) -> str | None:
     lines = [line.strip() for line in text.partition("Last error:")[2].splitlines() if line.strip()]
     lines += [line.strip() for line in text.splitlines() if line.startswith("nccl")]
     reason = lines[0] if lines else first_line(error)
-    help = next(
+    advice = next(
         (way for words, way in _NCCL_HELP.items() if words in reason.lower()), "set NCCL_DEBUG=INFO for details"
     )
     return f"NCCL: {reason}; help: {advice}"
