@@ -35,11 +35,15 @@ def _all_below(section: str, *names: str) -> tuple[str, ...]:
 
 
 RULES = (
-    Rule("free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "what they lead to is compared"),
+    Rule("free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "their effects are compared"),
     Rule("free", ("name", "meta", "evaluation", "checkpoint", "logging", "sweep"), "no step depends on them"),
     Rule("free", ("parallelism", "layout", "data.workers"), "every layout trains on the same samples"),
-    Rule("free", ("objective.metrics",), "only watched"),
-    Rule("free", _all_below("training", "steps", "epochs", "max_time", "early_stop"), "only how long it lasts"),
+    Rule("free", ("objective.metrics",), "they do not affect training"),
+    Rule(
+        "free",
+        _all_below("training", "steps", "epochs", "max_time", "early_stop"),
+        "they only change the length of the run",
+    ),
     Rule(
         "free",
         (
@@ -47,7 +51,7 @@ RULES = (
             *_all_below("training", "compile", "activation_checkpointing", "deterministic", "channels_last"),
             *_all_below("training.precision", "reduce", "matmul"),
         ),
-        "only how a step is computed",
+        "they only change how a step is computed",
     ),
     Rule("warned", ("data.transforms",)),
     Rule("warned", _all_below("training", "lr_schedule", "clip_grad_norm", "non_finite", "ema")),
@@ -61,25 +65,25 @@ RULES = (
             *_all_below("training.optimizer", "type", "momentum", "amsgrad", "centered", "initial_accumulator_value"),
             *_all_below("model.parameters.*", "optimizer", "frozen"),
         ),
-        "what the optimizer remembers is of the other",
+        "the optimizer state belongs to the other one",
     ),
-    Rule("refused", ("seed",), "the order of the samples and every draw follow from it"),
+    Rule("refused", ("seed",), "the order of the samples and all random numbers depend on it"),
     Rule(
         "refused",
         (
             *_all_below("data", "source", "fields", "split", "window", "last_batch", "on_bad_row"),
             *_all_below("data", "shuffle", "shuffle_window", "shuffle_streams"),
         ),
-        "the samples or their order would be others",
+        "the samples or their order would change",
     ),
-    Rule("refused", ("training.global_batch_size",), "the place in the data would be another"),
-    Rule("refused", ("model.parameters.*.storage",), "the frozen weights would be rounded otherwise"),
-    Rule("refused", ("training.precision.compute",), "every number would be computed in another"),
+    Rule("refused", ("training.global_batch_size",), "the position in the data would change"),
+    Rule("refused", ("model.parameters.*.storage",), "the frozen weights would be rounded differently"),
+    Rule("refused", ("training.precision.compute",), "every number would be computed in another precision"),
     Rule("refused", ("objective.losses",), "another loss is minimised"),
     Rule(
         "refused",
         ("model.graph", "model.blocks", *_all_below("model.parameters.*", "tie", "adapter")),
-        "the parameters are of the other model",
+        "the parameters belong to the other model",
     ),
     Rule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
 )
@@ -130,7 +134,7 @@ def judge(before: Plan, now: Plan, step: int) -> Verdict:
         reason = f" ({rule.why})" if rule.freedom == "refused" else ""
         by_freedom[rule.freedom].append(f"{change.sentence}{reason}")
     if now.training.num_steps < step:
-        end = f"the run is to last {now.training.num_steps:,} steps, and has gone on to step {step:,}"
+        end = f"the run is to last {now.training.num_steps:,} steps, but has reached step {step:,}"
         by_freedom["refused"].append(end)
     elif not by_freedom["refused"]:
         by_freedom["warned"] += filter(None, [_compare_lr(before.training, now.training, step)])
@@ -147,10 +151,8 @@ def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | Non
     if all(_factor(before, at) == _factor(now, at) for at in (*points, now.num_steps - 1)):
         return None
     word = now.lr_schedule["type"]
-    over = "" if step < before.num_steps else ", where it had ended"
-    text = (
-        f"the lr schedule ({word}) is another from here on: at step {step + 1:,} it gives {_factor(now, step):.4g} x lr"
-    )
+    over = "" if step < before.num_steps else " after its end"
+    text = f"the lr schedule ({word}) changes from here on: at step {step + 1:,} it gives {_factor(now, step):.4g} x lr"
     text += f" in place of {_factor(before, step):.4g} x lr{over}"
     if before.num_warmup_steps != now.num_warmup_steps:
         text += f"; its warm-up is {now.num_warmup_steps:,} steps in place of {before.num_warmup_steps:,}"

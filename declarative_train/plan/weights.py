@@ -125,7 +125,7 @@ def plan_weights(
                 message, hint = problem_and_hint
                 gone = find_removed(recipe, weights.node)
                 if gone:
-                    hint = "a null removes the base's entry: leave it out here, and what the base says holds"
+                    hint = "a null removes the base's entry: leave it out here to keep the entry of the base"
                 found_misfit = weights_do_not_fit(weights.span, weights.path, message, hint)
                 diagnostics.append(found_misfit._replace(related=gone))
     diagnostics += _check_package(recipe.model.weights)

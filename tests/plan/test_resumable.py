@@ -195,4 +195,4 @@ def test_other_contents_are_refused(directory: Path) -> None:
     with (directory / "data.npz").open("ab") as stream:
         stream.write(b" ")
     (reason,) = judge(before, compiled(directory, DEEP), 5).refused
-    assert reason == "the contents of the data files changed (the samples or their order would be others)"
+    assert reason == "the contents of the data files changed (the samples or their order would change)"

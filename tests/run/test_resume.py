@@ -354,7 +354,7 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
         assert run(other, resume=resume, quiet=True) == 3
         assert capsys.readouterr().err == (
             f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 is of another run: `seed` was 0 and is "
-            "1 (the order of the samples and every draw follow from it); help: run the recipe as "
+            "1 (the order of the samples and all random numbers depend on it); help: run the recipe as "
             "it was, or start anew from its weights with `model.weights`\n"
         )
     assert run(other, resume=str(directory / "nowhere"), quiet=True) == 3
@@ -423,14 +423,14 @@ def test_a_longer_run_says_what_becomes_of_its_lr(directory: Path, capsys: pytes
     assert (longer.code, longer.run_dir) == (0, short.run_dir)
     (lr,) = [event.message for event in longer.of(Notice) if event.is_warning and "lr schedule" in event.message]
     assert lr == (
-        "since the checkpoint of step 40, the lr schedule (cosine) is another from here on: at step 41 it gives "
+        "since the checkpoint of step 40, the lr schedule (cosine) changes from here on: at step 41 it gives "
         f"{longer.of(StepDone)[40].lr['lr'] / 1e-2:.4g} x lr in place of {short.of(StepDone)[39].lr['lr'] / 1e-2:.4g} "
-        "x lr, where it had ended; its warm-up is 8 steps in place of 4"
+        "x lr after its end; its warm-up is 8 steps in place of 4"
     )
     capsys.readouterr()
     shorter = compiled(directory, merged(DEEP, {"training": cosine | {"steps": 30}}))
     assert run(shorter, resume="auto", quiet=True) == 3
-    assert "the run is to last 30 steps, and has gone on to step 80" in capsys.readouterr().err
+    assert "the run is to last 30 steps, but has reached step 80" in capsys.readouterr().err
 
 
 def test_what_may_change_changes_and_is_said(directory: Path) -> None:

@@ -134,7 +134,7 @@ def _open_index(path: str) -> Tensors:
     opened = {file: _open_safetensors(file) for file in sorted(set(files.values()))}
     lacking = next((name for name, file in files.items() if name not in opened[file].shapes), None)
     if lacking is not None:
-        raise RunFailure(f"model.weights: {path} says that {lacking} is in {files[lacking]}, and it is not")
+        raise RunFailure(f"model.weights: {path} lists {lacking} in {files[lacking]}, which does not have it")
     shapes = {name: opened[file].shapes[name] for name, file in files.items()}
     return Tensors(shapes, lambda name, first, last, dim: opened[files[name]].read(name, first, last, dim))
 

@@ -103,7 +103,7 @@ def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
         2,190000
     """
     message = f"`{field}` is about {size:.2g}, and the outputs that the loss `{term}` compares it with start at about 1"
-    hint = "`normalize: standard`; metrics such as mae are shown in its own unit all the same"
+    hint = "`normalize: standard`; metrics such as mae are still reported in its own unit"
     return warning("R133", span, message, hint)
 
 

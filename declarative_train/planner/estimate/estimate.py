@@ -67,6 +67,6 @@ def assumptions(hardware: Hardware, precision: str) -> list[str]:
         f"{COMPUTE_EFFICIENCY:.0%} ({hardware.source})",
         f"memory at {MEMORY_EFFICIENCY:.0%} and links at {LINK_EFFICIENCY:.0%} of their figures",
         f"at least {LAUNCH_S * 1e6:g} us for a layer, {LATENCY_S * 1e6:g} us for a collective or message",
-        "communication hides behind the backward (ddp) or behind both ways (fsdp), not in a pipeline",
+        "communication overlaps with the backward (ddp) or with forward and backward (fsdp), not in a pipeline",
         f"{not_counted}, what `compile` saves",
     ]

@@ -258,7 +258,7 @@ def verdict(before: ScalingRow, each: ScalingRow) -> str:
 
 def _list_assumptions(first: ScalingRow | None) -> list[str]:
     lines = [
-        "step, speed: from communication hidden behind computing as far as it can be, to none hidden.",
+        "step, speed: from communication that overlaps with computing as far as possible, to none that overlaps.",
         f"pays: from the row above, steps are at least {PAYS} times as fast for each doubling of the GPUs.",
     ]
     if first is not None and first.plan is not None and first.plan.estimate is not None:
