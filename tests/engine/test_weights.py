@@ -84,7 +84,7 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
     for text, words in [
         ("[]", "no `weight_map`"),
         ('{"weight_map": {"a": "gone.safetensors"}}', "there is no file"),
-        ('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}', "a is in .*, and it is not"),
+        ('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}', "lists a in .*, which does not have it"),
     ]:
         index.write_text(text)
         with pytest.raises(RunFailure, match=words):

@@ -22,7 +22,7 @@ from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.candidates import Candidate
-from declarative_train.planner.auto.choose import _may_fit, _untried
+from declarative_train.planner.auto.choose import _list_untried, _may_fit
 from declarative_train.planner.auto.judge import Verdict
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.compiler import MOST_TOO_LARGE, MOST_TRIED_S
@@ -40,7 +40,7 @@ from declarative_train.planner.footprint.footprint import footprint_of
 from declarative_train.planner.footprint.forecast import Forecast
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 from declarative_train.planner.text.describe import describe
-from declarative_train.planner.text.estimate import _traced
+from declarative_train.planner.text.estimate import _describe_traces
 from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.run import launch
 from tests.engine.made_recipes import DEEP, compiled, merged, write_data
@@ -549,8 +549,8 @@ def test_the_plan_names_what_auto_left_untried() -> None:
     ]
     target = Target(None, 10, ())
     may_fit = _may_fit(verdicts, {"slow": 5}, target)
-    assert list(_untried(filter(may_fit, verdicts), verdicts[0])) == ["faster", "fast"]
+    assert list(_list_untried(filter(may_fit, verdicts), verdicts[0])) == ["faster", "fast"]
     choice = ChoicePlan("because", (), 4, (), num_traced=4, untried=("faster", "fast"))
-    text = " ".join(_traced(choice))
+    text = " ".join(_describe_traces(choice))
     assert "4 candidates" in text
     assert "faster and 1 more" in text

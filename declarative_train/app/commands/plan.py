@@ -153,7 +153,7 @@ def scale(args: argparse.Namespace) -> int:
         errors = [item.message for item in compiled.diagnostics if item.is_error]
         plan = compiled.plan
         if plan is not None and (plan.estimate is None or plan.estimate.step_s is None):
-            errors, plan = [f"there is no figure of {layout.hardware} for its speed"], None
+            errors, plan = [f"no figure of {layout.hardware} for its speed is known"], None
         found.append(ScalingRow(number, plan, (errors or [compiled.note])[0]))
     print_text(describe_scale(found))
     return 0 if any(each.plan is not None for each in found) else 1
