@@ -103,7 +103,7 @@ def draw(plan: Plan, rank: int, ready: object, answers: SimpleQueue[tuple[float,
     if len(plan.layout.ranks) > 1:
         distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=len(plan.layout.ranks))
 
-    def timed(held: model.Held, plan: Plan, device: torch.device) -> None:
+    def timed(held: model.BuiltModel, plan: Plan, device: torch.device) -> None:
         model.allocate(held, plan, device)
         ready.wait(timeout=120)  # type: ignore[attr-defined]
         before = time.process_time(), time.perf_counter()

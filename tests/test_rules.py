@@ -21,7 +21,7 @@ import declarative_train
 from declarative_train.app.catalogue import catalogue
 from declarative_train.core import machine
 from declarative_train.core.diagnostics.rules import Rule, find_tables
-from declarative_train.plan.run_folder import CHECKPOINTS, FORMAT, MANIFEST, PLAN, sealed
+from declarative_train.plan.run_folder import CHECKPOINTS, FORMAT, MANIFEST, PLAN, seal
 from declarative_train.recipe import load
 from tests.linted import CASES, Found, codes, found_in, write
 
@@ -134,7 +134,7 @@ def write_run(checkpoint: Path, fields: list[dict[str, object]] | None) -> None:
         (checkpoint / PLAN).write_bytes(plan)
         files[PLAN] = {"size_bytes": len(plan), "sha256": hashlib.sha256(plan).hexdigest()}
     manifest = {"format": FORMAT, "step": 40, "files": files}
-    (checkpoint / MANIFEST).write_bytes(sealed(manifest))
+    (checkpoint / MANIFEST).write_bytes(seal(manifest))
 
 
 def write_example(example: str, folder: Path, base: str) -> tuple[str, list[str]]:

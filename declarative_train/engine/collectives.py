@@ -1,4 +1,4 @@
-"""This rank's place on the plan's mesh, and the sums and gathered rows that it needs of the others."""
+"""Collectives of this rank: its position on the plan's mesh, sums, and gathered rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DTYPES = (
 
 
 class Alone(Collective):
-    """One process."""
+    """Collective of a single process."""
 
     rank, size = 0, 1
 
@@ -36,7 +36,7 @@ class Alone(Collective):
         return tensor
 
     def sum_(self, tensor: torch.Tensor) -> None:
-        """In place: it is the sum."""
+        """Do nothing: the tensor is the sum already."""
 
     def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
         return lambda: None
@@ -46,7 +46,7 @@ class Alone(Collective):
 
 
 class Ranks(Collective):
-    """The ranks of a process group, by torch's collectives (gloo has no boolean sum: bool travels as uint8)."""
+    """Ranks of a process group, with torch's collectives (gloo has no boolean sum: bool is sent as uint8)."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.group = group
@@ -59,15 +59,15 @@ class Ranks(Collective):
         return total
 
     def sum_(self, tensor: torch.Tensor) -> None:
-        """In place."""
+        """Sum in place over the ranks."""
         if self._exchanges(tensor):
             self._exchange(tensor)()
         else:
             distributed.all_reduce(tensor, group=self.group)
 
     def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
-        """In place, while this rank goes on: what is called before the sum is read, in the order of the begins. On a
-        GPU that call makes the stream wait and not the host."""
+        """Start a sum in place. Return a function to call before the sum is read, in the order of the starts. On a GPU
+        that call makes the stream wait, not the host."""
         if self._exchanges(tensor):
             return self._exchange(tensor)
         work = distributed.all_reduce(tensor, group=self.group, async_op=True)
@@ -82,11 +82,12 @@ class Ranks(Collective):
         return self.size == 2 and tensor.device.type == "cpu"
 
     def _exchange(self, tensor: torch.Tensor) -> Callable[[], None]:
-        """Two ranks hand each other what they have: gloo's ring sends four times as many messages, through one more
-        thread. Both add the same two numbers, so both get the same sum.
+        """Sum over two ranks by exchanging tensors.
 
-        About 0.1 ms less a message (20 kB: 0.06 against 0.16 ms; 0.8 MB: 0.46 against 0.63 ms): a fifteenth of a small
-        model's step in ddp, nothing of a large one's."""
+        gloo's ring sends four times as many messages, through another thread. Both ranks add the same two numbers, so
+        both get the same sum. It saves about 0.1 ms per message (20 kB: 0.06 instead of 0.16 ms; 0.8 MB: 0.46 instead
+        of 0.63 ms): a fifteenth of a small model's step in ddp, nothing of a large one's.
+        """
         other = torch.empty_like(tensor)
         peer = 1 - self.rank if self.group is None else distributed.get_global_rank(self.group, 1 - self.rank)
         receiving = distributed.irecv(other, peer, group=self.group)
@@ -121,14 +122,14 @@ class Ranks(Collective):
         return [size for size, _ in found], reduce(torch.promote_types, dtypes) if dtypes else tensor.dtype
 
 
-class Place:
-    """Where this rank stands on the mesh of the plan.
+class MeshPosition:
+    """Position of this rank on the mesh of the plan.
 
     world       all ranks
     data        the ranks that take other rows of the batch and otherwise do the same, in the order of their rows;
-                `data_index` is this one among them, `data_ranks` are their global numbers
+                `data_index` is the index of this one among them, `data_ranks` are their global numbers
     pipeline    the ranks that hold the other stages, None without that axis
-    mesh        torch's, with the plan's names of axes; None where torch's calls need none
+    mesh        torch's mesh, with the plan's names of axes; None if torch's calls need none
     """
 
     def __init__(self, layout: LayoutPlan, device: torch.device) -> None:
@@ -167,7 +168,7 @@ class Place:
 
 
 def make_group(ranks: Sequence[int]) -> ProcessGroup:
-    """Return a group of these ranks of the world, all of which call this. It has the world's timeout.
+    """Return a group of these ranks of the world, with the world's timeout; all of them must call this.
 
     Without an argument, torch gives a group half an hour.
     """
@@ -177,7 +178,7 @@ def make_group(ranks: Sequence[int]) -> ProcessGroup:
 
 
 def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
-    """Return torch's mesh, of groups made here: `init_device_mesh` takes no timeout."""
+    """Return torch's mesh, from groups made here: `init_device_mesh` takes no timeout."""
     from torch.distributed.device_mesh import DeviceMesh
 
     sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
@@ -194,8 +195,8 @@ def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
 
 
 def finish_together(device: torch.device) -> None:
-    """Before ranks on GPUs leave: a peer may still read what this one's last kernels have sent. The ranks meet on their
-    hosts, by gloo, which hands over all that it was given before it returns."""
+    """Wait for all ranks before those on GPUs exit, as a peer may still read what the last kernels of this one sent.
+    The ranks meet on their hosts, by gloo, which delivers all its data before it returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         distributed.all_reduce(torch.zeros(1))
@@ -203,8 +204,8 @@ def finish_together(device: torch.device) -> None:
 
 @torch.no_grad()
 def average_buffers(module: nn.Module, ranks: Alone | Ranks) -> None:
-    """Running statistics that each rank moved by its own rows become their mean over the ranks. Floating buffers only,
-    in one reduction: counters move alike everywhere."""
+    """Average running statistics, which each rank updated by its own rows, over the ranks. Only floating-point buffers,
+    in one reduction: counters are equal everywhere."""
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
     if not buffers:
         return

@@ -1,4 +1,4 @@
-"""Which device the ranks use: decided once, for all of them, and said when it is not what the layout names."""
+"""Devices of the ranks: chosen once for all of them, with a notice if they differ from the layout."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 
     from declarative_train.plan.layout import LayoutPlan, RankPlan
 
-# asks the driver's library, not CUDA itself: a parent that has initialised CUDA cannot fork ranks that use it
+# ask the driver's library, not CUDA itself: a parent that has initialised CUDA cannot fork ranks that use it
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
-TRIAL_S = 2.0  # of a child that makes a pool of threads
+TRIAL_S = 2.0  # time for a child to make a pool of threads
 # <malloc.h>
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_LARGEST_KEPT = 32 << 20  # the most that glibc takes as M_MMAP_THRESHOLD; larger pieces come and go as before
+_LARGEST_KEPT = 32 << 20  # the maximum of M_MMAP_THRESHOLD in glibc; larger pieces are mapped and unmapped as before
 _NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """`indices`: the GPU of each rank as that rank counts them; empty: those of the plan."""
+    """Kind of device for all ranks. `indices`: the GPU of each rank as that rank counts them; empty: those of the
+    plan."""
 
     kind: Literal["cuda", "cpu", "mps"]
     notice: str | None = None
@@ -43,9 +44,9 @@ class DeviceChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """What a rank that somebody else started sees of its machine. `gpus` are names that no two GPUs share;
-    `local_rank` is None where the launcher does not give it."""
+class VisibleDevices:
+    """Devices that a rank started by a launcher sees on its machine. `gpus` are unique names of GPUs; `local_rank` is
+    None if the launcher does not provide it."""
 
     host: str
     local_rank: int | None
@@ -53,16 +54,18 @@ class Seat:
 
 
 def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
-    """Of ranks on this machine, `num_visible` of whose GPUs this process may use. None at all: `auto` takes the CPU.
-    Some, but fewer than the layout wants: nobody wants a slow run on the CPU beside idle GPUs. Raises RunFailure."""
+    """Return the device for ranks on this machine, of whose GPUs this process sees `num_visible`. Raises RunFailure.
+
+    Without a GPU, `auto` takes the CPU. With fewer GPUs than the layout has, the run fails: a slow run on the CPU next
+    to idle GPUs is not wanted.
+    """
     if layout.device == "cpu":
         return DeviceChoice("cpu")
     if layout.device == "mps":
         if has_mps():
             return DeviceChoice("mps")
         raise RunFailure(
-            f"there is no GPU of Apple's that torch can use here ({sys.platform}); help: --set layout.device=auto "
-            "takes CUDA, or the CPU"
+            f"torch finds no Apple GPU here ({sys.platform}); help: --set layout.device=auto takes CUDA, or the CPU"
         )
     if num_visible >= num_gpus_wanted(layout):
         return DeviceChoice("cuda")
@@ -76,9 +79,12 @@ def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
     raise _too_few(layout, num_visible, "here")
 
 
-def seat_devices(layout: LayoutPlan, seats: Sequence[Seat]) -> DeviceChoice:
-    """Of ranks that somebody else started, in their order. A rank that sees one GPU alone, as Slurm gives them, has
-    it as number 0. Raises RunFailure, also where a rank stands elsewhere on its machine than in the plan."""
+def assign_devices(layout: LayoutPlan, seats: Sequence[VisibleDevices]) -> DeviceChoice:
+    """Return the devices of ranks that a launcher started, given in their order.
+
+    A rank that sees a single GPU, as Slurm assigns them, has it as number 0. Raises RunFailure, also if a rank has
+    another position on its machine than in the plan.
+    """
     if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(seat.gpus for seat in seats):
         return choose_device(layout, len(seats[0].gpus))
     gpus: dict[str, set[str]] = {}
@@ -108,7 +114,7 @@ def _processes(layout: LayoutPlan) -> str:
 
 
 def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
-    """What is visible, and what to write."""
+    """Return the failure for missing GPUs: the visible ones, and how to change the layout."""
     named = {*layout.devices, *(rank.device for rank in layout.ranks)} or {0}
     key = "gpus" if layout.num_nodes == 1 else "gpus_per_node"
     if num_visible >= len(named):
@@ -126,7 +132,7 @@ def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
 
 
 def num_gpus_wanted(layout: LayoutPlan) -> int:
-    """On the node that wants most: indices are those of the layout."""
+    """Return the number of GPUs that the layout needs on a node; its indices may have gaps."""
     return max((*layout.devices, *(rank.device for rank in layout.ranks)), default=0) + 1
 
 
@@ -137,16 +143,17 @@ def num_gpus() -> int:
 
 
 def has_mps() -> bool:
-    """Whether torch can use the GPU of an Apple machine here."""
+    """Return whether torch can use the GPU of an Apple machine here."""
     import torch
 
     return torch.backends.mps.is_available()
 
 
-def own_seat() -> Seat:
-    """Of a process that forks no ranks: it may ask CUDA itself."""
+def find_visible_devices() -> VisibleDevices:
+    """Return the devices that this process sees. It asks CUDA itself, so that the process cannot fork ranks
+    afterwards."""
     join_freed_memory()
-    return Seat(socket.gethostname(), local_rank(), tuple(map(_name_of_gpu, range(num_gpus()))))
+    return VisibleDevices(socket.gethostname(), local_rank(), tuple(map(_name_of_gpu, range(num_gpus()))))
 
 
 def _name_of_gpu(index: int) -> str:
@@ -157,7 +164,7 @@ def _name_of_gpu(index: int) -> str:
 
 
 def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.device:
-    """`index`: instead of the plan's, where a rank sees other GPUs than its siblings."""
+    """Return the device of a rank. `index` replaces the plan's, if a rank sees other GPUs than its siblings."""
     import torch
 
     if kind == "mps":
@@ -166,7 +173,7 @@ def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.devi
 
 
 def exact_device(device: torch.device) -> torch.device:
-    """Where sums in float64 of what this device computes are made: itself, or the CPU for Apple's GPUs, which have no
+    """Return the device for float64 sums of results of this device: itself, or the CPU for Apple's GPUs, which have no
     float64."""
     import torch
 
@@ -174,7 +181,7 @@ def exact_device(device: torch.device) -> torch.device:
 
 
 def threads_per_rank(num_local_ranks: int) -> int:
-    """The cores shared out; OMP_NUM_THREADS wins."""
+    """Return the number of threads per rank: its share of the cores, or OMP_NUM_THREADS."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
@@ -182,8 +189,11 @@ def threads_per_rank(num_local_ranks: int) -> int:
 
 
 def safe_threads(wanted: int) -> int:
-    """As many threads as a forked rank may use: 1 when this process has an OpenMP pool already, since that does not
-    survive a fork and the rank would wait for it for ever. Nobody can ask for the pool, so a child tries."""
+    """Return the number of threads that a forked rank may use.
+
+    It is 1 if this process already has an OpenMP pool, which does not survive a fork: the rank would wait for it
+    forever. The pool cannot be queried, so a child process tries it.
+    """
     import torch
 
     if wanted == 1:
@@ -204,7 +214,7 @@ def safe_threads(wanted: int) -> int:
 
 
 def bind_to_gpu(device: torch.device) -> None:
-    """What this process computes without another word is computed there."""
+    """Make a GPU the default device of this process."""
     import torch
 
     join_freed_memory()
@@ -212,20 +222,21 @@ def bind_to_gpu(device: torch.device) -> None:
 
 
 def join_freed_memory() -> None:
-    """For this process, where it computes on GPUs: pieces that are freed can be joined, so that less is lost at the
-    edge of memory. torch's allocator reads its settings once, when CUDA is first asked for more than the number of
-    GPUs: this comes before."""
+    """Let this process join freed pieces of GPU memory, so that less is lost to fragmentation.
+
+    torch's allocator reads its settings once, when CUDA is first used for more than counting GPUs: call this before.
+    """
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def keep_freed_memory() -> None:
-    """For this process, from now on, where it computes on the CPU; nothing where the C library has no such switch.
+    """Let this process keep freed CPU memory from now on, if the C library can.
 
-    Each step frees its activations, and the C library gives large pieces back to the system, which has to clear every
-    page anew in the next step: 3,000 page faults and a twentieth of the time of a small GPT's step, a tenth of a small
-    CNN's (measured). `mallopt(3)` of glibc tells it not to, as torch's allocators keep the memory of a GPU. What a rank
-    holds stays that of its largest moment, which is what the plan and the logs show anyway.
+    Each step frees its activations, and the C library returns large pieces to the system, which clears every page again
+    in the next step: 3,000 page faults and a twentieth of the time of a small GPT's step, a tenth of a small CNN's
+    (measured). `mallopt(3)` of glibc prevents that, as torch's allocators do for GPUs. A rank's memory stays at its
+    peak, which is what the plan and the logs show.
     """
     if sys.platform != "linux":
         return
@@ -236,9 +247,11 @@ def keep_freed_memory() -> None:
 
 
 def start_autograd() -> None:
-    """The first backward of a process starts a thread for each device, after which no forked child can differentiate.
-    torch's fake tensors let a CUDA build without a GPU believe in one: before them there is none to start a thread
-    for."""
+    """Run a first backward, which starts autograd's thread for each device; forked children cannot differentiate
+    afterwards.
+
+    torch's fake tensors make a CUDA build without a GPU assume one: before them no GPU exists to start a thread for.
+    """
     import torch
 
     torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""One rank of a run: its part of the model, its optimizer, and the step, which is the same in every mode.
+"""Engine of one rank: its part of the model, its optimizer, and the step, which is the same in every mode.
 
-What the axes of the plan's mesh do to the model is in `engine/axes`, one file per axis; two drivers run the outcome:
-one calls the model, the other passes microbatches through the stages of a pipeline.
+`engine/axes` has one file per axis of the plan's mesh. Two drivers run the resulting model: one calls it, the other
+passes microbatches through the stages of a pipeline.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import nn
 
 from declarative_train.components.layers.sample_groups import make_process_groups
 from declarative_train.data.batch import Batch
-from declarative_train.engine.axes import share
-from declarative_train.engine.collectives import Place, average_buffers, make_group
+from declarative_train.engine.axes import make_gradient_sync
+from declarative_train.engine.collectives import MeshPosition, average_buffers, make_group
 from declarative_train.engine.step.ema import Average
 from declarative_train.engine.step.model import fill, freeze, prepare_units, set_training, whole_model
 from declarative_train.engine.step.objective import as_run
@@ -27,21 +27,21 @@ from declarative_train.engine.step.update import Update
 
 if TYPE_CHECKING:
     from declarative_train.data.spec import BatchSpec
-    from declarative_train.engine.axes.gradient_sync import Sharing
+    from declarative_train.engine.axes.gradient_sync import GradientSync
     from declarative_train.engine.step.forward_path import Chunk
-    from declarative_train.engine.step.model import Held
+    from declarative_train.engine.step.model import BuiltModel
     from declarative_train.plan.plan import Plan
 
 
 @dataclass(slots=True)
 class StepResult:
-    """Device tensors, not read by the host until a logging step.
+    """Result of a step, as device tensors that the host does not read until a logging step.
 
     sums       this rank's sum of every term (L,), one entry per chunk (none on a rank without the loss)
-    counts     what each term is divided by, over the global batch: L numbers, or a float64 tensor (L,)
-    grad_norm  of the whole model, before clipping; None when nothing asked for it
-    finite     a bool tensor, agreed by all ranks; None when nothing guards the step
-    is_added   the sums are those of all ranks already
+    counts     the divisor of each term over the global batch: L numbers, or a float64 tensor (L,)
+    grad_norm  of the whole model, before clipping; None if not requested
+    finite     a bool tensor, the same on all ranks; None if nothing guards the step
+    is_added   the sums are over all ranks already
     """
 
     sums: Sums
@@ -52,24 +52,24 @@ class StepResult:
 
 
 class Driver(Protocol):
-    """Runs what the axes made of the model. `buffers`: what it keeps to receive into, from step to step."""
+    """Runner of the model after the axes changed it. `buffers` are receive buffers that it keeps from step to step."""
 
     @property
     def buffers(self) -> Sequence[torch.Tensor]: ...
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Forward and backward of a step's chunks; the sums (L,) of the terms, an entry per chunk."""
+        """Run forward and backward of a step's chunks; return the sums (L,) of the terms, one entry per chunk."""
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Every name that the objective reads; None on a rank without outputs."""
+        """Return every value that the objective reads, by name; None on a rank without outputs."""
 
 
 class DirectDriver:
-    """Calls the model, chunk after chunk."""
+    """Driver that calls the model, chunk after chunk."""
 
     buffers: Sequence[torch.Tensor] = ()
 
-    def __init__(self, runner: StepRunner, model: nn.Module, sharing: Sharing) -> None:
+    def __init__(self, runner: StepRunner, model: nn.Module, sharing: GradientSync) -> None:
         self._runner = runner
         self._model = model
         self._sharing = sharing
@@ -89,16 +89,16 @@ class DirectDriver:
 
 
 class Engine:
-    """Holds the model, the optimizer and the process groups of one rank.
+    """Model, optimizer and process groups of one rank.
 
     plan           as it is run (`as_run`)
-    model          parameters under the plan's names (`named_parameters` of what this rank holds)
-    ranks          all ranks: what the loop adds up its losses over
-    dp_rank        which slots of a global batch are this rank's
+    model          parameters under the plan's names (`named_parameters` of this rank's part)
+    ranks          all ranks, over which the loop sums its losses
+    dp_rank        index of this rank's slots in a global batch
     metrics        those of training, over the rows of the steps since they were last reset
     loss_scale     fp16 only
-    average        the moving average of the parameters, where the plan has one
-    is_replicated  every rank holds the whole model and all that its optimizer remembers
+    average        the moving average of the parameters, if the plan has one
+    is_replicated  every rank holds the whole model and the whole optimizer state
     """
 
     def __init__(
@@ -106,31 +106,30 @@ class Engine:
         plan: Plan,
         device: torch.device,
         *,
-        place: Place | None = None,
-        fill: Callable[[Held, Plan, torch.device], None] = fill,
+        place: MeshPosition | None = None,
+        fill: Callable[[BuiltModel, Plan, torch.device], None] = fill,
     ) -> None:
-        # `place` is there already, and `fill` writes no start values, where a step is only pretended
-        # First the place on the mesh and the modules, because nodes that mix samples need both; then the units, because
-        # they are compiled and checkpointed as they are sharded, one by one; the start values before replicas are made
-        # but after shards are, because no rank holds a sharded model whole; the optimizer last, because it takes the
-        # tensors that remain.
+        # A traced step passes `place`, and a `fill` that writes no start values.
+        # Order: the place on the mesh and the modules, which nodes that mix samples need; then the units, which are
+        # compiled and checkpointed one by one, as they are sharded; the start values, before replicas are made but
+        # after sharding, as no rank holds a sharded model whole; the optimizer last, as it takes the final tensors.
         self.plan = plan = as_run(plan)
         layout = plan.layout
-        place = place or Place(layout, device)
+        place = place or MeshPosition(layout, device)
         if layout.pipeline is None:
             held = whole_model(plan)
         else:
             from declarative_train.engine.axes import pipeline
 
-            held = pipeline.held_stages(plan, place.world.rank)
+            held = pipeline.build_rank_model(plan, place.world.rank)
         freeze(held.model, plan.parameters)
         runner = StepRunner(plan, held.model, device, place.data, _context(plan, held, place, device))
         if not layout.scatters:  # which has several models, and prepares each
             prepare_units(held.model, layout, plan.training, runner.groups, draws=bool(plan.draws))
-        stages = [] if layout.pipeline is None else pipeline.bound_stages(plan, held, runner)
+        stages = [] if layout.pipeline is None else pipeline.bind_stages(plan, held, runner)
         if not layout.is_sharded:
             fill(held, plan, device)
-        sharing = share(plan, held, place, runner)
+        sharing = make_gradient_sync(plan, held, place, runner)
         if layout.is_sharded:
             fill(held, plan, device)
         self.device = device
@@ -156,9 +155,10 @@ class Engine:
     def step(
         self, step: int, batches: Sequence[Batch], *, num_rows: int, lr_factor: float, measure: bool
     ) -> StepResult:
-        """Forward and backward of one global batch's share (a Batch per accumulation chunk), clip, update.
+        """Run forward and backward of this rank's share of a global batch (a Batch per accumulation chunk), clip,
+        update.
 
-        `num_rows` are the real rows of the global batch; `measure`: the gradient norm is wanted.
+        `num_rows` are the real rows of the global batch; `measure`: compute the gradient norm.
         """
         runner, sharing = self._runner, self._sharing
         chunks = runner.chunks(batches)
@@ -175,29 +175,30 @@ class Engine:
 
     @property
     def receiving(self) -> Sequence[torch.Tensor]:
-        """Memory that is kept to receive into."""
+        """Receive buffers that are kept between steps."""
         return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
-        """Between steps and evaluation. Before an evaluation the ranks' running statistics are made equal."""
+        """Switch between training and evaluation. Before an evaluation, running statistics are averaged over the
+        ranks."""
         if not training:
             self.synchronize_buffers()
         for module in self._held.modules:
             set_training(module, training)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Evaluation: no gradients, frozen statistics. Every name that the objective reads; None on a rank that has
-        no outputs (an inner pipeline stage). All ranks must call it equally often."""
+        """Evaluate a batch: no gradients, frozen statistics. Return every value that the objective reads, by name; None
+        on a rank without outputs (an inner pipeline stage). All ranks must call it equally often."""
         with torch.no_grad(), self._in_compute_dtype:
             return self._driver.evaluate(batch)
 
     def synchronize_buffers(self) -> None:
-        """Before saving: buffers that each rank moved by its own rows become their mean."""
+        """Average running statistics over the ranks, before saving."""
         if self._place.data.size > 1:
             average_buffers(self.model, self._place.data)
 
     def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Each stage's part joined over the pipeline; a parameter belongs to one stage."""
+        """Return the norm over all pipeline stages; each parameter counts in one stage."""
         own = self._sharing.norm(gradients)
         if self._place.pipeline is None:
             return own
@@ -205,9 +206,9 @@ class Engine:
         return squared.sqrt().to(own.dtype)
 
 
-def _context(plan: Plan, held: Held, place: Place, device: torch.device) -> RankContext:
-    """Every rank makes the process groups of all nodes that mix samples, also of those in other stages: making one is
-    a matter of all ranks in it."""
+def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.device) -> RankContext:
+    """Make the process groups of all nodes that mix samples, also of other stages: all ranks of a group must make it
+    together."""
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
@@ -215,7 +216,8 @@ def _context(plan: Plan, held: Held, place: Place, device: torch.device) -> Rank
 
 
 def slots_of(plan: Plan) -> BatchSpec:
-    """In `dp` one process takes the rows of all replicas, which it scatters itself."""
+    """Return the batch as this rank reads it. In `dp` one process takes the rows of all replicas, and scatters them
+    itself."""
     batch = plan.batch
     if len(plan.layout.ranks) > 1:
         return batch

@@ -1,16 +1,16 @@
-"""What goes wrong while a run lasts, and how it is reported: once, by the rank where it began.
+"""Failures of a run, and their report: once, by the rank where the failure began.
 
-    RunFailure                 the world does not fit the plan, or the machine failed: one message, exit 3
+    RunFailure                 the machine does not fit the plan, or failed: one message, exit 3
     ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
     ├── NoValidItem            an epoch in which every target was masked or ignored
     └── CheckpointFailure      a checkpoint that cannot be used
-    PeerFailure                another rank failed, and tells it itself
-    DataError                  of the data room: the data are not those of the plan
-    ComponentError             of the components: the plan names one that this version does not have
-    anything else              a mistake of ours or of a plugin: the traceback goes to a file, its last line is shown
+    PeerFailure                another rank failed, and reports it itself
+    DataError                  from `data`: the data are not those of the plan
+    ComponentError             from `components`: the plan names one that this version does not have
+    anything else              a bug of ours or of a plugin: the traceback goes to a file, its last line is shown
 
-A rank that fails writes a file before it leaves. A rank that lost a peer writes one too, but waits before it leaves, so
-that whoever watches sees the culprit go first (torch-facts, section 4).
+A rank that fails writes a file before it exits. A rank that lost a peer writes one too, but waits before it exits, so
+that its parent sees the culprit exit first (torch-facts, section 4).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from declarative_train.core.secrets import masked
 from declarative_train.data.spec import DataError
 
 VICTIM_WAIT_S = 1.5
-# what gloo, TCPStore and NCCL say when another process went away
+# messages of gloo, TCPStore and NCCL when another process is gone
 _PEER_LOSS = (
     "connection closed by peer",
     "connection reset",
@@ -49,16 +49,16 @@ _PEER_LOSS = (
     "failed to send",
     "watchdog",
 )
-# NCCL's own failures, which are not an echo of another rank's
+# NCCL's own failures, which do not follow from another rank's
 _OWN_NCCL = ("ncclsystemerror", "ncclinternalerror", "ncclinvalid", "ncclunhandledcudaerror")
 
 
 class RunFailure(Exception):  # noqa: N818 (the word of the messages, and of the family above)
-    """A message in the recipe's words; nothing of ours is broken."""
+    """Failure with a message in the recipe's words; not a bug."""
 
 
 class NonFiniteLoss(RunFailure):
-    """`training.non_finite: stop`. `step`: of the loss, which is read later."""
+    """Failure of `training.non_finite: stop`. `step` is that of the loss, which is read later."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
@@ -66,20 +66,20 @@ class NonFiniteLoss(RunFailure):
 
 
 class NoValidItem(RunFailure):
-    """A whole epoch whose masks and ignored targets left nothing to learn from."""
+    """Failure of a whole epoch whose masks and ignored targets left nothing to learn from."""
 
 
 class CheckpointFailure(RunFailure):
-    """A checkpoint that is torn, of another model, or not there."""
+    """Failure of a checkpoint that is torn, of another model, or missing."""
 
 
 class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
-    """The echo of what another rank failed with."""
+    """Failure that follows from another rank's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One rank's last words."""
+    """Report of one rank's failure."""
 
     rank: int
     stage: int | None
@@ -98,6 +98,7 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, Memory
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
+    """Return the report of an error."""
     trace = masked("".join(traceback.format_exception(error)))
     error = _cause(error)
     is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _special(error) is not None
@@ -115,7 +116,7 @@ def describe_failure(
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What went wrong in a stage of a pipeline: torch raises words of its own from it."""
+    """Return the original error in a stage of a pipeline, which torch wraps in its own."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -127,7 +128,7 @@ _PIPELINING = "torch.distributed.pipelining"
 
 
 def write_failure(directory: Path, failure: Failure) -> None:
-    """Best effort: the disk may be what failed."""
+    """Write a failure's report, if possible: the disk may be what failed."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"rank_{failure.rank}.json").write_text(json.dumps(asdict(failure)), encoding="utf-8")
@@ -137,7 +138,7 @@ def write_failure(directory: Path, failure: Failure) -> None:
 
 
 def read_failures(directory: Path) -> list[Failure]:
-    """The first culprit first; victims of a lost peer after all culprits."""
+    """Return the reports: culprits in order of time, then ranks that lost a peer."""
     found = []
     for path in sorted(directory.glob("rank_*.json")):
         try:
@@ -148,7 +149,7 @@ def read_failures(directory: Path) -> list[Failure]:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether this is the echo of another rank's end. Our own failures never are, whatever they quote."""
+    """Return whether an error follows from another rank's exit. Our own failures never do, whatever they quote."""
     if isinstance(error, RunFailure | DataError):
         return False
     if isinstance(error, PeerFailure):
@@ -164,11 +165,11 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
-    """Return one line for the user, without secrets. `run_dir`: so that a file in it is known as the run's own."""
-    return masked(_explained(error, run_dir))
+    """Return one line for the user, without secrets. `run_dir`: to recognise files of the run."""
+    return masked(_explain_raw(error, run_dir))
 
 
-def _explained(error: BaseException, run_dir: Path | None) -> str:
+def _explain_raw(error: BaseException, run_dir: Path | None) -> str:
     if isinstance(error, RunFailure | PeerFailure | DataError | ComponentError):
         return str(error)
     if _is_out_of_memory(error):
@@ -179,18 +180,18 @@ def _explained(error: BaseException, run_dir: Path | None) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"no space left on the device{_place(error)}{_FREE_SOME}"
     if isinstance(error, OSError) and error.strerror:
-        said = f"{error.strerror.lower()}{_place(error)}"
+        text = f"{error.strerror.lower()}{_place(error)}"
         is_ours = run_dir is not None and error.filename and Path(str(error.filename)).is_relative_to(run_dir)
-        return f"cannot write to the run's folder, which `logging.dir` names: {said}" if is_ours else said
+        return f"cannot write to the run's folder, which `logging.dir` names: {text}" if is_ours else text
     return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _special(error: BaseException) -> str | None:
-    """What torch says in many lines, and there is one thing to do about."""
+    """Return a short message for an error that torch explains in many lines and that has one remedy, else None."""
     if not isinstance(error, RuntimeError):
         return None
     text = str(error)
-    if "inline_container.cc" in text:  # torch's writer of files, which keeps no number of the error
+    if "inline_container.cc" in text:  # torch's file writer, which keeps no errno
         return f"a checkpoint cannot be written whole, as on a full disk{_FREE_SOME}"
     undetermined = re.match(r"(\S+) does not have a deterministic implementation", text)
     if undetermined:
@@ -207,9 +208,11 @@ def _special(error: BaseException) -> str | None:
         return None
     lines = [line.strip() for line in text.partition("Last error:")[2].splitlines() if line.strip()]
     lines += [line.strip() for line in text.splitlines() if line.startswith("nccl")]
-    said = lines[0] if lines else first_line(error)
-    way_on = next((way for words, way in _NCCL_HELP.items() if words in said.lower()), "NCCL_DEBUG=INFO says more")
-    return f"NCCL: {said}; help: {way_on}"
+    reason = lines[0] if lines else first_line(error)
+    advice = next(
+        (way for words, way in _NCCL_HELP.items() if words in reason.lower()), "set NCCL_DEBUG=INFO for details"
+    )
+    return f"NCCL: {reason}; help: {advice}"
 
 
 _FREE_SOME = "; help: free some, or set logging.dir to another disk"
@@ -243,14 +246,16 @@ def _place(error: OSError) -> str:
     return f" ({error.filename})" if error.filename else ""
 
 
-# of torch on the CPU; of CUDA, and of NCCL, which quotes it; of cuBLAS and cuDNN, which want room of their own
+# torch on the CPU; CUDA, and NCCL, which quotes it; cuBLAS and cuDNN, which allocate workspaces
 _MEMORY_WORDS = ("can't allocate memory", "out of memory", "status_alloc_failed")
-_OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is that of all: no rank is to blame
+_OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is that of all ranks: none is to blame
 
 
 def without_answer(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return the sentence on the ranks that have reported nothing, where all others report that a peer is lost; None
-    where that is not so. A rank that hangs or is stopped cannot report, and those that wait for it are not to blame."""
+    """Return the sentence on ranks that reported nothing while all others report a lost peer, else None.
+
+    A rank that hangs or is stopped cannot report, and those that wait for it are not to blame.
+    """
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None
@@ -259,7 +264,7 @@ def without_answer(failures: Sequence[Failure], num_ranks: int) -> str | None:
 
 
 def headline(failure: Failure, num_ranks: int) -> str:
-    """`rank 1 (stage 2), step 37: ...`; one process has no rank worth naming."""
+    """Return `rank 1 (stage 2), step 37: ...`; a single process has no rank to name."""
     where = []
     if num_ranks > 1 and failure.kind not in _OF_ALL_RANKS:
         where.append(f"rank {failure.rank}" + (f" (stage {failure.stage})" if failure.stage is not None else ""))

@@ -1,4 +1,4 @@
-"""Who started this process as one rank of many, by the variables that it set."""
+"""Launchers that start this process as one rank of many, recognised by their environment variables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
-FIRST_PORT, NUM_PORTS = 20000, 10000  # below those that Linux gives out by itself
+FIRST_PORT, NUM_PORTS = 20000, 10000  # below the ephemeral ports of Linux
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Its name, and the variables of a rank's number, of how many there are, and of its number on its machine."""
+    """Launcher with its variables for the rank, the number of ranks, and the rank on the machine."""
 
     name: str
     rank: str
@@ -21,7 +21,7 @@ class Launcher:
 
 
 OF_TORCH = Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK")
-# SLURM_NTASKS is set in a batch script too, which is one process: what counts are the tasks of the step
+# SLURM_NTASKS is also set in a batch script, which is one process: the tasks of the step count
 SLURM = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 OPEN_MPI = Launcher("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
 MPICH = Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
@@ -29,8 +29,11 @@ LAUNCHERS = (OF_TORCH, SLURM, OPEN_MPI, MPICH)
 
 
 def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Whether this process is a rank that somebody else started. Then RANK and WORLD_SIZE stand in the environment
-    afterwards, as torch reads them, and, of a rank that Slurm started, where they meet; what is set already stays."""
+    """Return whether a launcher started this process as a rank.
+
+    If so, set RANK and WORLD_SIZE, which torch reads, and for Slurm the address of the rendezvous; variables that are
+    set are kept.
+    """
     if OF_TORCH.rank in environment and OF_TORCH.world in environment:
         return True
     launcher = next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), None)
@@ -44,21 +47,23 @@ def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
     return True
 
 
-def started_by(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Of a rank. torchrun sets its own beside those of a step of Slurm in which it runs."""
+def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
+    """Return the launcher of a rank. torchrun sets its variables in addition to those of a Slurm step in which it
+    runs."""
     if OF_TORCH.local_rank in environment:
         return OF_TORCH
     return next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), OF_TORCH)
 
 
 def local_rank(environment: Mapping[str, str] = os.environ) -> int | None:
-    """This rank's number on its machine, None where the launcher does not tell."""
-    told = (environment.get(each.local_rank, "") for each in LAUNCHERS)
-    return next((int(number) for number in told if number.isdigit()), None)
+    """Return this rank's number on its machine, or None if the launcher does not provide it."""
+    numbers = (environment.get(each.local_rank, "") for each in LAUNCHERS)
+    return next((int(number) for number in numbers if number.isdigit()), None)
 
 
 def first_host(environment: Mapping[str, str]) -> str:
-    """The machine of rank 0: Slurm deals out a step from its first node on. `gpu[07-09,12],cpu1` begins with gpu07."""
+    """Return the machine of rank 0: Slurm fills a step from its first node on. `gpu[07-09,12],cpu1` begins with
+    gpu07."""
     hosts = environment.get("SLURM_STEP_NODELIST", "")
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
     assert first is not None
@@ -66,7 +71,7 @@ def first_host(environment: Mapping[str, str]) -> str:
 
 
 def port_of_step(environment: Mapping[str, str]) -> int:
-    """The same on every rank of a step, and another for another step."""
+    """Return a port that is the same on every rank of a Slurm step, and differs between steps."""
     job, step = (int(environment.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return FIRST_PORT + (job * 31 + step) % NUM_PORTS
 

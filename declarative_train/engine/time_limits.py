@@ -7,11 +7,11 @@ from typing import Literal
 
 from declarative_train.engine.failures import RunFailure
 
-# what an environment variable may set, in seconds
+# defaults of the environment variables, in seconds
 LIMITS_S = {
-    "DTRAIN_GRACE_S": 25.0,  # from being asked to stop to the end of a step
-    "DTRAIN_SAVE_S": 600.0,  # for a checkpoint that is under way when the grace is over
-    "DTRAIN_TIMEOUT_S": 600.0,  # for what ranks do together
+    "DTRAIN_GRACE_S": 25.0,  # from a request to stop to the end of a step
+    "DTRAIN_SAVE_S": 600.0,  # for a checkpoint in progress when the grace is over
+    "DTRAIN_TIMEOUT_S": 600.0,  # for collective operations
 }
 
 
@@ -19,7 +19,7 @@ Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S"]
 
 
 def limit_s(name: Limit) -> float:
-    """In seconds. Raises RunFailure for what is not a time."""
+    """Return a limit in seconds. Raises RunFailure for an invalid value."""
     text = os.environ.get(name, "")
     try:
         value = float(text or LIMITS_S[name])

@@ -28,12 +28,19 @@ from declarative_train.components.texts import layout
 from declarative_train.components.texts.chat import ChatError
 from declarative_train.components.texts.tokenizer import TokenizerError
 from declarative_train.engine.step.randomness import mix
-from declarative_train.engine.step.sampling import Sampling, chosen
+from declarative_train.engine.step.sampling import Sampling, choose_token
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.read import read_layer
 from declarative_train.inference.forward import Forward, device_for
 from declarative_train.inference.trained import Trained, UsageError
-from declarative_train.plan.text_io import Words, Written, is_of_text, policy, published_context, written
+from declarative_train.plan.text_io import (
+    TextCodec,
+    TextOutput,
+    context_of_published,
+    find_text_output,
+    is_of_text,
+    policy,
+)
 
 _ONE_BY_ONE = frozenset({"dropout", "embedding", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip
@@ -55,7 +62,7 @@ class TextModel:
             others = ", ".join(f"`{name}`" for name in found.others)
             raise UsageError(f"{trained.name} reads {others} beside its tokens, and text alone is given")
         try:
-            self.words = Words.of(trained.plan, found.field)
+            self.words = TextCodec.of(trained.plan, found.field)
         except TokenizerError as error:
             raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
         self._outputs, self._length = found.reads, found.length
@@ -181,9 +188,9 @@ def _takes_all_but_last(node: Node) -> bool:
     return root.options["index"] == (slice(None), slice(None, -1))
 
 
-def _published_context(trained: Trained, found: Written, module: nn.Module) -> int:
+def _published_context(trained: Trained, found: TextOutput, module: nn.Module) -> int:
     """Return how many tokens the published models in a network see, by their configs; 0: none says."""
-    limits = [published_context(trained.plan, found)]
+    limits = [context_of_published(trained.plan, found)]
     for part in module.modules():  # those of the library transformers keep their config
         limits.append(getattr(getattr(part, "config", None), "max_position_embeddings", None))
     return min((limit for limit in limits if isinstance(limit, int)), default=0)
@@ -225,12 +232,12 @@ def _is_one_by_one(component: dict[str, object], inputs: Sequence[str], plugins:
     return kind in _ONE_BY_ONE or (isinstance(layer, Activation) and kind != "glu")  # which works along a dimension
 
 
-def _of_text(trained: Trained) -> Written:
+def _of_text(trained: Trained) -> TextOutput:
     """Raises UsageError."""
     if not is_of_text(trained.plan):
         kind = trained.plan.data.source.get("type")
         raise UsageError(f"{trained.name} was trained on {kind} and not on text; help: `dtrain predict RUN INPUT`")
-    found = written(trained.plan) or policy(trained.plan)
+    found = find_text_output(trained.plan) or policy(trained.plan)
     if found is None:
         raise UsageError(
             f"{trained.name} gives no logits (B, T, V) of the next token: no `cross_entropy` is about such, and the "
@@ -243,7 +250,7 @@ def encoded(text: str, model: TextModel, *, chat: bool = False) -> list[int]:
     """Its tokens; `chat`: of what a user says (or of messages, as JSON), up to where the assistant begins. Raises
     UsageError for a text without any, and for a token that the model does not know."""
     try:
-        tokens = model.words.asked(text) if chat else model.words.encoded(text)
+        tokens = model.words.encode_prompt(text) if chat else model.words.encode(text)
     except (ChatError, TokenizerError) as error:
         raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
     if not tokens:
@@ -273,7 +280,7 @@ def generate(
     model.begin(given)
     written, shown = list(given), model.words.tokenizer.decode(given)
     for position in range(num_tokens):
-        token = chosen(model.logits, sampling, generator)
+        token = choose_token(model.logits, sampling, generator)
         if token in model.words.ends:
             break
         written.append(token)

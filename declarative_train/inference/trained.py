@@ -22,14 +22,14 @@ from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.texts.tokenizer import use_checkpoint_copies
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.engine.checkpoints.find import NoCheckpoint, find_checkpoint
-from declarative_train.engine.checkpoints.store import Entry, damage, read_entry
+from declarative_train.engine.checkpoints.store import CheckpointEntry, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.files.open_files import local_path, shown
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.codec import PlanError, from_json, unset_for_model
 from declarative_train.plan.output_semantics import classes_of, unit_of
 from declarative_train.plan.run_folder import CHECKPOINTS, PLAN, owner_of
-from declarative_train.plan.subgraph import UnknownOutputError, nodes_of, pruned
+from declarative_train.plan.subgraph import UnknownOutputError, nodes_of, prune
 from declarative_train.run.run_state import RunState
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Trained:
     def graph(self, outputs: Sequence[str]) -> Graph:
         """What `network` builds. Raises UsageError."""
         try:
-            return pruned(self.plan, outputs)
+            return prune(self.plan, outputs)
         except UnknownOutputError as unknown:
             raise UsageError(f"{unknown}; help: {did_you_mean(unknown.name, unknown.known)}") from None
 
@@ -181,13 +181,13 @@ class Trained:
         """The plan of the same model without adapters."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.graph.merge import adapters_of, without_adapters
-        from declarative_train.plan.codec import signed
+        from declarative_train.plan.codec import sign
 
         plan = self.plan
         if not adapters_of(plan.graph):
             return plan
         kept = tuple(item for item in plan.parameters if not is_added(item.name))
-        return signed(replace(plan, graph=without_adapters(plan.graph), parameters=kept))
+        return sign(replace(plan, graph=without_adapters(plan.graph), parameters=kept))
 
     def _built(self, graph: Graph, device: torch.device | str, as_held: bool) -> fx.GraphModule:
         import torch
@@ -235,16 +235,16 @@ class Trained:
 
 def unheld(plan: Plan) -> Plan:
     """The same with all weights in the dtype that is computed in."""
-    from declarative_train.plan.codec import signed
+    from declarative_train.plan.codec import sign
 
-    return signed(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
+    return sign(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
 
 
 def open_trained(
     path: str | os.PathLike[str],
     *,
     plugins: bool = False,
-    look: Callable[[Entry], str | None] = damage,
+    look: Callable[[CheckpointEntry], str | None] = damage,
     weights: Weights | None = None,
 ) -> Trained:
     """Of a run's folder the best checkpoint, else the newest; of the folder of a recipe's runs that of the newest run;
@@ -273,7 +273,7 @@ def open_trained(
     return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over), used, plugins)
 
 
-def _found(path: str, look: Callable[[Entry], str | None]) -> tuple[Entry, list[str]]:
+def _found(path: str, look: Callable[[CheckpointEntry], str | None]) -> tuple[CheckpointEntry, list[str]]:
     try:
         return find_checkpoint(path, look)
     except NoCheckpoint:
@@ -296,7 +296,7 @@ def _no_run(path: str) -> str:
     return f"there is no run {shown(path)}; {hint}"
 
 
-def _plan_of(entry: Entry) -> Plan:
+def _plan_of(entry: CheckpointEntry) -> Plan:
     """Return the plan that a checkpoint holds. Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
@@ -327,7 +327,7 @@ def _plan_of(entry: Entry) -> Plan:
     )
 
 
-def _with_own_tokenizers(plan: Plan, entry: Entry) -> Plan:
+def _with_own_tokenizers(plan: Plan, entry: CheckpointEntry) -> Plan:
     """Those that lie in the checkpoint, wherever the run had them from."""
     names = entry.manifest["files"]
     fields = tuple(

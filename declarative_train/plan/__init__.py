@@ -1,6 +1,6 @@
-"""The Plan: who does what, where and when; its JSON form, and whether it is stale.
+"""The Plan: the complete decisions of a run, with its JSON form and the check for changed files.
 
-Looked up when asked for: the ranks need the noun alone, without the compiler behind it.
+Names are imported on first use: ranks need the Plan class alone, without the compiler.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanError", "from_json", "staleness", "to_json"]
 
-_PLACES = {
+_MODULES = {
     "Plan": "plan",
     "PlanError": "codec",
     "from_json": "codec",
@@ -25,8 +25,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = found
     return found

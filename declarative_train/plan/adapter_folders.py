@@ -1,4 +1,4 @@
-"""Adapters that a folder of PEFT's gives: what tensors of it fill what parameters, and what of it finds no place."""
+"""Adapters loaded from a PEFT folder: which of its tensors fill which parameters, and which fit no parameter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
-from declarative_train.plan.published import misfit_of_entries
+from declarative_train.plan.published import check_entries
 from declarative_train.recipe.model.published_names import PublishedNames
 from declarative_train.recipe.model.selectors import ParameterRule, settings_of
 
@@ -24,7 +24,7 @@ _SHOWN = 3
 
 
 def plan_adapters(recipe: Recipe, lowered: Lowered) -> tuple[list[WeightsPlan], list[Diagnostic]]:
-    """A file for each folder that a selector names."""
+    """Return a weights plan for each folder that a selector names, and errors for tensors that do not fit."""
     rules = {_folder(rule): rule for rule in recipe.model.rules if _folder(rule) is not None}
     plans, diagnostics = [], []
     names = PublishedNames(recipe.model.scope) if rules else None
@@ -32,18 +32,21 @@ def plan_adapters(recipe: Recipe, lowered: Lowered) -> tuple[list[WeightsPlan], 
         assert path is not None
         assert names is not None
         folder = peft_folder(path)
-        entries = dict(_of_adapters(recipe, lowered, folder, names))
+        entries = dict(_adapter_entries(recipe, lowered, folder, names))
         used = {part.name for parts in entries.values() for part in parts}
-        entries |= _of_others(lowered, folder, names, used)
+        entries |= _other_entries(lowered, folder, names, used)
         used |= {part.name for parts in entries.values() for part in parts}
         tensors = TensorMapPlan(entries, "", [], alone=True)
         found = {f"{PREFIX}{name}": shape for name, shape in folder.shapes.items()}
         unplaced = [name for name in found if name not in used]
-        problem = misfit_of_entries(lowered.parameters, tensors, found)
+        problem = check_entries(lowered.parameters, tensors, found)
         if unplaced:
             listed = ", ".join(unplaced[:_SHOWN]) + (f" and {len(unplaced) - _SHOWN} more" if unplaced[_SHOWN:] else "")
-            hint = f"the selector has to meet all that the folder adapts, such as `{_top(lowered)}`; {_known(lowered)}"
-            problem = f"holds what finds no place: {listed}", hint
+            hint = (
+                f"the selector has to match all layers that the folder adapts, such as `{_first_node(lowered)}`; "
+                f"{_linear_maps_hint(lowered)}"
+            )
+            problem = f"has tensors that fit no parameter here: {listed}", hint
         if problem is not None:
             diagnostics.append(weights_do_not_fit(rule.span, path, *problem))
         plans.append(WeightsPlan("", folder.file, {}, tensors))
@@ -54,7 +57,7 @@ def _folder(rule: ParameterRule) -> str | None:
     return None if rule.settings.adapter is None else rule.settings.adapter.made_from
 
 
-def _of_adapters(
+def _adapter_entries(
     recipe: Recipe, lowered: Lowered, folder: PeftFolder, names: PublishedNames
 ) -> Iterator[tuple[str, list[PartPlan]]]:
     adapters = adapters_of(lowered.graph)
@@ -69,10 +72,10 @@ def _of_adapters(
             yield f"{path}.{own}", rows
 
 
-def _of_others(
+def _other_entries(
     lowered: Lowered, folder: PeftFolder, names: PublishedNames, used: set[str]
 ) -> dict[str, list[PartPlan]]:
-    """What was trained beside the adapters (`modules_to_save`, biases), whole."""
+    """Map parameters that were trained whole next to the adapters (`modules_to_save`, biases) to their tensors."""
     left = {name for name in folder.shapes if f"{PREFIX}{name}" not in used}
     found: dict[str, list[PartPlan]] = {}
     for name in lowered.parameters if left else ():
@@ -87,10 +90,10 @@ def _of_others(
     return found
 
 
-def _top(lowered: Lowered) -> str:
+def _first_node(lowered: Lowered) -> str:
     return next(iter(lowered.maps), "*").partition(".")[0]
 
 
-def _known(lowered: Lowered) -> str:
+def _linear_maps_hint(lowered: Lowered) -> str:
     listed = ", ".join(f"`{path}`" for path in list(lowered.maps)[:_SHOWN])
     return f"linear maps here are {listed}" if listed else "this model has no linear map"

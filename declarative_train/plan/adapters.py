@@ -1,7 +1,8 @@
-"""What adapters do to the settings of a model's parameters, and what is wrong with them.
+"""Effects of adapters on the settings of a model's parameters, and checks of these settings.
 
-A model with adapters is frozen but for them, and for what says `frozen: false`. An adapter's own parameters start and
-train as the adapter says, whatever a selector sets for all that is below it; one that names them (`lora_B`) sets all.
+Adapters freeze the rest of the model, except parameters with `frozen: false`. The adapter decides how its own
+parameters start and train; a selector that matches everything below a node does not change them, one that names them
+(`lora_B`) does.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NAMED = "lora_"
 
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
-    """What holds for each parameter."""
+    """Return the settings of each parameter: the rules of the recipe, with everything but the adapters frozen."""
     known = list(names)
     if not any(map(is_added, known)):
         return {name: settings_of(rules, name) for name in known}
@@ -57,7 +58,10 @@ def weight_of(path: str) -> str:
 def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
-    """Entries that adapt nothing, and what cannot be adapted. `given`: the adapters that there are, by map."""
+    """Report adapter entries that match no linear map, and weights that cannot be adapted.
+
+    `given` holds the adapters that exist, by linear map.
+    """
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]
     if not adapting:
@@ -84,11 +88,11 @@ def check_adapters(
             yield rank_is_full(_span(rules, name, "adapter"), path, rank, shape)
 
 
-def _begun_by_libraries(scope: Scope) -> Iterator[str]:
-    """The nodes that are a library's model with published weights; of what these lack, the node itself tells."""
+def _find_pretrained_nodes(scope: Scope) -> Iterator[str]:
+    """Yield the paths of library models with published weights; missing weights are reported by the node itself."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
-            yield from _begun_by_libraries(node.scope)
+            yield from _find_pretrained_nodes(node.scope)
         elif isinstance(node, LayerNode) and node.layer.type in LIBRARIES:
             data = node.layer.as_data()
             if data["pretrained"] or (data["pretrained"] is None and data["path"] is not None):
@@ -96,14 +100,15 @@ def _begun_by_libraries(scope: Scope) -> Iterator[str]:
 
 
 def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagnostic]:
-    """What no adapter changes should be worth keeping. What a plugin starts may come from anywhere."""
+    """Warn if frozen parameters next to adapters keep random start values. Plugins may start values anywhere, so
+    recipes with plugins are skipped."""
     first = next((rule for rule in recipe.model.rules if rule.settings.adapter is not None), None)
     if first is None or recipe.plugins:
         return
     filled: list[tuple[str, Sequence[str]]] = [
         (f"{weights.node}." if weights.node else "", weights.exclude) for weights in recipe.model.weights
     ]
-    filled += [(f"{path}.", ()) for path in _begun_by_libraries(recipe.model.scope)]
+    filled += [(f"{path}.", ()) for path in _find_pretrained_nodes(recipe.model.scope)]
     aliases: dict[str, list[str]] = {}
     for plan in plans:
         aliases.setdefault(plan.tie or plan.name, []).append(plan.name)
@@ -117,7 +122,10 @@ def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagn
 
 
 def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
-    """A tied parameter has several names: one that is excluded is drawn anew under all of them."""
+    """Return whether weights below `prefix` fill a parameter, given all names of it.
+
+    A tied parameter has several names; if one is excluded, it starts from random numbers under all of them.
+    """
     below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return bool(below) and not any(is_selected(exclude, name) for name in below)
 

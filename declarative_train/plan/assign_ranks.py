@@ -1,4 +1,4 @@
-"""Who holds what: the mesh of the recipe's mode over its devices, a row for each rank, and the stages of a pipeline."""
+"""Assignment of devices: the mesh of the recipe's mode, one row per rank, and the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.layout import Layout
 
 
-def place(
+def assign_ranks(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], batch: BatchSpec
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """In a pipeline, accumulation steps are made microbatches: one schedule, one reduction, a smaller bubble."""
+    """Return the layout of the plan, or None and errors if the pipeline cannot be built.
+
+    In a pipeline, accumulation steps become microbatches: one schedule, one reduction, a smaller bubble.
+    """
     layout, mode = recipe.layout, recipe.mode
     mesh = mode.mesh(layout.num_gpus)
     assert mesh is not None, "P001 comes first"
@@ -57,8 +60,8 @@ def place(
 
 
 def rank_table(layout: Layout, mesh: Mesh) -> tuple[RankPlan, ...]:
-    """A rank for each device, node by node; the last axis of the mesh runs fastest, over neighbours. Without a mesh
-    there is one."""
+    """Return one RankPlan per device, node by node; without a mesh, a single one. The last axis of the mesh varies
+    fastest, so that its ranks are neighbours."""
     per_node = layout.num_gpus_per_node
     return tuple(
         RankPlan(
@@ -73,6 +76,7 @@ def rank_table(layout: Layout, mesh: Mesh) -> tuple[RankPlan, ...]:
 
 
 def coordinates(rank: int, mesh: Mesh) -> dict[str, int]:
+    """Return the coordinates of a rank by mesh axis."""
     found: dict[str, int] = {}
     for axis in reversed(mesh):
         rank, found[axis.name] = divmod(rank, axis.size)

@@ -1,9 +1,9 @@
-"""Whether the channels of images lie last in memory: `training.channels_last`, and what `auto` makes of it on a device.
+"""Memory format of images: `training.channels_last`, and what `auto` chooses on a device.
 
-On the CPU what was measured decides (docs/performance.md): what follows a convolution takes less time so, but for norms
-of groups of channels. On GPUs the kernels of half precision compute with channels last in any case: weights that lie
-otherwise have each input and output of a convolution turned around in memory; behind weights that lie so it is done for
-norms whose kernels take the usual order alone. So the fewer elements decide.
+On the CPU measurements decide (docs/performance.md): operations after a convolution are faster with channels last,
+except norms over groups of channels. On GPUs, half precision kernels always compute with channels last. Weights in the
+usual order cost a reordering of each input and output of a convolution; weights with channels last cost a reordering at
+norms whose kernels need the usual order. `auto` takes the format that reorders fewer elements.
 """
 
 from __future__ import annotations
@@ -29,116 +29,124 @@ HALF = frozenset({"bf16", "fp16"})
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
-    """Elements per sample, one way: `by_convolutions` over images, read and given; `by_norms` that take the usual order
-    alone. `is_slower`: a norm of groups of channels is among them."""
+class ReorderedElements:
+    """Elements per sample that are reordered in memory, one way: `by_convolutions`, inputs and outputs of convolutions
+    over images; `by_norms`, those of norms that need the usual order. `is_slower`: one of them is a norm over groups of
+    channels."""
 
     by_convolutions: int = 0
     by_norms: int = 0
     is_slower: bool = False
 
-    def __add__(self, other: Turned) -> Turned:
-        return Turned(
+    def __add__(self, other: ReorderedElements) -> ReorderedElements:
+        return ReorderedElements(
             self.by_convolutions + other.by_convolutions,
             self.by_norms + other.by_norms,
             self.is_slower or other.is_slower,
         )
 
 
-def turned(graph: Graph) -> Turned:
-    return sum(turned_by_node(graph).values(), Turned())
+def count_reordered(graph: Graph) -> ReorderedElements:
+    """Return the elements that all nodes of a graph may reorder."""
+    return sum(count_reordered_by_node(graph).values(), ReorderedElements())
 
 
-def turned_by_node(graph: Graph) -> dict[str, Turned]:
+def count_reordered_by_node(graph: Graph) -> dict[str, ReorderedElements]:
+    """Return the elements that each node of a graph may reorder."""
     specs, found = graph.specs(), {}
     for node in graph.nodes:
         called = graph.node(str(node.target)) if node.kind == "reuse" else node
         if called.graph is not None:
-            found[node.name] = turned(called.graph)
+            found[node.name] = count_reordered(called.graph)
         else:
-            found[node.name] = _of_layer(called, _moved(node, [specs[edge] for edge in node.inputs.values()]))
+            found[node.name] = _count_layer(
+                called, _count_elements(node, [specs[edge] for edge in node.inputs.values()])
+            )
     return found
 
 
-def _of_layer(node: Node, moved: int) -> Turned:
+def _count_layer(node: Node, moved: int) -> ReorderedElements:
     component = node.component or {}
     kind = component.get("type")
     if kind in CONVOLUTIONS:
-        return Turned(by_convolutions=moved)
+        return ReorderedElements(by_convolutions=moved)
     if kind in NORMS_IN_ORDER:
-        return Turned(by_norms=moved, is_slower=kind == "instance_norm" or component.get("num_groups") != 1)
-    return Turned()
+        return ReorderedElements(by_norms=moved, is_slower=kind == "instance_norm" or component.get("num_groups") != 1)
+    return ReorderedElements()
 
 
-def _moved(node: Node, read: list[TensorSpec]) -> int:
+def _count_elements(node: Node, read: list[TensorSpec]) -> int:
     return sum(spec.num_elements for spec in (*read, *node.outputs.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
-    """What decides, but for the device. `is_plain`: every rank holds its model whole, in one stage."""
+class ImageLayout:
+    """Properties of a run that decide the memory format, apart from the device."""
 
     word: Word
-    turned: Turned
+    reordered: ReorderedElements
     precision: str
     has_plugins: bool
 
     @property
-    def are_there(self) -> bool:
-        return self.turned.by_convolutions > 0
+    def has_convolutions(self) -> bool:
+        return self.reordered.by_convolutions > 0
 
-    def lie_last(self, device: str, *, is_plain: bool) -> tuple[bool, str]:
-        """And why. `device`: cpu, cuda or mps."""
-        if not self.are_there:
-            return False, "there is no convolution over images"
+    def decide(self, device: str, *, is_plain: bool) -> tuple[bool, str]:
+        """Return whether a device uses channels last, and the reason.
+
+        `device` is cpu, cuda or mps. `is_plain`: every rank holds the whole model, in one stage.
+        """
+        if not self.has_convolutions:
+            return False, "the model has no convolution over images"
         if not is_plain:
             return False, "shards and stages keep the usual order"
         if self.word != "auto":
             return self.word, "as the recipe says"
         if self.has_plugins:
-            return False, "beside a plugin, whose code may count on the usual order"
+            return False, "with a plugin, whose code may rely on the usual order"
         if device == "cpu":
-            if self.turned.is_slower:
-                return False, "norms of groups of channels take longer so"
-            return True, "what follows the convolutions takes less time so"
+            if self.reordered.is_slower:
+                return False, "norms over groups of channels are slower with it"
+            return True, "operations after the convolutions are faster with it"
         if self.precision not in HALF:
-            return False, f"in {self.precision} nothing is gained"
-        if self.turned.by_norms >= self.turned.by_convolutions:
-            return False, "norms would turn as much around as convolutions do now"
-        return True, f"convolutions compute so in {self.precision}, and turn nothing around"
+            return False, f"it gains nothing in {self.precision}"
+        if self.reordered.by_norms >= self.reordered.by_convolutions:
+            return False, "norms would reorder as much as convolutions do now"
+        return True, f"convolutions in {self.precision} compute so, without reordering"
 
-    def turns(self, node: Turned, *, is_last: bool) -> int:
-        """Elements per sample that a GPU turns around in the forward of a node."""
-        if not self.are_there:
+    def count_in(self, node: ReorderedElements, *, is_last: bool) -> int:
+        """Return the elements per sample that a GPU reorders in the forward of a node."""
+        if not self.has_convolutions:
             return 0
         if is_last:
             return node.by_norms
         return node.by_convolutions if self.precision in HALF else 0
 
 
-def images_of(plan: Plan) -> Images:
+def image_layout(plan: Plan) -> ImageLayout:
     training = plan.training
-    return Images(training.channels_last, turned(plan.graph), training.precision, bool(plan.plugins))
+    return ImageLayout(training.channels_last, count_reordered(plan.graph), training.precision, bool(plan.plugins))
 
 
 def is_plain(layout: LayoutPlan) -> bool:
     return not layout.is_sharded and layout.pipeline is None
 
 
-def lies_last(plan: Plan, device: str) -> bool:
-    return images_of(plan).lie_last(device, is_plain=is_plain(plan.layout))[0]
+def uses_channels_last(plan: Plan, device: str) -> bool:
+    return image_layout(plan).decide(device, is_plain=is_plain(plan.layout))[0]
 
 
-def in_words(plan: Plan) -> str | None:
-    """Of every device that the ranks may have; None where there are no images."""
-    images, layout = images_of(plan), plan.layout
-    if not images.are_there:
+def describe_layout(plan: Plan) -> str | None:
+    """Return the memory format and its reason for every device that the ranks may have; None without images."""
+    images, layout = image_layout(plan), plan.layout
+    if not images.has_convolutions:
         return None
-    found = {device: images.lie_last(device, is_plain=is_plain(layout)) for device in _devices(layout)}
-    said = {device: f"{'yes' if last else 'no'}, {why}" for device, (last, why) in found.items()}
-    if len(set(said.values())) == 1:
-        return next(iter(said.values()))
-    return "; ".join(f"{'on the CPU' if device == 'cpu' else 'on GPUs'}: {text}" for device, text in said.items())
+    found = {device: images.decide(device, is_plain=is_plain(layout)) for device in _devices(layout)}
+    texts = {device: f"{'yes' if last else 'no'}, {why}" for device, (last, why) in found.items()}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{'on the CPU' if device == 'cpu' else 'on GPUs'}: {text}" for device, text in texts.items())
 
 
 def _devices(layout: LayoutPlan) -> Iterator[str]:
@@ -153,6 +161,6 @@ def _devices(layout: LayoutPlan) -> Iterator[str]:
 
 def check_channels_last(recipe: Recipe, graph: Graph) -> list[Diagnostic]:
     word = recipe.training.channels_last
-    if word == "auto" or turned(graph).by_convolutions:
+    if word == "auto" or count_reordered(graph).by_convolutions:
         return []
     return [no_images(recipe.span("training.channels_last"), word)]

@@ -1,4 +1,4 @@
-"""`balanced` weights of a loss -> numbers, counted over the training rows once, when the recipe is compiled."""
+"""Class weights `balanced` of a loss, counted over the training rows once, when the recipe is compiled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from declarative_train.plan.checks.samples import cannot_balance
 from declarative_train.recipe.recipe import Recipe
 
 
-def balanced_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tuple[Term, ...], list[Diagnostic]]:
-    """The terms, with numbers where a loss said `balanced`."""
+def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tuple[Term, ...], list[Diagnostic]]:
+    """Return the loss terms with numbers in place of `balanced`, and errors for those that cannot be counted."""
     terms, diagnostics = [], []
     for term in lowered.terms:
         if not term.component.needs_balance:
@@ -41,7 +41,8 @@ def balanced_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tu
 
 
 def _values(name: str, batch_graph: Graph, data: DataSpec, recipe: Recipe) -> Iterator[np.ndarray]:
-    """What an entry of the batch holds for the training samples, in chunks; what is drawn as in the first epoch."""
+    """Yield the values of a batch entry for the training samples, in chunks; random numbers are those of the first
+    epoch."""
     if name not in batch_graph.outputs:
         yield from training_values(data, name)
         return

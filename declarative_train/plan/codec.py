@@ -1,9 +1,8 @@
-"""Plan -> JSON -> the same Plan, to the bit; a plan of another version is refused. And the two names of a plan, made
-from what it holds:
+"""JSON form of a plan, exact to the bit, and its two hashes.
 
-`fingerprint` covers what decides the numbers of a run: model, data, objective, optimizer, batch size, seed. Layout,
-logging, and where files lie are left out, so that a checkpoint knows its model on another layout, in another folder.
-`identity` covers the whole plan.
+A plan of another version is rejected. `fingerprint` covers what decides the numbers of a run: model, data, objective,
+optimizer, batch size, seed. It leaves out layout, logging and file locations, so that a checkpoint recognises its model
+on another layout or in another folder. `identity` covers the whole plan.
 """
 
 from __future__ import annotations
@@ -31,8 +30,10 @@ _TRAINING = (
 )
 _PLACES = frozenset({"path", "folder", "workers", "files", "statistics_from"})
 _SIZES = frozenset({"held_bytes"})
-_LOOKED_AT = frozenset({"recipe", "settings"})  # keys of a plan that decide nothing, and name variables as they are
-_OF_PLUGINS = frozenset({PLUGIN})  # where their code lies
+_NOT_DECIDING = frozenset(
+    {"recipe", "settings"}
+)  # keys of a plan that decide nothing; variables in them are not replaced
+_OF_PLUGINS = frozenset({PLUGIN})  # where their code is
 
 
 class PlanError(Exception):
@@ -45,17 +46,17 @@ def adapter() -> TypeAdapter[Plan]:
 
 
 def to_json(plan: Plan) -> str:
-    """Keys in the order of the classes, one value per line: made to be read and compared."""
+    """Return a plan as JSON text to read and compare: keys in the order of the classes, one value per line."""
     return _as_text(to_data(plan))
 
 
 def to_masked_json(plan: Plan) -> str:
-    """Return a plan to be looked at, without secrets."""
+    """Return a plan as JSON text for display, without secrets."""
     return _as_text(in_texts(masked, to_data(plan)))
 
 
 def to_saved_json(plan: Plan) -> str:
-    """Return a plan to be run: it names the variables of the environment whose values it needs."""
+    """Return a plan as JSON text to run: it names the environment variables whose values it needs."""
     return _as_text(in_texts(with_names, to_data(plan)))
 
 
@@ -64,25 +65,28 @@ def _as_text(data: dict[str, object]) -> str:
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Write a plan that can be run. It is readable for its owner alone where it holds a password or a key that is not a
-    variable of the environment: a plan must run without its recipe. Raises OSError."""
+    """Write a plan that can be run. Raises OSError.
+
+    The file is readable for its owner only if it contains a password or key that is not in an environment variable: a
+    plan must run without its recipe.
+    """
     text = to_saved_json(plan)
     mode = 0o666 if masked(text) == text else 0o600
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
         if mode == 0o600:
-            os.fchmod(file.fileno(), mode)  # of one that was there before
+            os.fchmod(file.fileno(), mode)  # for a file that existed before
         file.write(text)
 
 
 def to_data(plan: Plan) -> dict[str, object]:
-    """Plain values: what JSON can hold."""
+    """Return a plan as plain values that JSON can hold."""
     data: dict[str, object] = adapter().dump_python(plan, mode="json")
     return data
 
 
 def from_json(text: str) -> Plan:
-    """Return the plan of a text, with the values of the variables that it names; those that are not set stay names.
-    Raises PlanError."""
+    """Return the plan of a JSON text, with the values of the environment variables that it names; unset variables stay
+    names. Raises PlanError."""
     try:
         found = parse_json(text)
     except ValueError as problem:
@@ -92,7 +96,7 @@ def from_json(text: str) -> Plan:
     if found["version"] != PLAN_VERSION:
         raise PlanError(f"it has plan version {found['version']}, this dtrain reads version {PLAN_VERSION}")
     if names_in(text):
-        own = {key: found[key] for key in _LOOKED_AT if key in found}
+        own = {key: found[key] for key in _NOT_DECIDING if key in found}
         text = json.dumps(in_texts(with_values, found) | own)
     try:
         return adapter().validate_json(text)
@@ -103,38 +107,38 @@ def from_json(text: str) -> Plan:
 
 
 def through_json(plan: Plan) -> Plan:
-    """As it would be read again."""
+    """Return the plan as it would be after saving and loading."""
     return adapter().validate_json(json.dumps(to_data(plan)))
 
 
-def signed(plan: Plan) -> Plan:
-    """The plan with its fingerprint and identity."""
+def sign(plan: Plan) -> Plan:
+    """Return the plan with its fingerprint and identity."""
     plan = replace(plan, fingerprint="", identity="")
     plan = replace(plan, fingerprint=_digest(deciding(plan)))
     return replace(plan, identity=_digest(in_texts(with_names, to_data(plan))))
 
 
 def unset_variables(plan: Plan) -> list[str]:
-    """Return the variables of the environment that a plan needs to be run and that are not set."""
+    """Return the unset environment variables that a plan needs to run."""
     data = to_data(plan)
-    return names_in(json.dumps([item for key, item in data.items() if key not in _LOOKED_AT]))
+    return names_in(json.dumps([item for key, item in data.items() if key not in _NOT_DECIDING]))
 
 
 def unset_for_model(plan: Plan) -> list[str]:
-    """Return the variables that are not set and without which its model and its fields are not known."""
+    """Return the unset environment variables without which the model and its fields are unknown."""
     data = to_data(plan)
     parts = [data[key] for key in ("batch_graph", "graph", "parameters", "objective")]
     return names_in(json.dumps([*parts, cast(Mapping[str, object], data["data"])["fields"]]))
 
 
 def is_as_signed(text: str) -> bool:
-    """Whether a plan's saved JSON is what was signed, to the last value."""
+    """Return whether the saved JSON of a plan still has its identity, that is, no value was changed."""
     data = json.loads(text)
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 
 
 def deciding(plan: Plan) -> dict[str, object]:
-    """What the fingerprint covers, as plain values."""
+    """Return the values that the fingerprint covers, as plain values."""
     data = to_data(plan)
     training = cast(Mapping[str, object], data["training"])
     found = {key: data[key] for key in _DECIDING}

@@ -1,4 +1,4 @@
-"""Two plans -> why they are not the same run: what decides the numbers and differs, under the recipe's own keys."""
+"""Differences between two plans: every deciding value that changed, under the recipe's own keys."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeGuard
 from declarative_train.plan.codec import deciding
 from declarative_train.plan.plan import Plan
 
-_LONGEST = 60  # characters of a value that is shown
+_LONGEST = 60  # characters of a printed value
 _PLACES = frozenset({"path", "folder", "from", "pretrained"})
 
-# a path in the plan, and the recipe's key
+# path in the plan -> key of the recipe
 _KEYS = (
     (r"training\.num_steps", "training.steps"),
     (r"training\.num_warmup_steps", "training.lr_schedule.warmup"),
@@ -27,7 +27,7 @@ _KEYS = (
     (r"objective\.terms\.(.*)", r"objective.losses.\1"),
     (r"data\.sets\.(.*)\.split\b(.*)", r"data.split.\1\2"),
 )
-# what follows from something else in the plan: told only when nothing else is
+# values that follow from others in the plan: reported only if nothing else changed
 _FOLLOWS = re.compile(
     r"(batch_)?graph\.(.*\.)?(inputs|outputs)\.[^.]*\.(shape|dtype|num_values)"
     r"|(batch_)?graph\.(.*\.)?outputs\..*"
@@ -38,29 +38,32 @@ _FOLLOWS = re.compile(
 
 
 class Change(NamedTuple):
-    """`key`: of the recipe, or `contents`, of the data files."""
+    """Changed value: the `key` of the recipe, or `contents` for the data files, and a `sentence` about it."""
 
     key: str
     sentence: str
 
 
 def changes(before: Plan, now: Plan) -> list[Change]:
-    """`training.optimizer.lr` was 0.1 and is 0.2: a sentence for each key; the copies of a `repeat` share one."""
-    was, found = _compared(before, now)
+    """Return a sentence for each changed key, such as "`training.optimizer.lr` was 0.1 and is 0.2"; the copies of a
+    `repeat` share one."""
+    was, found = _deciding_values(before, now)
     old, new = _values(before, was), _values(now, found)
     old_entries, new_entries = set(_entries(was)), set(_entries(found))
     came_or_went = old_entries ^ new_entries
     changed = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
-    # all below them is shown by one word: another type has other fields
+    # one sentence covers all keys below: another type has other fields
     above = came_or_went | {key.removesuffix(".type") for key in changed if key.endswith(".type")}
     own = [key for key in changed if not _FOLLOWS.fullmatch(key) and (key.endswith(".type") or not _below(key, above))]
     own = [key for key in own if not _below(key, came_or_went)]
     sentences: dict[tuple[str, str], list[str]] = {}
     for key in own or ([] if came_or_went else changed):
-        sentences.setdefault((_alike(key), _change(old.get(key), new.get(key))), []).append(key)
+        sentences.setdefault((_without_copy_numbers(key), _change(old.get(key), new.get(key))), []).append(key)
     for entry in sorted(came_or_went):
         if not _below(entry, came_or_went) and not _FOLLOWS.fullmatch(entry):
-            sentences.setdefault((_alike(entry), "is new" if entry in new_entries else "is gone"), []).append(entry)
+            sentences.setdefault(
+                (_without_copy_numbers(entry), "is new" if entry in new_entries else "is gone"), []
+            ).append(entry)
     return [Change(_recipe_key(keys[0]), _sentence(keys, change)) for (_, change), keys in sentences.items()]
 
 
@@ -68,8 +71,8 @@ def _below(key: str, above: set[str]) -> bool:
     return any(key.startswith(f"{one}.") for one in above)
 
 
-def _alike(key: str) -> str:
-    """The same for all copies of a `repeat`."""
+def _without_copy_numbers(key: str) -> str:
+    """Return a key without copy numbers, which is the same for all copies of a `repeat`."""
     return re.sub(r"\.\d+(?=\.|$)", "", key)
 
 
@@ -81,29 +84,29 @@ def _sentence(keys: list[str], change: str) -> str:
 
 
 def _change(was: object, found: object) -> str:
-    return f"was {_shown(was)} and is {_shown(found)}"
+    return f"was {_format_value(was)} and is {_format_value(found)}"
 
 
-def _compared(before: Plan, now: Plan) -> tuple[object, object]:
-    """What decides. Of a folder that was moved with its recipe, files are where the recipe sees them."""
+def _deciding_values(before: Plan, now: Plan) -> tuple[object, object]:
+    """Return the deciding values of both plans. If the recipe's folder moved, paths are relative to it."""
     homes = [os.path.dirname(plan.files[0].path) if plan.files else "" for plan in (before, now)]
     values = deciding(before), deciding(now)
     if homes[0] == homes[1] or not all(map(os.path.isabs, homes)):
         return values
-    return _seen_from(homes[0], values[0]), _seen_from(homes[1], values[1])
+    return _relative_to(homes[0], values[0]), _relative_to(homes[1], values[1])
 
 
-def _seen_from(home: str, value: object, key: str = "") -> object:
+def _relative_to(home: str, value: object, key: str = "") -> object:
     if isinstance(value, Mapping):
-        return {name: _seen_from(home, item, name) for name, item in value.items()}
+        return {name: _relative_to(home, item, name) for name, item in value.items()}
     if isinstance(value, list):
-        return [_seen_from(home, item, key) for item in value]
+        return [_relative_to(home, item, key) for item in value]
     is_place = key in _PLACES and isinstance(value, str) and os.path.isabs(value)
     return os.path.relpath(str(value), home) if is_place else value
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Every deciding value by its path. A run that lasts so many epochs is shown by them."""
+    """Return every deciding value by its path. A run that counts epochs has epochs in place of steps."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs
@@ -112,7 +115,8 @@ def _values(plan: Plan, of: object) -> dict[str, object]:
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Entries of a list that have names are found by them; other lists are values."""
+    """Yield the paths and values of a nested structure. List entries with names have them in the path; other lists are
+    values."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
@@ -124,7 +128,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _entries(value: object, path: str = "") -> Iterator[str]:
-    """The paths of all that has a name: nodes, fields, sets, losses, metrics, parameters."""
+    """Yield the paths of everything with a name: nodes, fields, sets, losses, metrics, parameters."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _entries(item, f"{path}.{key}" if path else str(key))
@@ -148,8 +152,8 @@ def _recipe_key(path: str) -> str:
     return path
 
 
-def _shown(value: object) -> str:
-    """An edge as people write it."""
+def _format_value(value: object) -> str:
+    """Return a value as the recipe spells it, shortened."""
     if value is None:
         return "not set"
     if isinstance(value, float) and value.is_integer():

@@ -1,4 +1,4 @@
-"""Whether the files that a plan rests on are still the ones that it was made from."""
+"""Fingerprints of the files that a plan was made from, and the check whether they changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STANDARD_INPUT = "<stdin>"
 
 
 def recipe_files(recipe: Recipe) -> tuple[FileRecord, ...]:
-    """The recipe, its bases, what `--with` added, and the plugins. Shipped blocks are dtrain's own."""
+    """Return records of the recipe, its bases, what `--with` added, and the plugins; not of shipped blocks."""
     found = {
         _absolute(file.path): FileRecord(_absolute(file.path), len(file.text.encode()), file.sha256)
         for file in recipe.document.files
@@ -30,15 +30,15 @@ def recipe_files(recipe: Recipe) -> tuple[FileRecord, ...]:
 
 
 def staleness(plan: Plan) -> list[str]:
-    """A sentence for each file that is not what it was; empty when the plan still holds."""
-    return [*_changed_recipes(plan.files), *_changed_data(plan.data.files)]
+    """Return a sentence for each file that changed since the plan was made; empty if the plan is current."""
+    return [*_compare_recipes(plan.files), *_compare_data(plan.data.files)]
 
 
-def _changed_recipes(records: tuple[FileRecord, ...]) -> Iterator[str]:
+def _compare_recipes(records: tuple[FileRecord, ...]) -> Iterator[str]:
     for known in records:
         if known.path == _STANDARD_INPUT:
             continue
-        path = _shown(known.path)
+        path = _format_path(known.path)
         try:
             if _read(known.path) != known:
                 yield f"{path} is not what it was when the plan was made"
@@ -46,9 +46,9 @@ def _changed_recipes(records: tuple[FileRecord, ...]) -> Iterator[str]:
             yield f"{path} cannot be read any more: {(problem.strerror or str(problem)).lower()}"
 
 
-def _changed_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
+def _compare_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
     for known in records:
-        path = _shown(known.path)
+        path = _format_path(known.path)
         try:
             found = record(known.path, whole=known.modified_ns is None)
         except (SourceError, OSError) as problem:
@@ -71,8 +71,8 @@ def _absolute(path: str) -> str:
     return path if path == _STANDARD_INPUT else os.path.abspath(path)
 
 
-def _shown(path: str) -> str:
-    """Relative where that is shorter to read."""
+def _format_path(path: str) -> str:
+    """Return a path for display: relative to the working directory if it is below it."""
     if "://" in path or not os.path.isabs(path):
         return masked(path)
     relative = os.path.relpath(path)

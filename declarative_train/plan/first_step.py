@@ -1,4 +1,4 @@
-"""The first step of the model, run before training: what fails in it, and the parameters that no loss reaches."""
+"""Dry run of the first training step: errors in it, and parameters that no loss reaches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from declarative_train.recipe.recipe import Recipe
 def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """The parameters, the idle ones frozen; and what is to be said."""
+    """Return the parameters, with idle ones frozen, and the problems found."""
     rows = sample.pick_extremes(sorted(_fields_read(lowered)), ROWS, EXTREMES)
     taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
     found = run_dry(
@@ -35,8 +35,12 @@ def check_first_step(
     )
     idle = {name for name in found.idle if name in {item.name for item in parameters if not item.frozen}}
     if len(found.unreached) == len(lowered.terms):
-        idle = set()  # which the errors say
-    diagnostics = [*_of_gradients(recipe, lowered, found), *_of_values(recipe, found), *_of_idle(recipe, idle)]
+        idle = set()  # the errors report them already
+    diagnostics = [
+        *_check_gradients(recipe, lowered, found),
+        *_check_values(recipe, found),
+        *_report_idle(recipe, idle),
+    ]
     return tuple(
         replace(item, frozen=True, idle=True) if item.name in idle else item for item in parameters
     ), diagnostics
@@ -48,7 +52,7 @@ def _fields_read(lowered: Lowered) -> set[str]:
     return (set(lowered.batch_graph.inputs) | set(lowered.graph.inputs) | ends) - made
 
 
-def _of_gradients(recipe: Recipe, lowered: Lowered, found: DryRunResult) -> Iterator[Diagnostic]:
+def _check_gradients(recipe: Recipe, lowered: Lowered, found: DryRunResult) -> Iterator[Diagnostic]:
     for term in lowered.terms:
         span = recipe.span(("objective", "losses", term.name, "input"))
         stops = tuple(_stops(recipe.model.scope, recipe.model.scope.outputs.get(term.edges.input, term.edges.input)))
@@ -59,7 +63,7 @@ def _of_gradients(recipe: Recipe, lowered: Lowered, found: DryRunResult) -> Iter
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """The expressions on the way to a wire that stop gradients."""
+    """Yield the expressions before a wire that stop gradients."""
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:
@@ -75,11 +79,11 @@ def _stops(scope: Scope, wire: str) -> Iterator[Related]:
         waiting += node.inputs.values()
 
 
-def _of_values(recipe: Recipe, found: DryRunResult) -> Iterator[Diagnostic]:
+def _check_values(recipe: Recipe, found: DryRunResult) -> Iterator[Diagnostic]:
     culprit = None if found.culprit is None else (found.culprit, _node_span(recipe.model.scope, found.culprit))
     if found.failure is not None:
-        phase, said = found.failure
-        yield step_fails(culprit[1] if culprit else recipe.key_span("model.graph"), phase, said, found.culprit)
+        phase, message = found.failure
+        yield step_fails(culprit[1] if culprit else recipe.key_span("model.graph"), phase, message, found.culprit)
     for name, value in found.not_finite.items():
         yield not_finite(
             recipe.span(("objective", "losses", name, "input")),
@@ -95,7 +99,7 @@ def _node_span(scope: Scope, path: str) -> Span:
     return _node_span(node.scope, path) if isinstance(node, BlockNode) and path != node.path else node.key_span
 
 
-def _of_idle(recipe: Recipe, idle: Sequence[str] | set[str]) -> Iterator[Diagnostic]:
+def _report_idle(recipe: Recipe, idle: Sequence[str] | set[str]) -> Iterator[Diagnostic]:
     by_node: dict[str, list[str]] = defaultdict(list)
     for name in sorted(idle):
         by_node[name.partition(".")[0]].append(name)

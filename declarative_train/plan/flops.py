@@ -1,4 +1,4 @@
-"""The model graph -> the floating-point operations of one sample, by torch's own way of counting (`graph/cost.py`)."""
+"""Floating-point operations of a model per sample, counted as torch counts them (`graph/cost.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plan_flops(
     recomputation: Recomputation,
     heads: Collection[str] = (),
 ) -> FlopsPlan:
-    """`heads`: what losses in chunks compute once more."""
+    """Return the operations of a sample. `heads` are the nodes that losses in chunks compute twice."""
     parameters = tuple(parameters)
     opened = open_blocks(graph, units)
     works, again = unit_works(opened, parameters), recomputation.units(units)
@@ -36,7 +36,7 @@ def plan_flops(
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """For each node of the model, opened down to its units: the work in it."""
+    """Return the work of each node of the model, opened down to its units."""
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))

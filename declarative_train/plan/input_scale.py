@@ -1,7 +1,7 @@
-"""The numbers that a network reads and is to give, held against those that its start values are made for.
+"""Scale of inputs and targets, compared with the scale that a network is initialised for.
 
-A field counts where it reaches a layer with weights as it is: in another shape or beside others, not normalised, scaled
-or computed with.
+A field counts if it reaches a layer with weights unchanged: reshaped or concatenated at most, not normalised, scaled or
+computed with.
 """
 
 from __future__ import annotations
@@ -38,34 +38,36 @@ _WEIGHING = frozenset({"bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose
                        "conv_transpose3d", "gru", "linear", "lstm", "patch_embedding", "rnn"})  # fmt: skip
 _SHAPED = (VIEWS - {INDEX}) | {"float"}
 _SAME = _SHAPED | {"concat", "stack"}
-_ROWS = 2048  # looked at
+_ROWS = 2048  # inspected
 _LARGE, _LARGE_TARGETS = 30.0, 1e4  # root mean squares; start values are made for inputs of about 1
 _APART = 1000.0  # of one column to another
 _OF_PICTURES = frozenset({"conv2d", "patch_embedding"})
 _CHANNELS = (1, 3, 4)
-_LEAST_SIDE = 16  # of a picture that is no square
-_LEAST_IDS = 100  # rows after which numbers without a name that tells are an id too
+_LEAST_SIDE = 16  # of a picture that is not square
+_LEAST_IDS = 100  # rows from which consecutive numbers are an id under any column name
 _ID = re.compile(r"(?i)(|unnamed:? ?\d*|(.*[_ .-])?(id|idx|index|uuid|key|rownum|row_?(id|no|number|index)))")
 _DISTANCES = frozenset({"huber", "l1", "mse", "smooth_l1"})
 
 
 def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagnostic]:
+    """Warn about inputs and targets whose scale or meaning is unusual for training."""
     fields = {field.name: field for field in data.fields}
     read: dict[str, list[LayerNode]] = {}
     wires: dict[Wire, frozenset[str]] = {name: frozenset({name}) for name in recipe.model.scope.inputs}
     _follow(recipe.model.scope, wires, read)
-    for name, place in _pictures(recipe.model.scope, {name: (name, None) for name in recipe.model.scope.inputs}):
+    for name, place in _find_pictures(recipe.model.scope, {name: (name, None) for name in recipe.model.scope.inputs}):
         if name in fields and _is_channels_last(fields[name].tensor.shape):
             yield channels_last(place, name, fields[name].tensor.shape)
-    yield from _paddings(recipe.model.scope, fields, rows)
+    yield from _check_paddings(recipe.model.scope, fields, rows)
     for name, layers in read.items():
         if name in fields:
-            yield from _of_field(recipe, data, fields[name], layers, rows)
-    yield from _of_targets(recipe, fields, wires, rows)
+            yield from _check_field(recipe, data, fields[name], layers, rows)
+    yield from _check_targets(recipe, fields, wires, rows)
 
 
 def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
-    """Adds to `wires` the fields that travel on each as they are, and to `read` the layers that weigh them."""
+    """Add to `wires` the fields that each wire carries unchanged, and to `read` the layers with weights that read
+    them."""
     for node in scope.nodes:
         arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}
         if not arriving:
@@ -82,9 +84,11 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
             wires[f"{node.name}:output"] = found
 
 
-def _pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
-    """The fields that layers of pictures read as they are, also inside of blocks, and where the recipe says so: of
-    each the first. `untouched`: field and, within a block, the place of the block's input."""
+def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
+    """Yield each field that image layers read unchanged, also inside blocks, with the first place in the recipe.
+
+    `untouched` maps wires to the field and, within a block, the place of the block's input.
+    """
     seen = set[str]()
     for node in scope.nodes:
         for port, wire in node.inputs.items():
@@ -94,7 +98,7 @@ def _pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -
             place = outer or node.input_spans.get(port, node.span)
             found = [(name, place)] if isinstance(node, LayerNode) and node.layer.type in _OF_PICTURES else []
             if isinstance(node, BlockNode):
-                found = list(_pictures(node.scope, {port: (name, place)}))
+                found = list(_find_pictures(node.scope, {port: (name, place)}))
             yield from (each for each in found if each[0] not in seen)
             seen.update(each[0] for each in found)
 
@@ -105,23 +109,23 @@ def _keeps(term: Term | None, names: frozenset[str]) -> bool:
     return isinstance(term, Reference)
 
 
-def _of_field(
+def _check_field(
     recipe: Recipe, data: DataSpec, field: FieldSpec, layers: Sequence[LayerNode], rows: Sample
 ) -> Iterator[Diagnostic]:
     place, shape = recipe.span(f"data.fields.{field.name}.{_key(field)}"), field.tensor.shape
     values = rows.first(field.name, _ROWS)
     if values is None or not len(values) or values.dtype == bool:
         return
-    yield from _of_magnitudes(field, place, layers[0].path, np.asarray(values, np.float64))
+    yield from _check_magnitudes(field, place, layers[0].path, np.asarray(values, np.float64))
     if data.window is None and shape == (len(field.columns),) and len(field.columns) > 1:
         columns = _as_in_the_file(field, np.asarray(values, np.float64))
-        numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _numbers_rows(name, each)]
+        numbers = [name for name, each in zip(field.columns, columns.T, strict=True) if _is_row_index(name, each)]
         if numbers:
             yield id_as_feature(place, field.name, numbers[0])
 
 
-def _paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
-    """Encoders that read padded texts without a mask."""
+def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
+    """Warn about encoders that read padded texts without a mask."""
     texts: dict[Wire, str] = {name: name for name in scope.inputs if name in fields and _is_text(fields[name])}
     for node in scope.nodes:
         arriving = [texts[wire] for wire in node.inputs.values() if wire in texts]
@@ -141,7 +145,8 @@ def _paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> It
 
 
 class _Encoder(NamedTuple):
-    """`ports` that take texts, as the last of them is written beside others; `mask`: what hides padding."""
+    """Encoder of texts: the `ports` that take texts, the last one being the name to suggest, and `mask`, the port that
+    hides padding."""
 
     kind: str
     ports: tuple[str, ...]
@@ -169,21 +174,23 @@ def _is_padded(field: FieldSpec, rows: Sample) -> bool:
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:
-    """A square with few channels behind it; or a picture of any format whose channels are colours: (64, 10, 1) may be
-    64 channels of something else."""
+    """Return whether a shape is (height, width, channels).
+
+    A square with few channels is; another format must have colour channels, as (64, 10, 1) may be 64 channels of data.
+    """
     if len(shape) != 3 or shape[2] not in _CHANNELS or min(shape[:2]) <= shape[2]:
         return False
     return shape[0] == shape[1] or (shape[2] > 1 and min(shape[:2]) >= _LEAST_SIDE and max(shape) <= 4 * min(shape[:2]))
 
 
-def _of_magnitudes(field: FieldSpec, place: Span, layer: str, values: np.ndarray) -> Iterator[Diagnostic]:
+def _check_magnitudes(field: FieldSpec, place: Span, layer: str, values: np.ndarray) -> Iterator[Diagnostic]:
     shape = field.tensor.shape
     by_column = values if len(field.columns) > 1 and shape[-1:] == (len(field.columns),) else values[..., None]
     sizes = _root_mean_square(by_column.reshape(-1, by_column.shape[-1]))
     least, greatest = values.min(), values.max()
-    told = sizes > 0
-    if told.any() and sizes.max() >= max(_LARGE, _APART * sizes[told].min()):
-        small = int(np.flatnonzero(told)[np.argmin(sizes[told])])
+    positive = sizes > 0
+    if positive.any() and sizes.max() >= max(_LARGE, _APART * sizes[positive].min()):
+        small = int(np.flatnonzero(positive)[np.argmin(sizes[positive])])
         large = int(np.argmax(sizes))
         names = (field.columns[small], field.columns[large])
         yield columns_of_other_magnitude(place, field.name, names, (sizes[small], sizes[large]))
@@ -201,9 +208,9 @@ def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
     return values if unit is None else values * np.asarray(unit.multiply) + np.asarray(unit.add)
 
 
-def _numbers_rows(name: str, values: np.ndarray) -> bool:
-    """Whether the column counts the rows: whole numbers that grow from row to row, with no more gaps than the rows of
-    other sets leave."""
+def _is_row_index(name: str, values: np.ndarray) -> bool:
+    """Return whether a column counts the rows: increasing whole numbers whose gaps are explained by the rows of other
+    sets."""
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():
         return False
@@ -211,14 +218,14 @@ def _numbers_rows(name: str, values: np.ndarray) -> bool:
     return _ID.fullmatch(name) is not None or (is_dense and len(whole) >= _LEAST_IDS)
 
 
-def _of_targets(
+def _check_targets(
     recipe: Recipe, fields: Mapping[str, FieldSpec], wires: Mapping[Wire, frozenset[str]], rows: Sample
 ) -> Iterator[Diagnostic]:
     scope = recipe.model.scope
     for name, term in recipe.objective.losses.items():
         target = scope.outputs.get(term.target or "", term.target or "")
         made = scope.outputs.get(term.input, term.input)
-        if term.component.type not in _DISTANCES or not _is_of_a_layer(scope, made):
+        if term.component.type not in _DISTANCES or not _is_from_layer(scope, made):
             continue
         for field in [fields[each] for each in sorted(wires.get(target, {target})) if each in fields]:
             values = rows.first(field.name, _ROWS)
@@ -230,14 +237,15 @@ def _of_targets(
                 yield large_targets(place, field.name, name, size)
 
 
-def _is_of_a_layer(scope: Scope, wire: Wire) -> bool:
-    """Whether a layer makes it, in whatever shape: what an expression computes may be in the target's unit."""
+def _is_from_layer(scope: Scope, wire: Wire) -> bool:
+    """Return whether a layer computes the values of a wire, reshaped at most; an expression could scale them to the
+    target's unit."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):
-        return output in node.scope.outputs and _is_of_a_layer(node.scope, node.scope.outputs[output])
+        return output in node.scope.outputs and _is_from_layer(node.scope, node.scope.outputs[output])
     if node is not None and (term := term_of(node)) is not None:
-        return _keeps(term, _SHAPED | {INDEX}) and all(_is_of_a_layer(scope, each) for each in node.inputs.values())
+        return _keeps(term, _SHAPED | {INDEX}) and all(_is_from_layer(scope, each) for each in node.inputs.values())
     return isinstance(node, LayerNode) and node.layer.type in _WEIGHING
 
 

@@ -1,4 +1,4 @@
-"""The layout of a plan: which ranks there are, on which mesh, and what each of them holds of the model."""
+"""Layout of a plan: the ranks, their mesh, and the part of the model that each rank holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from declarative_train.core.mesh import DATA_AXES, Axis, Mesh, size_of
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """`coordinates` by mesh axis; `device` is the index on its node; `stages` the pipeline stages it holds."""
+    """Rank of a run: its `coordinates` by mesh axis, the index of its `device` on the node, and the pipeline `stages`
+    on it."""
 
     rank: int
     node: int
@@ -22,7 +23,7 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class WireBytes:
-    """What a sample sends from a stage to the next, and the gradients that come back."""
+    """Bytes per sample that one stage sends to the next, and those of the gradients that come back."""
 
     forward: int
     backward: int
@@ -30,8 +31,9 @@ class WireBytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedParameter:
-    """A parameter that several stages compute with, by a tie or because one calls a node of another again. Each of
-    `stages` holds a copy, the first one counts it (norms); gradients are added up over them before anything else."""
+    """Parameter that several stages use, because of a tie or because a stage calls a node of another one. Each of
+    `stages` holds a copy; the first one counts it in norms. Gradients are summed over the copies before anything else.
+    """
 
     name: str
     stages: tuple[int, ...]
@@ -39,14 +41,16 @@ class SharedParameter:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """`stages[i]` are the node paths of stage i, `wires[i]` what travels from stage i to i + 1, under the names of
-    `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units), stages)`, which makes the stages' graphs.
+    """Stages and schedule of a pipeline.
 
-    `schedule` is the recipe's word (`1f1b`). `num_microbatches` are those of one optimizer step: accumulation steps
-    are made microbatches. `grid[rank][time]` is an action ("0F1": stage 0, forward of microbatch 1) or "" when idle.
+    `stages[i]` are the node paths of stage i, `wires[i]` the values sent from stage i to i + 1, under the names of
+    `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units), stages)`, which builds the stages' graphs.
+
+    `schedule` is the recipe's word (`1f1b`). `num_microbatches` are those of one optimizer step, accumulation steps
+    included. `grid[rank][time]` is an action ("0F1": stage 0, forward of microbatch 1) or "" when idle.
     `last_stage_rank` is the pipeline coordinate that holds the loss (0 in the V schedules). `num_parameters` and
-    `wire_elements` (per sample) count elements, stage by stage. `wire_dtypes[i]` are those in which `wires[i]` travel,
-    `wire_bytes[i]` what they weigh.
+    `wire_elements` (per sample) count elements, stage by stage. `wire_dtypes[i]` and `wire_bytes[i]` are the dtypes and
+    bytes of `wires[i]`.
     """
 
     schedule: str
@@ -65,12 +69,12 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Which parameters are gathered together: each unit, the nodes `first` before them all, the nodes `last` after them
-    all, and the rest, of which `shared` are nodes that several places use.
+    """Groups of parameters that fsdp gathers together: each unit, the nodes `first` before all units, the nodes `last`
+    after them, and the rest; `shared` are nodes of the rest that several places use.
 
-    `reshard`: what is gathered is freed between forward and backward (True), kept (False), or spread over so many
-    neighbours (a number); `last` and the rest are always kept. `keeps_gradients`: over the chunks of a step each rank
-    adds up whole gradients, to reduce them once; otherwise they are reduced after every chunk.
+    `reshard`: gathered parameters are freed between forward and backward (True), kept (False), or sharded over that
+    many neighbours (a number); `last` and the rest are always kept. `keeps_gradients`: each rank sums whole gradients
+    over the chunks of a step and reduces them once; otherwise they are reduced after every chunk.
     """
 
     reshard: bool | int = True
@@ -82,11 +86,12 @@ class ShardingPlan:
 
 @dataclass(frozen=True, slots=True)
 class LayoutPlan:
-    """`mode` is the recipe's word, to be shown; what it means is the `mesh` of the ranks, and `num_copies`: of dp, the
-    devices of the one process, `devices` being their indices (1 elsewhere).
+    """Ranks and devices of a run.
 
-    `device` is cuda, cpu, mps, or auto (decided where it runs: CUDA if the GPUs are there). `units` are the paths of
-    the blocks: what is wrapped, checkpointed, compiled.
+    `mode` is the recipe's word, for display; the `mesh` of the ranks decides. For dp, `num_copies` is the number of
+    devices of the one process and `devices` are their indices; otherwise 1 and none. `device` is cuda, cpu, mps, or
+    auto (decided at run time: CUDA if enough GPUs exist). `units` are the paths of the blocks that are wrapped,
+    checkpointed and compiled.
     """
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline"]
@@ -103,11 +108,11 @@ class LayoutPlan:
     sharding: ShardingPlan | None = None
 
     def size(self, *axes: Axis) -> int:
-        """The ranks along these axes of the mesh; 1 along one that it does not have."""
+        """Return the number of ranks along these mesh axes; an axis that the mesh does not have counts as 1."""
         return size_of(self.mesh, *axes)
 
     def has(self, axis: Axis) -> bool:
-        """Also where one rank is all there is along it."""
+        """Return whether the mesh has an axis, even one of size 1."""
         return any(each.name == axis for each in self.mesh)
 
     @property
@@ -116,7 +121,7 @@ class LayoutPlan:
 
     @property
     def scatters(self) -> bool:
-        """The one process splits each batch over copies of the model (dp)."""
+        """True if one process splits each batch over copies of the model (dp)."""
         return bool(self.devices)
 
     @property
@@ -129,7 +134,7 @@ class LayoutPlan:
 
     @property
     def data_parallel_size(self) -> int:
-        """Ranks, or copies of one process, that take different rows of a batch."""
+        """Number of ranks, or of copies in one process, that take different rows of a batch."""
         return self.size(*DATA_AXES) * self.num_copies
 
     @property
@@ -138,7 +143,7 @@ class LayoutPlan:
 
     @property
     def place_word(self) -> str:
-        """What one of those is called that take different rows."""
+        """Name for one of these ranks or copies in texts for users."""
         if self.scatters:
             return "device"
         return "rank" if self.mesh else "process"

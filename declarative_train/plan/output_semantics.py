@@ -1,11 +1,11 @@
-"""What the outputs of a model mean, derived from the losses that read them and from the fields of their targets.
+"""Meaning of a model's outputs, derived from the losses that read them and from the fields of their targets.
 
     cross_entropy, nll                  one class out of several: its name, and a probability for each
     bce_with_logits                     yes or no, once or for each column: an answer and a probability
     mse, l1, huber, smooth_l1           a number, in the unit of the target's columns
-    poisson_nll                         the same of what it is the logarithm of
+    poisson_nll                         the logarithm of a number in the unit of the target's columns
 
-A loss without a target (`mean`), or between distributions (`kl_div`, `info_nce`), does not say what its input means.
+A loss without a target (`mean`), or between distributions (`kl_div`, `info_nce`), does not define what its input means.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _SAME_VALUES = VIEWS | {"float", "int"}
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Of one output.
+    """Meaning of one output.
 
-    output    its name, as `pruned` takes it
-    target    what the loss holds it against, by its name in the batch; None where nothing is
-    field     the field that the target's values come from, unchanged but for their order and shape; None: computed
+    output    its name, as `prune` takes it
+    target    the entry of the batch that the loss compares it with, by name; None without one
+    field     the field of the target's values, unchanged except for order and shape; None if they are computed
     classes   the names of the classes, of a `class`; of a `yes_no` whose target has two named classes: those
-    class_axis  of a `class`: which dimension of a sample of the output holds the scores
-    columns   the table's columns that a row of the target comes from, where each element has one
-    unit      of numbers: how they go back to what stands in the columns
-    items     the shape of what is answered for one sample: () for one answer
+    class_axis  of a `class`: the dimension of a sample of the output that holds the scores
+    columns   the table's columns that a row of the target comes from, if each element has one
+    unit      of numbers: the conversion to the values in the columns
+    items     the shape of the answers for one sample: () for one answer
     ignored   of a `class`: the target that does not count
     """
 
@@ -72,13 +72,13 @@ class Meaning:
 
     @property
     def name(self) -> str:
-        """For people: the target's column, else its field or the loss."""
+        """Name for users: the target's column, or else its field or the loss."""
         return self.columns[0] if len(self.columns) == 1 else self.field or self.term
 
 
 def meanings(plan: Plan) -> tuple[Meaning, ...]:
-    """One for each loss that says what its input means, in the order of the recipe; of two about one output and target
-    the first."""
+    """Return one Meaning for each loss that defines one, in the order of the recipe; of two about one output and
+    target, the first."""
     graph = whole_graph(plan)
     found: dict[tuple[str, str | None], Meaning] = {}
     for term in plan.objective.terms:
@@ -126,7 +126,8 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """(the field whose values the entry of the batch holds, whether they were moved or cut); None: of no single one."""
+    """Return (the field whose values a batch entry holds, whether they were moved or cut); (None, False) if there is no
+    single one."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -137,24 +138,24 @@ def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
         return name, False
     node = graph.node(name)
     root = term_of(node)
-    names = {None if root is None else _only(root)}
+    names = {None if root is None else _single_reference(root)}
     if None in names:
         return None
     found = _read(graph, node.inputs[str(names.pop())])
     return None if found is None or root is None else (found[0], found[1] or not _in_place(root))
 
 
-def _only(term: Term) -> str | None:
-    """The one reference of which the expression shows elements, as they are."""
+def _single_reference(term: Term) -> str | None:
+    """Return the one reference whose elements an expression passes on unchanged, or None."""
     if isinstance(term, Reference):
         return term.text
     if isinstance(term, Operation) and term.name in _SAME_VALUES and len(term.operands) == 1:
-        return _only(term.operands[0])
+        return _single_reference(term.operands[0])
     return None
 
 
 def _in_place(term: Term) -> bool:
-    """Every element is there, in its order: a dimension of one more or less, another dtype."""
+    """Return whether an expression keeps every element in its order; singleton dimensions and the dtype may change."""
     kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
     return isinstance(term, Reference) or (
         isinstance(term, Operation) and term.name in kept and all(_in_place(each) for each in term.operands)
@@ -171,16 +172,19 @@ def _classes(plan: Plan, field: FieldSpec | None, size: int) -> tuple[str, ...]:
 
 
 def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
-    """The classes of a category field by number; None for a field that has none. Of several columns: those of the
+    """Return the class names of a category field by number, or None for other fields; of several columns, those of the
     first."""
     promises = plan.data.source.get("type") in ("synthetic", "text")
     return _class_names(field, is_bool=not promises)
 
 
 def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """By class number: the words or numbers of the vocabulary, `unknown` for the class of strangers; the numbers
-    themselves where the columns hold class numbers. None for a field without classes. `is_bool`: two classes without a
-    vocabulary, which nobody gave a number of, are those of a column of truth values."""
+    """Return the class names by number, or None for a field without classes.
+
+    They are the words or numbers of the vocabulary, with `unknown` for values outside it, or the numbers themselves if
+    the columns hold class numbers. `is_bool`: two classes without a vocabulary and without `num_classes` are false and
+    true.
+    """
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
     if field.component.get("type") != "category" or size is None:
         return None
@@ -198,13 +202,13 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def unit_of(field: FieldSpec) -> Unit | None:
-    """How values of a field go back to what stands in its columns: value * multiply + add; None where they are as in
-    the columns."""
+    """Return the conversion from values of a field to those of its columns (value * multiply + add); None if they are
+    equal."""
     return FIELDS.read(field.component).unit(field.statistics)
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Of a target that is a part for each class: its columns are the classes."""
+    """Return the class names of a target that holds a value for each class: its columns."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

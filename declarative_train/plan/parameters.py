@@ -1,4 +1,4 @@
-"""The names and shapes of a model's parameters, and what the recipe's rules set for each -> ParameterPlans."""
+"""Parameters of a plan: names and shapes from the graph, settings from the recipe's rules."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ from declarative_train.recipe.sections.parameters import ParameterSettings
 Shapes = Mapping[str, tuple[int, ...]]
 
 EMBEDDINGS = frozenset({"embedding", "embedding_bag", "embeddings"})
-LARGE_LOGITS = 2.0  # of a tied head, over the hidden width: guessing starts with 0 to 1
+LARGE_LOGITS = 2.0  # of a tied head at the start; usual start values give 0 to 1
 
 
 def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
-    """One plan for each parameter, in the order of the graph. None when a rule is wrong."""
+    """Return one plan for each parameter, in the order of the graph, or None if a rule is wrong; and the problems
+    found."""
     graph, shapes, maps, tables = lowered.graph, lowered.parameters, lowered.maps, lowered.tables
     rules = recipe.model.rules
     diagnostics = list(check_rules(rules, shapes))
@@ -53,7 +54,7 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
     if any(item.is_error for item in diagnostics):
         return None, diagnostics
     plans = [_plan(name, shape, settings[name], tables) for name, shape in shapes.items()]
-    plans = _tied(plans, sources, graph, recipe.plugins)
+    plans = _apply_ties(plans, sources, graph, recipe.plugins)
     diagnostics += check_base(recipe, plans)
     diagnostics += check_storages(recipe, settings, plans, sorted(tables))
     types = dict(_types(graph))
@@ -68,7 +69,7 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
 
 
 def rule_span(recipe: Recipe, name: str, key: str) -> Span:
-    """The selector that sets `key` for a parameter."""
+    """Return the place of the selector that sets `key` for a parameter."""
     return _span(recipe.model.rules, name, key)
 
 
@@ -105,7 +106,7 @@ def _data(component: Component | None) -> dict[str, object] | None:
 def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
-    """For each tied parameter the one at the end of its ties."""
+    """Return for each tied parameter the one at the end of its chain of ties, and errors for ties that do not fit."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []
@@ -122,10 +123,13 @@ def _sources(
     return sources, diagnostics
 
 
-def _tied(
+def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """A shared parameter has the name under which torch meets it first; what is set for the source holds for it."""
+    """Return the plans with ties applied.
+
+    A shared parameter takes the name that comes first in the order of the graph, and the settings of its source.
+    """
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}
     for source in set(sources.values()):
@@ -142,7 +146,7 @@ def _tied(
 
 
 def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The path of every layer, and its type."""
+    """Yield the path and the type of every layer."""
     for node in graph.nodes:
         if node.graph is not None:
             yield from _types(node.graph, f"{prefix}{node.name}.")
@@ -151,7 +155,7 @@ def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _type_of(name: str, types: Mapping[str, str]) -> str:
-    """Of the layer that has the parameter."""
+    """Return the type of the layer that has a parameter."""
     return types.get(name.rpartition(".")[0], "")
 
 
@@ -163,7 +167,8 @@ def _check_tied_starts(
     graph: Graph,
     types: Mapping[str, str],
 ) -> Iterator[Diagnostic]:
-    """An embedding that is a head too, and starts as if it were none. What a file fills starts as the file says."""
+    """Warn about an embedding that is also the head and has the start values of an embedding. Weights loaded from a
+    file are skipped."""
     filled = [weights.node for weights in recipe.model.weights]
     for name, source in sources.items():
         table, head = (source, name) if _type_of(source, types) in EMBEDDINGS else (name, source)
@@ -180,7 +185,7 @@ def _check_tied_starts(
 def _check_optimizers(
     recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings], types: Mapping[str, str]
 ) -> list[Diagnostic]:
-    """Each optimizer with the parameters that it updates; and that there is one to update at all."""
+    """Check each optimizer against the parameters that it updates, and that at least one parameter is updated."""
     updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}
     if not updated:
         frozen_by = [plan.name for plan in plans if plan.frozen]

@@ -1,8 +1,8 @@
-"""The plan: who does what, where and when, decided once.
+"""The plan: all decisions of a run, made once.
 
-Frozen, versioned, fingerprinted, JSON round-trip (`plan/codec.py`). The ranks obey it and take no decision that it
-could have shown. Counts are `num_*`; durations are optimizer steps or seconds. Its layout stands in `plan/layout.py`,
-what it foretells in `plan/predicted.py`.
+Plans are frozen, versioned, fingerprinted and stored as JSON (`plan/codec.py`). The ranks follow the plan and decide
+nothing that it could show. Counts are `num_*`; durations are optimizer steps or seconds. `plan/layout.py` has the
+layout, `plan/predicted.py` the predictions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlan:
-    """One parameter of the model, by the name it has in every mode.
+    """Parameter of the model, by the name it has in every mode.
 
     `init` is an init component, or None for the layer's own rule; `tie` the name of the parameter it shares storage
     with; `optimizer` the fields of another optimizer than training.optimizer, or None. `lr_scale` and `weight_decay`
-    as selected (weight_decay None: the optimizer's own). `idle`: frozen in every mode because no loss term reaches it,
-    not because the recipe says so: its module behaves as in training. `storage`: what a frozen weight is held in, if
-    another than what is computed with (`components/storages.py`).
+    are as selected (weight_decay None: the optimizer's own). `idle`: frozen in every mode because no loss term reaches
+    it, not by the recipe; its module behaves as in training. `storage`: number format of a frozen weight, if it differs
+    from that of the computation (`components/storages.py`).
     """
 
     name: str
@@ -46,8 +46,8 @@ class ParameterPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """A tensor of a published file: `share` in the rows of a parameter, its rows and columns changed or not, `ones`
-    dimensions of size 1 before them."""
+    """Tensor of a published file that fills part of a parameter: its `share` of the parameter's rows, whether to
+    transpose it, and the number of leading dimensions of size 1."""
 
     name: str
     share: int
@@ -57,10 +57,12 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapPlan:
-    """Parameters by name, with `*` for the number of a copy, and the tensors of a published file that they are made
-    of. Where no name in the file begins with `prefix`, it is left out; names that are `ignored` hold no parameter.
-    `alone`: no other parameter has its values there. `hints`: what to do about a parameter of another shape. `drawn`:
-    parameters of heads, which a file may lack. `respelt`: ends of names in old files, and those of today."""
+    """Map from parameters to the tensors of a published file that fill them; `*` in a name is the number of a copy.
+
+    `prefix` is dropped if no name in the file begins with it; names in `ignored` are not parameters. `alone`: the
+    entries are all, other parameters are not in the file. `hints`: advice for a parameter of another shape. `drawn`:
+    parameters of heads, which a file may lack. `respelt`: endings of names in old files -> current endings.
+    """
 
     entries: dict[str, list[PartPlan]]
     prefix: str
@@ -73,7 +75,8 @@ class TensorMapPlan:
 
 @dataclass(frozen=True, slots=True)
 class PublishedPlan:
-    """A node that a published model can be: a shipped block with its params, and the model that it is made after."""
+    """Node that a published model can fill: a shipped block with its params, and the config of the model it was made
+    from."""
 
     node: str
     block: str
@@ -84,8 +87,8 @@ class PublishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlan:
-    """Start values from a file, for the parameters below `node` ("" for all) but those that `exclude` selects and those
-    that are `drawn`, as the file lacks them."""
+    """Start values from a file for the parameters below `node` ("" for all), except those that `exclude` selects and
+    those in `drawn`, which the file lacks."""
 
     node: str
     path: str
@@ -97,7 +100,7 @@ class WeightsPlan:
 
 @dataclass(frozen=True, slots=True)
 class TermPlan:
-    """A loss term. `input`, `target`, `mask` name an output of the model graph or an entry of the batch."""
+    """Loss term. `input`, `target`, `mask` name an output of the model graph or an entry of the batch."""
 
     name: str
     component: dict[str, object]
@@ -109,8 +112,8 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """How a target goes back to the unit of its columns: value * multiply + add. One number of each, or one for each
-    element of a row of `field`, in the order of its `shape`."""
+    """Conversion of a target to the unit of its columns: value * multiply + add. There is one number of each, or one
+    for each element of a row of `field`, in the order of its `shape`."""
 
     field: str
     multiply: tuple[float, ...]
@@ -120,7 +123,7 @@ class UnitPlan:
 
 @dataclass(frozen=True, slots=True)
 class MetricPlan:
-    """`unit`: of a metric that has one, where the target is scaled or normalised."""
+    """Metric. `unit` is set if the metric has a unit and the target is scaled or normalised."""
 
     name: str
     component: dict[str, object]
@@ -148,12 +151,12 @@ class EarlyStopPlan:
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
     num_steps: int
-    num_epochs: float | None  # as asked for; None when the recipe gives steps
+    num_epochs: float | None  # as in the recipe; None when the recipe gives steps
     optimizer: dict[str, object]
     lr_schedule: dict[str, object]
     num_warmup_steps: int
     clip_grad_norm: float | None
-    precision: Literal["fp32", "bf16", "fp16", "fp64"]  # what forward and backward compute in
+    precision: Literal["fp32", "bf16", "fp16", "fp64"]  # of forward and backward
     compile: bool
     activation_checkpointing: Policy
     non_finite: Literal["stop", "skip"]
@@ -182,13 +185,13 @@ class TrainingPlan:
 
     @property
     def arithmetic(self) -> str:
-        """Of the matrix products: whose peak counts."""
+        """Precision of the matrix products, whose peak rate counts."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
 
 @dataclass(frozen=True, slots=True)
 class SamplesPlan:
-    """Texts that are written at each evaluation. `tokens`: of each prompt."""
+    """Texts that are generated at each evaluation. `tokens` are those of each prompt."""
 
     prompts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...]
@@ -201,8 +204,8 @@ class SamplesPlan:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """`every_steps` None: only at the end of the run. `final_sets` are looked at once, at the end, on the best
-    weights (`test`)."""
+    """Evaluations. `every_steps` None: only at the end of the run. `final_sets` (`test`) are evaluated once, at the
+    end, with the best weights."""
 
     every_steps: int | None
     sets: tuple[str, ...]
@@ -225,7 +228,7 @@ class CheckpointPlan:
 
 @dataclass(frozen=True, slots=True)
 class PluginSinkPlan:
-    """The file and the class of a sink that is not ours."""
+    """File and class of a sink from a plugin."""
 
     path: str
     class_name: str
@@ -233,8 +236,9 @@ class PluginSinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoggingPlan:
-    """`sinks`: beside the terminal and events.jsonl, by name with their settings. `plugins`: of those that are not
-    ours. `checkpoints`: the folder or URL for those of all runs; None: they are in the folder of their run."""
+    """Logging. `sinks` are those in addition to the terminal and events.jsonl, by name with their settings; `plugins`
+    locates the sinks of plugins. `checkpoints`: the folder or URL for the checkpoints of all runs; None: they are in
+    the folder of their run."""
 
     dir: str
     every_steps: int
@@ -245,19 +249,20 @@ class LoggingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`batch_graph` holds the nodes computed from fields alone: every rank evaluates it on its rows, without
-    gradients, and its outputs join the fields in the batch; `graph` takes its inputs from that batch by name, and its
-    outputs are the edges that the objective reads. `recipe` holds the texts of the recipe's files as they were typed.
-    float32 in either stands for what the run computes in: float64 with fp64. `draws` are the paths of the nodes that
-    draw random numbers, whose bits hold on one layout only. `memory` has a row for each kind of device, none where
-    nobody asked for a trace; `not_traced` says why its rows are derived, where a trace failed. `estimate` is there
-    where the hardware is known, `choice` where the recipe left the mode to the planner. `settings` are the values of
-    the resolved recipe by their dotted paths (`plan/settings.py`): what runs are told apart by; they decide nothing.
+    """Complete plan of a run.
 
-    `language` is the number of the recipe language that the recipe is written in.
+    `batch_graph` holds the nodes computed from fields alone: every rank evaluates it on its rows, without gradients,
+    and its outputs join the fields in the batch. `graph` takes its inputs from that batch by name; its outputs are the
+    edges that the objective reads. float32 in either means the precision of the run: float64 with fp64. `recipe` holds
+    the texts of the recipe's files as written. `draws` are the paths of the nodes that draw random numbers, which are
+    reproducible on one layout only. `memory` has a row for each kind of device, none if no trace was requested;
+    `not_traced` gives the reason if a trace failed and its rows are derived. `estimate` is set if the hardware is
+    known, `choice` if the planner chose the mode. `settings` are the values of the resolved recipe by their dotted
+    paths (`plan/settings.py`), by which runs are compared; they decide nothing. `language` is the version of the recipe
+    language.
 
-    `fingerprint` covers everything that decides the numbers, `layout` and `logging` aside, so that a checkpoint knows
-    its model under another layout; `identity` covers the whole plan.
+    `fingerprint` covers everything that decides the numbers, not `layout` and `logging`, so that a checkpoint
+    recognises its model under another layout; `identity` covers the whole plan.
     """
 
     version: int

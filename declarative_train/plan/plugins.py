@@ -1,4 +1,4 @@
-"""What the code of plugins does that would be found out late, or never: see `graph/inspect_plugin.py`."""
+"""Problems in the code of plugins that would show late or never: see `graph/inspect_plugin.py`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """The copies of a block have one place, and are reported once."""
+    """Report problems of plugin layers and losses, once for all copies of a block."""
     facts = {fact.span: fact for fact in reversed(lowered.facts) if fact.kind == "plugin"}
-    found = [diagnostic for fact in reversed(facts.values()) for diagnostic in _of(fact, batch)]
+    found = [diagnostic for fact in reversed(facts.values()) for diagnostic in _report(fact, batch)]
     for term in lowered.terms if num_slices(batch) > 1 else ():
         target = None if term.edges.target is None else lowered.specs[term.edges.target]
         if isinstance(term.component, PluginLoss) and term.component.mixing(lowered.specs[term.edges.input], target):
@@ -37,7 +37,7 @@ def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Di
 
 
 def unrun_plugins(recipe: Recipe) -> list[Diagnostic]:
-    """Its components that are of a plugin whose code may not run: nobody knows what a step with them does."""
+    """Report components from plugins whose code may not run, so that their effect on a step is unknown."""
     training, objective = recipe.training, recipe.objective
     used: list[tuple[tuple[str, ...], Component]] = [
         (("training", "optimizer", "type"), training.optimizer),
@@ -54,7 +54,7 @@ def unrun_plugins(recipe: Recipe) -> list[Diagnostic]:
     ]
 
 
-def _of(fact: NodeFact, batch: BatchSpec) -> Iterator[Diagnostic]:
+def _report(fact: NodeFact, batch: BatchSpec) -> Iterator[Diagnostic]:
     habits, layer = fact.habits, fact.layer
     assert habits is not None
     assert layer is not None
@@ -68,7 +68,7 @@ def _of(fact: NodeFact, batch: BatchSpec) -> Iterator[Diagnostic]:
 
 
 def check_shards(recipe: Recipe, lowered: Lowered) -> list[Diagnostic]:
-    """Whether torch's `fully_shard` can cut every parameter, where the recipe asks for it."""
+    """Report parameters that torch's `fully_shard` cannot cut, if the recipe shards parameters."""
     if not has_axis(recipe.parallelism, recipe.layout, "shard"):
         return []
     scalars = [name for name, shape in lowered.parameters.items() if shape == ()]

@@ -1,4 +1,4 @@
-"""The words of `training.precision`, as the plan has them."""
+"""Words of `training.precision` in the plan."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from declarative_train.recipe.sections.training import Precision
 
 
 def reduce_word(precision: Precision) -> Literal["fp64", "fp32", "bf16"]:
-    """In what gradients travel: as wide as the parameters, if the recipe does not say."""
+    """Return the dtype in which gradients are reduced: that of the parameters unless the recipe sets one."""
     return precision.reduce or ("fp64" if precision.compute == "fp64" else "fp32")

@@ -1,17 +1,17 @@
-"""What a plan foretells, and decides nothing by: operations, memory, traffic, seconds, and what `auto` compared."""
+"""Predictions in a plan, which decide nothing: operations, memory, traffic, seconds, and the candidates of `auto`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-TAKEN = "taken"  # the verdict on the candidate that a plan runs
+TAKEN = "taken"  # verdict on the candidate that the plan runs
 
 
 @dataclass(frozen=True, slots=True)
 class FlopsPlan:
-    """Floating-point operations for one sample: what the model needs both ways (`graph/cost.py`), and the forward that
-    activation checkpointing computes once more."""
+    """Floating-point operations for one sample: forward and backward of the model (`graph/cost.py`), and the forward
+    that activation checkpointing computes again."""
 
     forward: int
     backward: int
@@ -19,21 +19,23 @@ class FlopsPlan:
 
     @property
     def model(self) -> int:
-        """What utilisation counts: Chowdhery et al., PaLM, 2022, appendix B."""
+        """Operations that utilisation counts: Chowdhery et al., PaLM, 2022, appendix B."""
         return self.forward + self.backward
 
     @property
     def hardware(self) -> int:
-        """What is really computed."""
+        """Operations that are computed, recomputation included."""
         return self.model + self.recomputed
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes on one kind of device at the moment of a step at which it holds the most: what the optimizer's step begins
-    with and keeps, what fsdp gathers, what waits for the backward or is worked on, what the loss makes, the batch.
-    `is_traced`: counted in the engine's own step on tensors without memory (`run/footprint`); else derived from
-    such a count of the same model on one device. `held`: the training set, where it lies on the device."""
+    """Peak memory in bytes of one kind of device in a step, by category: parameters, gradients and optimizer state,
+    parameters gathered by fsdp, activations that wait for the backward or are in use, tensors of the loss, the batch.
+
+    `is_traced`: counted in the engine's own step on tensors without memory (`planner/footprint`); otherwise derived
+    from such a count of the same model on one device. `held`: the training set, if it is on the device.
+    """
 
     name: str
     parameters: int
@@ -48,7 +50,7 @@ class MemoryPlan:
 
     @property
     def of_step(self) -> int:
-        """Without the training set, which lies on the device only where there is room for it."""
+        """Bytes without the training set, which is on the device only if there is room for it."""
         kept = self.parameters + self.gradients + self.optimizer
         return kept + self.gathered + self.activations + self.loss + self.data
 
@@ -59,7 +61,8 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """What each device sends in a step, inside its node or over the network; `seconds` None: no figure of the link."""
+    """Bytes that each device sends in a step, within its node or over the network; `seconds` None: the speed of the
+    link is unknown."""
 
     what: str
     link: Literal["node", "network"]
@@ -70,9 +73,11 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True)
 class EstimatePlan:
-    """What the layout should need and take on a kind of hardware, for the device that needs or takes the most. Seconds
-    are of one optimizer step, None where the hardware has no figures; `exposed_s` is waiting for others that nothing
-    hides. It decides nothing at run time."""
+    """Predicted memory and time of the layout on a kind of hardware, for the device that needs the most.
+
+    Seconds are of one optimizer step, None if the hardware has no figures; `exposed_s` is communication that no
+    computation hides. It decides nothing at run time.
+    """
 
     hardware: str
     memory_bytes: int
@@ -90,8 +95,8 @@ class EstimatePlan:
 
 @dataclass(frozen=True, slots=True)
 class CandidatePlan:
-    """A way to run that `parallelism: auto` looked at. Of pipelines that differ in schedule and microbatches only, the
-    best one stands for all."""
+    """Mode that `parallelism: auto` considered. Of pipelines that differ only in schedule and microbatches, the best
+    one represents all."""
 
     parallelism: str
     memory_bytes: int | None
@@ -101,8 +106,11 @@ class CandidatePlan:
 
 @dataclass(frozen=True, slots=True)
 class ChoicePlan:
-    """Why `parallelism: auto` became what the layout is. `num_traced` candidates' steps were tried. `untried` would be
-    faster, and do not fit by an estimate that no trace confirmed, since no more are tried."""
+    """Reason why `parallelism: auto` chose the layout.
+
+    `num_traced` candidates were measured with a traced step. `untried` would be faster, but do not fit by an estimate
+    that no trace confirmed, as no more are traced.
+    """
 
     reason: str
     candidates: tuple[CandidatePlan, ...]

@@ -1,7 +1,7 @@
-"""Weights of a published model: its tensors, held against the parameters that they fill, by headers alone.
+"""Weights of a published model: its tensors, compared with the parameters that they fill, from file headers alone.
 
-The names of a file are turned into those of the parameters by the family's map: a parameter is the rows of one tensor
-or of several, which may stand transposed. What a rank holds of it is read from what lies in the file.
+The family's map translates names of a file to those of the parameters. A parameter consists of the rows of one tensor
+or of several, which may be transposed. Each rank reads only its part of the file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
-    """The nodes that published models can be, with what they are made of."""
+    """Return the nodes that published models can fill, with the params and config they were made from."""
     return tuple(
         PublishedPlan(
             node.path,
@@ -61,14 +61,17 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
 def tensor_map(
     found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
 ) -> TensorMapPlan:
-    """By the names of the kind that a config says, by default that which the node was made after. Raises PublishedError
-    where the library has no such model."""
+    """Return the map from parameters to tensors of a library's files.
+
+    Names are those of the model kind in `config`, by default the config that the node was made from. Raises
+    PublishedError if the library has no such model.
+    """
     family = family_of(found.block)
     assert family is not None
     if library not in family.names:
-        raise PublishedError(f"{library} has no model that `{found.block}` is", f"it is of {', '.join(family.names)}")
-    told = found.config if config is None else config
-    kind = None if told is None else kind_of(family, told)
+        raise PublishedError(f"{library} has no model like `{found.block}`", f"it is of {', '.join(family.names)}")
+    config = found.config if config is None else config
+    kind = None if config is None else kind_of(family, config)
     if kind is not None and family.kinds[kind].library != library:
         kind = None
     names = family.map(found.params, library, kind)
@@ -87,24 +90,25 @@ def tensor_map(
 
 
 def respelt(tensors: TensorMapPlan, name: str) -> str:
-    """A name in a file, as it would be spelt today."""
+    """Return a name in a file in its current spelling."""
     old = next((end for end in tensors.respelt if name.endswith(end)), None)
     return name if old is None else name.removesuffix(old) + tensors.respelt[old]
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """The first param that all models of a library have, and the node has otherwise: no tensor shows it."""
+    """Return a problem and a hint for the first param that all models of a library share but the node does not; tensors
+    do not show it."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():
         if found.params.get(name) != value:
-            said = str(value).lower() if isinstance(value, bool) else str(value)
-            return f"is not what `{found.node}` is: all of {library} have `{name}: {said}`", f"say so at `{found.node}`"
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            return f"is not what `{found.node}` is: all of {library} have `{name}: {text}`", f"set it at `{found.node}`"
     return None
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Those of the model without its head."""
+    """Return the map with the names of the model saved without its head."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()
@@ -113,12 +117,12 @@ def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
 
 
 def library_of(folder: str) -> str:
-    """Whose names the tensors of a folder have, by its config. Raises PublishedError."""
+    """Return the library whose names the tensors of a folder have, from its config. Raises PublishedError."""
     return TIMM if is_of_timm(read_config(folder)) else TRANSFORMERS
 
 
 def tensors_of(folder: str) -> str:
-    """The file that names all tensors of a folder. Raises PublishedError."""
+    """Return the file that names all tensors of a folder. Raises PublishedError."""
     for name in WEIGHTS:
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
@@ -130,8 +134,10 @@ def tensors_of(folder: str) -> str:
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[Part, ...]:
-    """The tensors of a file that a parameter is made of, by name; () for one that no published model has. `stored`: the
-    names in the file, one without the head where none begins with the prefix."""
+    """Return the tensors of a file that fill a parameter; () for one that no published model has.
+
+    `stored` are the names in the file; if none begins with the prefix, the prefix is dropped.
+    """
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()
     if not found and not tensors.alone:
@@ -141,7 +147,7 @@ def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | Non
             mixed = (each for each in tensors.entries if "*" in each and _NUMBER.search(each))
             pattern, copies = next(((each, it) for each in mixed if (it := _match(each, parameter))), ("", ()))
             found = tensors.entries.get(pattern, ())
-    parts = [Part(_filled(part.name, copies), part.share, part.transpose, part.ones) for part in found]
+    parts = [Part(_fill_numbers(part.name, copies), part.share, part.transpose, part.ones) for part in found]
     if tensors.prefix and stored is not None and not any(name.startswith(tensors.prefix) for name in stored):
         parts = [part._replace(name=part.name.removeprefix(tensors.prefix)) for part in parts]
     return tuple(parts)
@@ -152,15 +158,15 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
     return None if found is None else found.groups()
 
 
-def _filled(pattern: str, copies: tuple[str, ...]) -> str:
-    """`*` is the number of a copy, `{+1}` one more: torchvision counts the stages of a ResNet from 1 on."""
+def _fill_numbers(pattern: str, copies: tuple[str, ...]) -> str:
+    """Replace `*` by the number of a copy and `{+1}` by one more: torchvision counts the stages of a ResNet from 1."""
     left = iter(copies)
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 
 
 def shape_of(parts: Iterable[Part], found: Shapes) -> tuple[int, ...] | None:
-    """Of the parameter that the parts of a file make; None where they do not stand in rows below each other, as their
-    shares say."""
+    """Return the shape of the parameter that the parts of a file make; None if they do not stack in rows as their
+    shares require."""
     parts = list(parts)
     shapes = [_without_ones(found[part.name], part.ones) for part in parts]
     shapes = [shape[::-1] if part.transpose else shape for shape, part in zip(shapes, parts, strict=True)]
@@ -173,26 +179,28 @@ def shape_of(parts: Iterable[Part], found: Shapes) -> tuple[int, ...] | None:
 
 
 def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
-    """() where other sizes stand there."""
+    """Return a shape without its leading ones; () if those dimensions have other sizes."""
     if ones < 0:
         return (1,) * -ones + shape
     return shape[ones:] if shape[:ones] == (1,) * ones else ()
 
 
-def published_misfit(
-    held: Held, plan: WeightsPlan, found: Shapes, *, whole: bool = True
+def check_published(
+    held: ModelTensors, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """All that is missing, unexpected and misshapen, by the names of the file, and a hint; None where all fits. With
-    `whole` False a part of the model is held, and what is not there is another's."""
+    """Return all missing, unexpected and misshapen tensors, by the names of the file, and a hint; None if all fit.
+
+    With `whole` False only part of the model is held here, and unexpected tensors belong to other ranks.
+    """
     node, tensors = plan.node, plan.tensors
     assert tensors is not None
     if tensors.alone:
-        return misfit_of_entries(held.shapes, tensors, found)
+        return check_entries(held.shapes, tensors, found)
     below, aliases = _below(held, node)
     if whole and (idle := idle_exclusion(plan.exclude, below)):
         return idle
     missing, wrong, misshapen, used = [], [], [], set()
-    drawn = set(_drawn(below, aliases, tensors, found))
+    drawn = set(_missing_heads(below, aliases, tensors, found))
     for names in aliases:
         ways = [(name, parts_in(tensors, name, found)) for name in names]
         used |= {part.name for _, parts in ways for part in parts}
@@ -212,38 +220,38 @@ def published_misfit(
                 wrong.append(f"{given} cannot fill `{name}` {below[name]}")
                 misshapen.append(name)
     unexpected = [name for name in found if name not in used and not is_ignored(tensors, name)]
-    told = []
+    problems = []
     if missing:
-        told.append(f"missing in the files: {_several(missing)}")
+        problems.append(f"missing in the files: {_several(missing)}")
     if unexpected and whole:
-        told.append(f"unexpected in the files: {_several(unexpected)}")
+        problems.append(f"unexpected in the files: {_several(unexpected)}")
     if wrong:
-        told.append(f"of another shape: {_several(wrong)}")
-    if not told:
+        problems.append(f"of another shape: {_several(wrong)}")
+    if not problems:
         return None
     special = [tensors.hints[name] for name in misshapen if name in tensors.hints]
     hint = special[0] if special else _hint(missing, unexpected, wrong, has_heads=bool(tensors.drawn))
-    return f"does not fit{f' `{node}`' if node else ''}: {'; '.join(told)}", hint
+    return f"does not fit{f' `{node}`' if node else ''}: {'; '.join(problems)}", hint
 
 
-def misfit_of_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """Of tensors that fill some parameters alone: what is lacking or misshapen, of those that are held here."""
-    told = []
+def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
+    """Return missing and misshapen tensors of a file that fills only some parameters, for those that are held here."""
+    problems = []
     for name in tensors.entries:
         parts = parts_in(tensors, name)
         if name not in held:
             continue
         lacking = [part.name for part in parts if part.name not in found]
         if lacking:
-            told.append(f"{_several(lacking)} missing in the file")
+            problems.append(f"{_several(lacking)} missing in the file")
         elif shape_of(parts, found) != held[name]:
             given = " and ".join(f"{part.name} {found[part.name]}" for part in parts)
-            told.append(f"{given} cannot fill `{name}` {held[name]}")
-    return (f"does not fit: {_several(told)}", None) if told else None
+            problems.append(f"{given} cannot fill `{name}` {held[name]}")
+    return (f"does not fit: {_several(problems)}", None) if problems else None
 
 
 def is_ignored(tensors: TensorMapPlan, name: str) -> bool:
-    """Of a tensor of the file that holds no parameter."""
+    """Return whether a tensor of the file is not a parameter."""
     ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
     return any(fnmatchcase(name, each) for each in ignored)
 
@@ -253,24 +261,26 @@ def is_selected(selectors: Iterable[str], name: str) -> bool:
 
 
 def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[str, str | None] | None:
-    """The first of `exclude` that names no parameter, and a hint."""
+    """Return a problem and a hint for the first selector of `exclude` that matches no parameter."""
     idle = next((each for each in selectors if not any(is_selected([each], name) for name in names)), None)
     if idle is None:
         return None
     heads = list(dict.fromkeys(name.partition(".")[0] for name in names))
-    return f"has `{idle}` under `exclude`, which no parameter here meets", f"they stand below {_several(heads)}"
+    return f"has `{idle}` under `exclude`, which matches no parameter here", f"they are below {_several(heads)}"
 
 
-def published_drawn(held: Held, plan: WeightsPlan, found: Shapes) -> list[str]:
-    """The parameters of a head that the file does not have, by their whole names; not those that are excluded."""
+def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str]:
+    """Return the full names of head parameters that the file lacks, without excluded ones."""
     assert plan.tensors is not None
     below, aliases = _below(held, plan.node)
-    names = [name for name in _drawn(below, aliases, plan.tensors, found) if not is_selected(plan.exclude, name)]
+    names = [
+        name for name in _missing_heads(below, aliases, plan.tensors, found) if not is_selected(plan.exclude, name)
+    ]
     return [f"{plan.node}.{name}" if plan.node else name for name in names]
 
 
-def _drawn(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
-    """Of a layer whose parameters are none of them in the file: half a head is a file in disorder."""
+def _missing_heads(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
+    """Return head parameters of layers that are completely missing in the file; half a head is an error in the file."""
     held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
     full = {name.rpartition(".")[0] for name in held}
     names = [names[0] for names in aliases if not held & {*names}]
@@ -281,29 +291,30 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_he
     if has_heads and unexpected and not missing and not wrong:
         heads = dict.fromkeys(name.rpartition(".")[0] for name in unexpected)
         dropped = ", ".join(f'"{head}.": drop' for head in heads)
-        return f"to leave them out: `rename: {{{dropped}}}` beside `path`"
+        return f"to leave them out: `rename: {{{dropped}}}` next to `path`"
     if wrong or unexpected:
         return (
-            "`from:` at the node takes all sizes from the model's config.json; `exclude: [logits]` beside `path` "
-            "starts parameters anew, such as a head of another size"
+            "`from:` at the node takes all sizes from the model's config.json; `exclude: [logits]` next to `path` "
+            "starts parameters from random numbers, such as a head of another size"
         )
     if missing:
         return (
             "a model without its head cannot fill one: `AutoModelForCausalLM` saves the whole of it, and "
-            "`exclude: [logits]` beside `path` starts one anew"
+            "`exclude: [logits]` next to `path` starts a new one"
         )
     return None
 
 
-class Held(NamedTuple):
-    """The parameters and buffers that there are, by name: their shapes, and for a tied one the name of that whose
-    values it has."""
+class ModelTensors(NamedTuple):
+    """Shapes of the parameters and buffers of a model by name, and for a tied one the name of the tensor that it
+    shares."""
 
     shapes: Shapes
     ties: Mapping[str, str]
 
     @classmethod
-    def by(cls, module: nn.Module) -> Held:
+    def by(cls, module: nn.Module) -> ModelTensors:
+        """Return the shapes and ties of a module."""
         from declarative_train.components.layers.modules.packed import as_computed
 
         named = as_computed(module)
@@ -314,8 +325,8 @@ class Held(NamedTuple):
         return cls({name: tuple(item.shape) for name, item in named.items()}, ties)
 
 
-def _below(held: Held, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Shapes of parameters below a node by names relative to it, and the names that each of them has."""
+def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
+    """Return the shapes of parameters below a node by relative name, and the groups of names that are one parameter."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}
@@ -327,7 +338,7 @@ def _below(held: Held, node: str) -> tuple[dict[str, tuple[int, ...]], list[list
 
 
 def odd_dtype(dtypes: Mapping[str, str]) -> str | None:
-    """What is wrong with the numbers of a file that are none to compute with."""
+    """Return what is wrong if tensors of a file are not floating point of 16 bits or more, else None."""
     odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
     if not odd:
         return None

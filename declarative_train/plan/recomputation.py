@@ -1,4 +1,4 @@
-"""What of a forward is computed once more in its backward: `engine/step/model.py` sees to it."""
+"""Recomputation of activations: the part of a forward that runs again in its backward (`engine/step/model.py`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _IN_WORDS = {"attention": "attention", "products": "products", "every_second_pro
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """`every`: of so many units the first; `keep`: what `selective` does not compute again."""
+    """Policy of activation checkpointing. `every`: the first of that many units is recomputed; `keep`: results that
+    `selective` does not compute again."""
 
     policy: Policy
     every: int = 1
@@ -26,18 +27,19 @@ class Recomputation:
 
     @staticmethod
     def of(section: ActivationCheckpointing) -> Recomputation:
+        """Return the recomputation that a recipe's section asks for."""
         policy = section.policy
         every = section.every if policy in ("blocks", "selective") else 1
         return Recomputation(policy, every, section.keep if policy == "selective" else ())
 
     def units(self, units: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of a whole model's that are computed again. Counted in the model, not in a pipeline's stage, so that a
-        layout changes nothing."""
+        """Return the units of a whole model that are recomputed. They are counted in the model, not in a pipeline
+        stage, so that the layout changes nothing."""
         return () if self.policy == "none" else units[:: self.every]
 
     def part_of(self, node: Node, units: Collection[str]) -> float:
-        """How much of the node's forward runs once more: of `selective` about so much of its products. `units`: as
-        `units` gives them."""
+        """Return the share of a node's forward that runs again; for `selective` an approximate share of its products.
+        `units` is the result of the method `units`."""
         if self.policy == "all":
             return float(node.kind in ("layer", "block"))
         if node.name not in units:

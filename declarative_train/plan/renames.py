@@ -1,9 +1,10 @@
-"""`rename` of `model.weights`: what names in a file become, which of them are joined, and what is left out.
+"""Renaming of tensors in weight files: `rename` of `model.weights` renames, joins and drops tensors.
 
-A key is the beginning of a name, or a selector where it has `*` or `{`: one without a dot is met at any depth, one with
-a dot from the root on, and what stands below is kept. `*` in the new name is what the key's stood for; tensors that the
-words of `{query,key,value}` tell apart are joined by rows, in that order, where the new name has no such words. The
-longest beginning that fits goes first, then all selectors, in the order of the recipe.
+A key is the beginning of a name, or a selector if it has `*` or `{`. A selector without a dot matches at any depth, one
+with a dot from the root; the rest of the name after the match is kept. `*` in the new name is replaced by what `*` in
+the key matched. Tensors that differ only in the words of `{query,key,value}` are joined by rows, in that order, if the
+new name has no such words. The longest beginning that matches is applied first, then all selectors, in the order of the
+recipe.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def renames_of(weights: Weights) -> dict[str, str | None]:
+    """Return the renames of a weights section as old name -> new name, or None for dropped names."""
     return {prefix: None if into == DROP else into for prefix, into in weights.rename.items()}
 
 
 class _Selector(NamedTuple):
-    """A compiled key with its new name; `words` are those of its braces, which are joined unless `into` has as many."""
+    """Compiled key with its new name. `words` are those of its braces, whose tensors are joined unless `into` has as
+    many words."""
 
     form: re.Pattern[str]
     words: tuple[str, ...]
@@ -45,19 +48,20 @@ class _Selector(NamedTuple):
         return bool(self.words) and not self.into_words
 
     def new_name(self, found: re.Match[str]) -> str:
+        """Return the new name for a match."""
         groups = found.groupdict()
         stars = iter([item for name, item in groups.items() if name.startswith("star")])
         word = self.words.index(groups["word"]) if self.words else 0
-        said = [
+        tokens = [
             next(stars) if token == "*" else self.into_words[word] if token == "{}" else token for token in self.into
         ]
-        parts = (groups["head"].rstrip("."), "".join(said), groups["below"].lstrip("."))
+        parts = (groups["head"].rstrip("."), "".join(tokens), groups["below"].lstrip("."))
         return ".".join(part for part in parts if part)
 
 
 @cache
 def _selector(key: str, into: str | None) -> _Selector | None:
-    """None for the beginning of a name. Raises ValueError with what was wanted."""
+    """Return a key compiled as a selector, or None for the beginning of a name. Raises ValueError with the reason."""
     if not re.search(r"[*{]", key):
         if into is not None and re.search(r"[*{]", into):
             raise ValueError(f"its new name `{into}` has `*` or `{{a,b}}`, which the key must have too")
@@ -101,7 +105,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """The first entry that cannot be read."""
+    """Return a problem and a hint for the first entry that cannot be parsed."""
     for key, into in rename.items():
         try:
             _selector(key, into)
@@ -110,28 +114,28 @@ def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | Non
     return None
 
 
-class _Way(NamedTuple):
-    """Of a name in the file: the new one, None where it is left out; the entries that were met; and of those that join,
-    which of their words it has."""
+class _Renaming(NamedTuple):
+    """Result of renaming one name: `new` is None if it is dropped; `keys` are the entries that matched; `words` has for
+    each joining entry the index of the matched word."""
 
     new: str | None
     keys: tuple[str, ...]
     words: tuple[tuple[str, int], ...]
 
 
-def _ways(found: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, _Way]:
-    """The longest beginning that fits first, then each selector in its order, which meets the name as it is by then."""
+def _rename_all(found: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, _Renaming]:
+    """Apply the longest matching beginning to each name, then each selector in order, to the name as renamed so far."""
     selectors = [(key, into, each) for key, into in rename.items() if (each := _selector(key, into)) is not None]
     beginnings = sorted((key for key, into in rename.items() if _selector(key, into) is None), key=len, reverse=True)
-    return {name: _way(name, rename, beginnings, selectors) for name in found}
+    return {name: _rename_one(name, rename, beginnings, selectors) for name in found}
 
 
-def _way(
+def _rename_one(
     name: str,
     rename: Mapping[str, str | None],
     beginnings: Sequence[str],
     selectors: Sequence[tuple[str, str | None, _Selector]],
-) -> _Way:
+) -> _Renaming:
     met: list[str] = []
     words: list[tuple[str, int]] = []
     begin = next((key for key in beginnings if name.startswith(key)), None)
@@ -139,7 +143,7 @@ def _way(
         met.append(begin)
         into = rename[begin]
         if into is None:
-            return _Way(None, tuple(met), ())
+            return _Renaming(None, tuple(met), ())
         name = into + name.removeprefix(begin)
     for key, into, selector in selectors:
         at = selector.form.fullmatch(name)
@@ -147,30 +151,30 @@ def _way(
             continue
         met.append(key)
         if into is None:
-            return _Way(None, tuple(met), ())
+            return _Renaming(None, tuple(met), ())
         if selector.joins:
             words.append((key, selector.words.index(at["word"])))
         name = selector.new_name(at)
-    return _Way(name, tuple(met), tuple(words))
+    return _Renaming(name, tuple(met), tuple(words))
 
 
-def renamed(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """By the new names, without what is left out. For entries that join nothing."""
-    ways = _ways(found, rename)
+def apply_renames(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
+    """Return the entries under their new names, without dropped ones. For renames that join nothing."""
+    ways = _rename_all(found, rename)
     return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
 
 
 def joins(rename: Mapping[str, str | None]) -> str | None:
-    """The first key that joins tensors."""
+    """Return the first key that joins tensors, or None."""
     return next(
         (key for key, into in rename.items() if (each := _selector(key, into)) is not None and each.joins), None
     )
 
 
-def made_of(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[TensorPart, ...]]:
-    """The tensors of the file that each tensor is made of, rows below each other in the order of the key's words."""
-    made: dict[str, list[tuple[_Way, TensorPart]]] = {}
-    for name, way in _ways(found, rename).items():
+def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[TensorPart, ...]]:
+    """Return for each new tensor the tensors of the file that it consists of, in the order of the key's words."""
+    made: dict[str, list[tuple[_Renaming, TensorPart]]] = {}
+    for name, way in _rename_all(found, rename).items():
         if way.new is not None:
             shape = found[name]
             made.setdefault(way.new, []).append((way, TensorPart(name, shape[0] if shape else 1)))
@@ -179,16 +183,16 @@ def made_of(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[
     }
 
 
-def joined_shapes(
+def join_shapes(
     made: Mapping[str, Sequence[TensorPart]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """The shapes of what is made, and the first that cannot be: only rows stand below each other."""
+    """Return the shapes of the new tensors, or a problem if joined tensors differ in more than rows."""
     shapes = {}
     for new, parts in made.items():
         given = [found[part.name] for part in parts]
         if len(given) > 1 and (not all(given) or len({shape[1:] for shape in given}) > 1):
-            told = " and ".join(f"{part.name} {shape}" for part, shape in zip(parts, given, strict=True))
-            return {}, (f"has {told}, which `rename` joins by rows to {new}, and they differ in more than rows", None)
+            listed = " and ".join(f"{part.name} {shape}" for part, shape in zip(parts, given, strict=True))
+            return {}, (f"has {listed}, which `rename` joins by rows to {new}, and they differ in more than rows", None)
         shapes[new] = given[0] if len(given) == 1 else (sum(shape[0] for shape in given), *given[0][1:])
     return shapes, None
 
@@ -196,18 +200,22 @@ def joined_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """The shapes by their new names, and what is wrong with the entries. Tensors are joined while a file of them is
-    read; a checkpoint is read in place."""
+    """Return the shapes by their new names, and what is wrong with the entries.
+
+    Tensors are joined while their file is read; a run's checkpoint is read in place, so that entries that join are an
+    error.
+    """
     if twice := same_name(found, rename):
         return {}, twice
     if is_run and (key := joins(rename)) is not None:
         return {}, (f"is a run, and `{key}` under `rename` joins tensors of files alone", "`dtrain export` writes one")
-    return joined_shapes(made_of(found, rename), found)
+    return join_shapes(resolve_joins(found, rename), found)
 
 
 def idle_renames(
     recipe: Recipe, weights: Weights, rename: Mapping[str, str | None], found: Iterable[str]
 ) -> list[Diagnostic]:
+    """Report entries of `rename` that match no name in the file."""
     names = list(found)
     return [
         rename_matches_nothing(
@@ -216,28 +224,28 @@ def idle_renames(
             shown(weights.path),
             names,
         )
-        for prefix in unmatched(names, rename)
+        for prefix in find_unmatched(names, rename)
     ]
 
 
-def removed_renames(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Entries of `rename` that a derived recipe took away by a null."""
+def find_removed(recipe: Recipe, node: str) -> tuple[Related, ...]:
+    """Return the entries of `rename` that a derived recipe removed by a null."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
     return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
 
 
-def unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:
-    """The entries of `rename` that rename nothing."""
-    met = {key for way in _ways(found, rename).values() for key in way.keys}
+def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> list[str]:
+    """Return the entries of `rename` that match no name."""
+    met = {key for way in _rename_all(found, rename).values() for key in way.keys}
     return [key for key in rename if key not in met]
 
 
 def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Two tensors of a file that `rename` gives one name, of which one would be lost, and one hint; not those that the
-    same entries join, each of another word."""
-    before: dict[str, dict[str, _Way]] = {}
-    for name, way in _ways(found, rename).items():
+    """Return a problem and a hint if `rename` gives two tensors of a file one name, so that one would be lost. Tensors
+    that the same entries join by different words are allowed."""
+    before: dict[str, dict[str, _Renaming]] = {}
+    for name, way in _rename_all(found, rename).items():
         if way.new is None:
             continue
         others = before.setdefault(way.new, {})

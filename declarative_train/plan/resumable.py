@@ -1,8 +1,8 @@
-"""What of a recipe may change before a run goes on from a checkpoint: every key is free, warned or refused.
+"""Changes of a recipe before a run resumes from a checkpoint: every key is free, warned or refused.
 
-free     the steps compute what they would have computed, or there are more or fewer of them
-warned   later steps compute other numbers, which is what was wanted: said, with both values
-refused  what the checkpoint holds would be of another run; the reason is given with both values
+free     the steps compute the same numbers, or there are more or fewer steps
+warned   later steps compute other numbers, as intended: reported with both values
+refused  the checkpoint would belong to another run; the reason is reported with both values
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, TrainingPlan
 
 Freedom = Literal["free", "warned", "refused"]
-_POINTS = 200  # of the rest of a run, where lr schedules are compared
+_POINTS = 200  # in the rest of a run, at which lr schedules are compared
 
 
 class Rule(NamedTuple):
-    """`keys`: of the recipe, each for all that is below it; `*` is any name. `why`: they are refused, or what free ones
-    leave as it is."""
+    """Freedom of some `keys` of the recipe, each with everything below it; `*` is any name. `why` is the reason."""
 
     freedom: Freedom
     keys: tuple[str, ...]
@@ -36,11 +35,15 @@ def _all_below(section: str, *names: str) -> tuple[str, ...]:
 
 
 RULES = (
-    Rule("free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "what they lead to is compared"),
+    Rule("free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "their effects are compared"),
     Rule("free", ("name", "meta", "evaluation", "checkpoint", "logging", "sweep"), "no step depends on them"),
     Rule("free", ("parallelism", "layout", "data.workers"), "every layout trains on the same samples"),
-    Rule("free", ("objective.metrics",), "only watched"),
-    Rule("free", _all_below("training", "steps", "epochs", "max_time", "early_stop"), "only how long it lasts"),
+    Rule("free", ("objective.metrics",), "they do not affect training"),
+    Rule(
+        "free",
+        _all_below("training", "steps", "epochs", "max_time", "early_stop"),
+        "they only change the length of the run",
+    ),
     Rule(
         "free",
         (
@@ -48,7 +51,7 @@ RULES = (
             *_all_below("training", "compile", "activation_checkpointing", "deterministic", "channels_last"),
             *_all_below("training.precision", "reduce", "matmul"),
         ),
-        "only how a step is computed",
+        "they only change how a step is computed",
     ),
     Rule("warned", ("data.transforms",)),
     Rule("warned", _all_below("training", "lr_schedule", "clip_grad_norm", "non_finite", "ema")),
@@ -62,30 +65,30 @@ RULES = (
             *_all_below("training.optimizer", "type", "momentum", "amsgrad", "centered", "initial_accumulator_value"),
             *_all_below("model.parameters.*", "optimizer", "frozen"),
         ),
-        "what the optimizer remembers is of the other",
+        "the optimizer state belongs to the other one",
     ),
-    Rule("refused", ("seed",), "the order of the samples and every draw follow from it"),
+    Rule("refused", ("seed",), "the order of the samples and all random numbers depend on it"),
     Rule(
         "refused",
         (
             *_all_below("data", "source", "fields", "split", "window", "last_batch", "on_bad_row"),
             *_all_below("data", "shuffle", "shuffle_window", "shuffle_streams"),
         ),
-        "the samples or their order would be others",
+        "the samples or their order would change",
     ),
-    Rule("refused", ("training.global_batch_size",), "the place in the data would be another"),
-    Rule("refused", ("model.parameters.*.storage",), "the frozen weights would be rounded otherwise"),
-    Rule("refused", ("training.precision.compute",), "every number would be computed in another"),
+    Rule("refused", ("training.global_batch_size",), "the position in the data would change"),
+    Rule("refused", ("model.parameters.*.storage",), "the frozen weights would be rounded differently"),
+    Rule("refused", ("training.precision.compute",), "every number would be computed in another precision"),
     Rule("refused", ("objective.losses",), "another loss is minimised"),
     Rule(
         "refused",
         ("model.graph", "model.blocks", *_all_below("model.parameters.*", "tie", "adapter")),
-        "the parameters are of the other model",
+        "the parameters belong to the other model",
     ),
     Rule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
 )
 _UNKNOWN = Rule("refused", (), "it decides what the checkpoint holds")
-# words of a difference that are not the recipe's key
+# words of a difference -> the recipe's key
 _KEYS = (
     (r"training\.precision", "training.precision.compute"),
     (r"contents", "data.source"),
@@ -98,7 +101,7 @@ _KEYS = (
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], Rule]]:
-    """`*` may hold dots: parameters are called `hidden.weight`."""
+    """Return a pattern for each key; `*` may match dots, as parameters have names like `hidden.weight`."""
     found = []
     for rule in RULES:
         for key in rule.keys:
@@ -107,7 +110,7 @@ def _patterns() -> list[tuple[re.Pattern[str], Rule]]:
 
 
 def rule_of(key: str) -> Rule:
-    """Of a key of the recipe, as `differences` has it."""
+    """Return the rule for a key of the recipe, spelled as in `differences`."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
         key = found.expand(into) if found else key
@@ -116,7 +119,7 @@ def rule_of(key: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Sentences on what changed since a checkpoint, by what it means for going on."""
+    """Sentences on what changed since a checkpoint, by their effect on resuming."""
 
     free: tuple[str, ...]
     warned: tuple[str, ...]
@@ -124,22 +127,23 @@ class Verdict:
 
 
 def judge(before: Plan, now: Plan, step: int) -> Verdict:
-    """`step`: that of the checkpoint."""
+    """Compare the plan of a checkpoint at `step` with the current plan."""
     by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
     for change in changes(before, now):
         rule = rule_of(change.key)
         reason = f" ({rule.why})" if rule.freedom == "refused" else ""
         by_freedom[rule.freedom].append(f"{change.sentence}{reason}")
     if now.training.num_steps < step:
-        end = f"the run is to last {now.training.num_steps:,} steps, and has gone on to step {step:,}"
+        end = f"the run is to last {now.training.num_steps:,} steps, but has reached step {step:,}"
         by_freedom["refused"].append(end)
     elif not by_freedom["refused"]:
-        by_freedom["warned"] += filter(None, [_of_the_lr(before.training, now.training, step)])
+        by_freedom["warned"] += filter(None, [_compare_lr(before.training, now.training, step)])
     return Verdict(*(tuple(by_freedom[freedom]) for freedom in ("free", "warned", "refused")))
 
 
-def _of_the_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
-    """A schedule whose durations are parts of the run moves with the run's length: what that does to the next step."""
+def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
+    """Return a warning if the lr of the remaining steps changes; a schedule in parts of the run changes with its
+    length."""
     if step >= now.num_steps:
         return None
     end = max(min(before.num_steps, now.num_steps), step + 1)
@@ -147,10 +151,8 @@ def _of_the_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None
     if all(_factor(before, at) == _factor(now, at) for at in (*points, now.num_steps - 1)):
         return None
     word = now.lr_schedule["type"]
-    over = "" if step < before.num_steps else ", where it had ended"
-    text = (
-        f"the lr schedule ({word}) is another from here on: at step {step + 1:,} it gives {_factor(now, step):.4g} x lr"
-    )
+    over = "" if step < before.num_steps else " after its end"
+    text = f"the lr schedule ({word}) changes from here on: at step {step + 1:,} it gives {_factor(now, step):.4g} x lr"
     text += f" in place of {_factor(before, step):.4g} x lr{over}"
     if before.num_warmup_steps != now.num_warmup_steps:
         text += f"; its warm-up is {now.num_warmup_steps:,} steps in place of {before.num_warmup_steps:,}"
@@ -158,6 +160,6 @@ def _of_the_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None
 
 
 def _factor(training: TrainingPlan, at: int) -> float:
-    """On lr in the step after `at` steps; after the end of a run, that of its last step."""
+    """Return the factor on lr in the step after `at` steps; after the end of a run, that of its last step."""
     schedule = LR_SCHEDULES.read(training.lr_schedule)
     return schedule.factor(min(at, training.num_steps - 1), training.num_steps, training.num_warmup_steps)

@@ -1,4 +1,4 @@
-"""The runs that `model.weights` names -> what the recipe's fields take over from them.
+"""Statistics taken over from the runs that `model.weights` names.
 
 A checkpoint holds the plan of its run, and with it how each field was read: statistics, vocabularies, columns.
 """
@@ -21,30 +21,33 @@ from declarative_train.data.spec import FieldSpec
 from declarative_train.files.open_files import local_path, shown
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.checks.samples import weights_without_statistics
-from declarative_train.plan.run_folder import PLAN, taken_in_folder, taken_remotely
+from declarative_train.plan.run_folder import PLAN, find_in_folder, find_remote
 from declarative_train.recipe.model.tree import ExpressionNode, LayerNode, ModelNode, ReuseNode, Scope, inputs_before
 from declarative_train.recipe.recipe import Recipe, Weights
 
 Read = Callable[[str], bytes]
 
 
-class _Kept(NamedTuple):
-    """The fields of a run, as the checkpoint of `step` holds them."""
+class _CheckpointFields(NamedTuple):
+    """Fields of a run, from its checkpoint at `step`."""
 
     step: int
     fields: Mapping[str, FieldSpec]
 
 
-def inherited_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, Inherited], list[Diagnostic]]:
-    """By field. What cannot be looked at (no such run; `offline`, another machine) is said by `plan_weights`, or when
-    the run starts."""
+def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, Inherited], list[Diagnostic]]:
+    """Return the fields that the recipe takes over from runs, by name, and errors.
+
+    Runs that cannot be read (missing; on another machine with `offline`) are reported by `plan_weights`, or when the
+    run starts.
+    """
     found: dict[str, Inherited] = {}
     diagnostics: list[Diagnostic] = []
     for weights in recipe.model.weights:
         if weights.statistics == "data":
             continue
         try:
-            kept = _kept(weights.path, offline)
+            kept = _read_checkpoint_fields(weights.path, offline)
         except ValueError as problem:
             diagnostics.append(weights_do_not_fit(weights.span, weights.path, f"cannot be used: {problem}", None))
             continue
@@ -68,23 +71,24 @@ def inherited_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str
 
 
 def _counts(recipe: Recipe, name: str) -> bool:
-    """Whether the numbers of a field may come from the training rows."""
+    """Return whether the numbers of a field may be computed from the training rows."""
     field = recipe.data.fields.get(name)
     return field is not None and (field.type != "tensor" or getattr(field, "normalize", None) is not None)
 
 
-def _kept(path: str, offline: bool) -> _Kept | None:
-    """None where no checkpoint is; without fields where it holds none. Raises ValueError for a damaged one."""
+def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | None:
+    """Return the fields of a checkpoint, none if it has no plan; None if there is no checkpoint. Raises ValueError for
+    a damaged one."""
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
         return None  # a file of tensors, or nothing that could be looked at here
     try:
-        taken = taken_remotely(path) if local is None else taken_in_folder(local, offline=offline)
+        taken = find_remote(path) if local is None else find_in_folder(local, offline=offline)
         if taken is None:
             return None
-    except (ValueError, OSError, ImportError):  # told where the weights are looked at
+    except (ValueError, OSError, ImportError):  # reported by plan_weights
         return None
-    return _Kept(int(taken.manifest["step"]), _fields(taken.folder, taken.manifest, taken.read))
+    return _CheckpointFields(int(taken.manifest["step"]), _fields(taken.folder, taken.manifest, taken.read))
 
 
 def _fields(folder: str, manifest: Mapping[str, Any], read: Read) -> Mapping[str, FieldSpec]:
@@ -108,38 +112,41 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """The fields that the loaded parameters read, and the targets that their outputs are held against. Of weights for
-    one node: all that stands before it, and what is compared to it with no other parameters between."""
+    """Return the fields that the loaded parameters read, and the targets that their outputs are compared with.
+
+    For weights of one node: all fields before the node, and the targets of losses on its output with no other
+    parameters between.
+    """
     if not weights.node:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope
-    loaded = {node.name for node in scope.nodes if _is_of(node.path, weights.node)}
+    loaded = {node.name for node in scope.nodes if _overlaps(node.path, weights.node)}
     read = inputs_before(scope, loaded)
-    told = _after(scope, loaded)
+    after = _after(scope, loaded)
     for term in recipe.objective.losses.values():
         wire = scope.outputs.get(term.input, term.input)
-        if wire.partition(":")[0] in told and term.target is not None:
+        if wire.partition(":")[0] in after and term.target is not None:
             target = scope.outputs.get(term.target, term.target)
             read |= inputs_before(scope, {target.partition(":")[0]}) | {target}
     return tuple(name for name in recipe.data.fields if name in {wire.partition(".")[0] for wire in read})
 
 
-def _is_of(path: str, node: str) -> bool:
-    """The node itself, a part of it, or the block that it is in."""
+def _overlaps(path: str, node: str) -> bool:
+    """Return whether `path` is the node itself, a part of it, or a block that contains it."""
     return path == node or path.startswith(f"{node}.") or node.startswith(f"{path}.")
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """These nodes, and those that only change what they give, without parameters of their own."""
+    """Return these nodes, and the nodes without parameters that follow them."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}
-        if (reads & found and _has_none(node)) or (isinstance(node, ReuseNode) and node.target in found):
+        if (reads & found and _is_without_parameters(node)) or (isinstance(node, ReuseNode) and node.target in found):
             found.add(node.name)
     return found
 
 
-def _has_none(node: ModelNode) -> bool:
+def _is_without_parameters(node: ModelNode) -> bool:
     if isinstance(node, LayerNode):
-        return type(node.layer).init_of is Layer.init_of  # who has parameters says how they start
+        return type(node.layer).init_of is Layer.init_of  # layers with parameters define how they start
     return isinstance(node, ExpressionNode)

@@ -1,6 +1,6 @@
-"""Where runs keep their checkpoints, which are whole, and what a plan may know of one: the shapes in its manifest.
+"""Checkpoints in the folders of runs: finding them, checking that they are complete, and reading their manifests.
 
-A manifest is JSON. Its first key is the checksum of its own text, so that no byte of it changes unnoticed; `files` has
+A manifest is JSON. Its first key is the checksum of its own text, so that any changed byte is detected; `files` has
 size and checksum of everything else in the folder.
 """
 
@@ -22,33 +22,32 @@ FORMAT = 3
 UNSEALED = 2  # the format before manifests had a checksum of their own
 CHECKPOINTS = "checkpoints"  # of a run
 _SEAL = b'{\n "sha256": "'  # what a manifest begins with
-_BLANK = b"0" * 64  # stands in the place of the checksum while it is computed
+_BLANK = b"0" * 64  # placeholder for the checksum while it is computed
 PLAN = "plan.json"  # of a run, and of each of its checkpoints
 EMA = "ema/"  # before a parameter's name: its moving average among the tensors of a checkpoint
-OWNER = "owner.json"  # beside checkpoints that are not in the folder of their run: which folder that is
+OWNER = "owner.json"  # names the folder of the run, next to checkpoints that are stored elsewhere
 TIME_LENGTH = len("20261122-104101")  # a run's name begins with it
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def checkpoints_root(run: str) -> str:
-    """The folder or URL of a run's checkpoints: in its folder, or where its `run.json` says (`checkpoint.dir`)."""
+    """Return the folder or URL of a run's checkpoints: in its folder, or as its `run.json` says (`checkpoint.dir`)."""
     found = read_run(run).get("checkpoints")
     return found if isinstance(found, str) and found else f"{run}/{CHECKPOINTS}"
 
 
 def owner_of(root: str) -> str | None:
-    """The folder of the run on this machine whose checkpoints are in `root`; None where there is none, or another
-    machine has it."""
+    """Return the folder of the run on this machine whose checkpoints are in `root`, or None."""
     run, _, folder = root.rstrip("/").rpartition("/")
-    found = _owner_beside(run)
+    found = _read_owner(run)
     if found is None:
         return run if folder == CHECKPOINTS and run and local_path(run) == run else None
     return found if os.path.isdir(found) and checkpoints_root(found) == root.rstrip("/") else None
 
 
-def _owner_beside(folder: str) -> str | None:
-    """What `owner.json` in the folder says; None where it is not there."""
+def _read_owner(folder: str) -> str | None:
+    """Return the run's folder from `owner.json` in a folder, or None without that file."""
     try:
         if "://" not in folder:
             with open(os.path.join(folder, OWNER), "rb") as file:
@@ -63,9 +62,9 @@ def _owner_beside(folder: str) -> str | None:
         return None
 
 
-class Taken(NamedTuple):
-    """The checkpoint that a run would start from. `run`: the folder of its run, where it was found by that; `read`
-    gives the content of a file."""
+class FoundCheckpoint(NamedTuple):
+    """Checkpoint that a run would start from. `run` is the folder of its run if it was found by that; `read` returns
+    the content of a file."""
 
     folder: str
     manifest: dict[str, Any]
@@ -74,22 +73,28 @@ class Taken(NamedTuple):
 
 
 def shapes_in_folder(path: str) -> Shapes | None:
-    """Those of the checkpoint that a run would take, as its manifest has them; None when it has not (an earlier dtrain
-    wrote it), or is on another machine. Raises ValueError when there is no whole checkpoint."""
+    """Return the shapes in the checkpoint that a run would use, from its manifest.
+
+    None if the manifest has none (an earlier dtrain wrote it) or is on another machine. Raises ValueError without a
+    complete checkpoint.
+    """
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         return None if found is None else _shapes_of(found.get("shapes"))
-    taken = taken_in_folder(path, offline=True)
+    taken = find_in_folder(path, offline=True)
     return None if taken is None else _shapes_of(taken.manifest.get("shapes"))
 
 
-def taken_in_folder(path: str, *, offline: bool) -> Taken | None:
-    """Of a folder on this machine: a run's, a checkpoint's, or that of a recipe's runs. `offline`: None where it is on
-    another machine. Raises ValueError when there is no whole one; else as `taken_remotely`."""
+def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
+    """Return the checkpoint to use from a folder on this machine: a run's, a checkpoint's, or that of a recipe's runs.
+
+    `offline`: None if it is on another machine. Raises ValueError without a complete checkpoint, otherwise as
+    `find_remote`.
+    """
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         if found is not None:
-            return Taken(path, found, _content)
+            return FoundCheckpoint(path, found, _content)
         raise ValueError("the checkpoint is torn")
     for folder in run_folders(path):
         root = checkpoints_root(folder)
@@ -98,31 +103,33 @@ def taken_in_folder(path: str, *, offline: bool) -> Taken | None:
             return None
         if local is None:
             try:
-                return taken_remotely(root.removesuffix(f"/{CHECKPOINTS}"))._replace(run=folder)
+                return find_remote(root.removesuffix(f"/{CHECKPOINTS}"))._replace(run=folder)
             except ValueError:
                 continue
         whole = [(each, manifest) for each in _checkpoints_in(local) if (manifest := _manifest_in(each)) is not None]
         if whole:
             taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
-            return Taken(taken, manifest, _content, folder)
+            return FoundCheckpoint(taken, manifest, _content, folder)
     raise ValueError("no whole checkpoint of a run is in it")
 
 
-def taken_remotely(path: str) -> Taken:
-    """The same of a checkpoint or a run at an fsspec URL. Raises ValueError, OSError, and ImportError without the
-    package of the file system."""
+def find_remote(path: str) -> FoundCheckpoint:
+    """Return the checkpoint to use from a checkpoint or a run at an fsspec URL.
+
+    Raises ValueError, OSError, and ImportError if the package of the file system is missing.
+    """
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(path.rstrip("/"))
     try:
-        return _taken_from(fs, inner)
+        return _find_on(fs, inner)
     except (ValueError, OSError):
         raise
     except Exception as problem:  # a client's own, such as that of missing credentials
         raise OSError(str(problem).strip() or type(problem).__name__) from problem
 
 
-def _taken_from(fs: Any, inner: str) -> Taken:
+def _find_on(fs: Any, inner: str) -> FoundCheckpoint:
     if fs.exists(f"{inner}/{MANIFEST}"):
         folders = [inner]
     else:
@@ -138,18 +145,18 @@ def _taken_from(fs: Any, inner: str) -> Taken:
     if not whole:
         raise ValueError("no whole checkpoint of a run is in it")
     taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
-    return Taken(taken, manifest, fs.cat_file)
+    return FoundCheckpoint(taken, manifest, fs.cat_file)
 
 
 def run_folders(path: str) -> list[str]:
-    """Where checkpoints are looked for: in a run's folder, else in those of a recipe's runs, newest first."""
+    """Return the folders to search for checkpoints: `path` itself, then its subfolders, newest first."""
     return [path, *newest_first(entry.path for entry in os.scandir(path) if entry.is_dir())]
 
 
 def newest_first(folders: Iterable[str]) -> list[str]:
-    """By the time that their names begin with; of the same second, by their plans."""
+    """Sort run folders by the time in their names, those of the same second by the time of their plans."""
 
-    def begun(folder: str) -> tuple[str, int, str]:
+    def start_time(folder: str) -> tuple[str, int, str]:
         try:
             written_ns = os.stat(os.path.join(folder, PLAN)).st_mtime_ns
         except OSError:
@@ -157,11 +164,11 @@ def newest_first(folders: Iterable[str]) -> list[str]:
         name = os.path.basename(folder)
         return name[:TIME_LENGTH], written_ns, name
 
-    return sorted(folders, key=begun, reverse=True)
+    return sorted(folders, key=start_time, reverse=True)
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what `run.json` says; nothing for a run of an earlier dtrain, and for what is not a run."""
+    """Return the content of `run.json`; empty for a run of an earlier dtrain and for other folders."""
     try:
         with open(os.path.join(folder, RUN), encoding="utf-8") as file:
             found = json.load(file)
@@ -174,7 +181,8 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:
-    """Of a run's checkpoints, newest first: the best one, as the newest tells; the newest where it is not there."""
+    """Return the position of the best of a run's checkpoints, which are sorted newest first; the newest one names the
+    best. 0 if the best was deleted."""
     state = newest.get("state")
     best = state.get("best_step") if isinstance(state, dict) else None
     return steps.index(best) if best in steps else 0
@@ -189,14 +197,14 @@ def _shapes_of(entry: object) -> Shapes | None:
 
 
 def _checkpoints_in(root: str) -> list[str]:
-    """Newest first."""
+    """Return the checkpoint folders, newest first."""
     if not os.path.isdir(root):
         return []
     return sorted((entry.path for entry in os.scandir(root) if entry.name.startswith("step_")), reverse=True)
 
 
 def _manifest_in(path: str) -> dict[str, Any] | None:
-    """None when the checkpoint is torn, or cannot be read."""
+    """Return the manifest of a checkpoint, or None if it is incomplete or unreadable."""
     try:
         return read_manifest(path, _content, os.path.getsize)
     except (TornError, OSError):
@@ -211,11 +219,11 @@ def _content(path: str) -> bytes:
 
 
 class TornError(Exception):
-    """A checkpoint that must not be used, and why."""
+    """Checkpoint that must not be used, and the reason."""
 
 
-def sealed(manifest: Mapping[str, Any]) -> bytes:
-    """The manifest as it is written: with the checksum of its own text in front."""
+def seal(manifest: Mapping[str, Any]) -> bytes:
+    """Return the text of a manifest, which begins with its own checksum."""
     text = json.dumps({"sha256": _BLANK.decode(), **manifest}, indent=1, allow_nan=False).encode()
     return _with_digest(text, hashlib.sha256(text).hexdigest().encode())
 
@@ -225,15 +233,18 @@ def _with_digest(text: bytes, digest: bytes) -> bytes:
 
 
 def is_as_written(content: bytes) -> bool:
-    """Whether a manifest's checksum is that of its text."""
+    """Return whether the checksum in a manifest is that of its text."""
     digest = content[len(_SEAL) : len(_SEAL) + len(_BLANK)]
     text = _with_digest(content, _BLANK)
     return content.startswith(_SEAL) and hashlib.sha256(text).hexdigest().encode() == digest
 
 
 def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str], int]) -> dict[str, Any]:
-    """That of the checkpoint at `path`, its files there and of the right size. `read` gives the content of a file, and
-    `size` its bytes. Raises TornError, and what these two raise for another reason than that there is no such file."""
+    """Return the manifest of the checkpoint at `path`, after checking that its files exist with the right sizes.
+
+    `read` returns the content of a file, and `size` its bytes. Raises TornError, and other errors of these two than a
+    missing file.
+    """
     try:
         content = read(f"{path}/{MANIFEST}")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Nodes and losses that mix samples: whether `over` fits the batch, and whether it says anything at all."""
+"""Nodes and losses that mix samples: checks that `over` divides the batch and gives groups of more than one value."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """`span` of its `over`, or of the whole where that is the default; `in_model`: a node, not a loss (which in `dp` is
-    computed on the outputs of all replicas); `values`: of a sample, that go into one statistic of the node."""
+    """Node or loss that mixes samples. `span` is that of its `over`, or of the whole if `over` is the default;
+    `in_model`: a node, not a loss (which in `dp` runs on the outputs of all replicas); `values`: values of a sample
+    that go into one statistic of the node."""
 
     name: str
     over: str
@@ -39,6 +40,7 @@ class Mixer:
 
 
 def check_mixing(recipe: Recipe, lowered: Lowered, batch: BatchSpec, data: DataSpec) -> list[Diagnostic]:
+    """Check each group of samples against the batch and the layout."""
     mixers = list(_mixers(recipe, lowered))
     diagnostics = []
     if batch.microbatch_size % 2:
@@ -75,12 +77,13 @@ def _size(mixer: Mixer, batch: BatchSpec) -> int:
 
 
 def num_slices(batch: BatchSpec) -> int:
-    """Forwards that a global batch is shared out over."""
+    """Return the number of forwards that a global batch is split into."""
     return batch.data_parallel_size * batch.accumulation * batch.num_microbatches
 
 
 def fits(size: int, batch: BatchSpec) -> bool:
-    """Whole groups in a rank's microbatch, or whole ranks in a group, as data/spec.py lays the rows out."""
+    """Return whether a rank's microbatch holds whole groups, or a group whole ranks, in the row order of
+    data/spec.py."""
     if batch.microbatch_size % size == 0:
         return True
     ranks, rest = divmod(size, batch.microbatch_size)
@@ -88,7 +91,7 @@ def fits(size: int, batch: BatchSpec) -> bool:
 
 
 def _nearest(size: int, batch: BatchSpec) -> list[int]:
-    """The sizes just below and above that fit."""
+    """Return the sizes just below and above that fit."""
     most = batch.microbatch_size * batch.data_parallel_size
     ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
     rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]
@@ -110,9 +113,10 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
 
 
 def check_draws(lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
+    """Report nodes that draw random numbers if the layout splits a batch."""
     random = [fact for fact in lowered.facts if fact.kind == "random"]
     if not random or num_slices(batch) == 1:
         return []
     unknown = [fact for fact in random if fact.habits is not None and fact.habits.draws is None]
-    random = [fact for fact in random if fact not in unknown] + unknown  # what is certain is named first
+    random = [fact for fact in random if fact not in unknown] + unknown  # certain ones first
     return [draws_of_layout(random[0].span, [fact.path for fact in random], is_certain=random[0] not in unknown)]

@@ -1,4 +1,4 @@
-"""`evaluation.samples` -> the tokens of its prompts, if the model is one that writes."""
+"""`evaluation.samples` of a plan: the tokens of its prompts, and checks that the model can generate text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.samples import cannot_write
 from declarative_train.plan.plan import SamplesPlan
-from declarative_train.plan.text_io import Words, Written, is_of_text, written
+from declarative_train.plan.text_io import TextCodec, TextOutput, find_text_output, is_of_text
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 
 
 def with_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
+    """Return the plan with tokenized prompts, and errors if the model cannot continue them."""
     asked = recipe.evaluation.samples
     if asked is None or plan.evaluation is None:
         return plan, []
     span = recipe.span("evaluation.samples")
-    found = written(plan) if is_of_text(plan) else None
+    found = find_text_output(plan) if is_of_text(plan) else None
     problem = _problem(plan, found)
     if found is None or problem:
         return plan, [cannot_write(span, problem)]
     try:
-        words = Words.of(plan, found.field)
+        words = TextCodec.of(plan, found.field)
         tokens = [tuple(_tokens(prompt, words)) for prompt in asked.prompts]
     except (TokenizerError, chat.ChatError) as error:
         return plan, [cannot_write(span, str(error), error.help)]
-    problems = list(_of_prompts(asked, tokens, found))
+    problems = list(_check_prompts(asked, tokens, found))
     if problems:
         span = recipe.span("evaluation.samples.prompts")
         return plan, [cannot_write(span, each) for each in problems]
@@ -44,24 +45,24 @@ def with_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
     return replace(plan, evaluation=replace(plan.evaluation, samples=samples)), []
 
 
-def _tokens(prompt: str, words: Words) -> list[int]:
-    return words.asked(prompt) if words.is_chat else words.encoded(prompt)
+def _tokens(prompt: str, words: TextCodec) -> list[int]:
+    return words.encode_prompt(prompt) if words.is_chat else words.encode(prompt)
 
 
-def _problem(plan: Plan, found: Written | None) -> str:
+def _problem(plan: Plan, found: TextOutput | None) -> str:
     if not is_of_text(plan):
-        return "the data hold no text"
+        return "the data has no text"
     if found is None:
-        return "no `cross_entropy` is about logits (B, T, V) of the next token"
+        return "no `cross_entropy` reads logits (B, T, V) of the next token"
     if found.others:
-        return f"the model reads {', '.join(f'`{name}`' for name in found.others)} beside its tokens"
+        return f"the model reads {', '.join(f'`{name}`' for name in found.others)} in addition to its tokens"
     term = next(term for term in plan.objective.terms if term.input == found.output)
     if term.component.get("chunks") is not None:
         return f"the loss `{term.name}` makes its logits in chunks, and never all of them"
     return ""
 
 
-def _of_prompts(asked: TextSamples, tokens: list[tuple[int, ...]], found: Written) -> Iterator[str]:
+def _check_prompts(asked: TextSamples, tokens: list[tuple[int, ...]], found: TextOutput) -> Iterator[str]:
     for prompt, each in zip(asked.prompts, tokens, strict=True):
         if not each:
             yield f"the prompt `{prompt:.40}` has no token"

@@ -1,9 +1,9 @@
-"""The grid of a pipeline schedule: which rank does what at which time.
+"""Grid of a pipeline schedule: the action of each rank at each time.
 
 The order of each rank's actions is torch's own, taken from its schedule class with stub stages: no process group, no
 device. An action is `0F1`: stage 0, forward of microbatch 1; B is a backward, I and W its halves (inputs, weights), and
-`0F3+3B1` two that overlap. Each stands at the first time at which all it waits for is done, every action taking one
-unit of time: so the empty places are the bubble.
+`0F3+3B1` two that overlap. Each action takes one unit of time and starts when everything it waits for is done, so that
+the empty cells are the bubble.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ Grid = tuple[tuple[str, ...], ...]
 
 
 def schedule_grid(schedule: PipelineSchedule, num_ranks: int, num_stages: int, num_microbatches: int) -> Grid:
-    """`grid[rank][time]`; "" is idle, all rows have the same length."""
+    """Return `grid[rank][time]`; "" is idle, all rows have the same length."""
     if schedule.torch_class == "Schedule1F1B":
         orders = [_one_f_one_b(rank, num_stages, num_microbatches) for rank in range(num_ranks)]
     else:
         orders = _torch_orders(schedule, num_ranks, num_stages, num_microbatches)
     _check(orders, num_stages, num_microbatches)
-    return _aligned(orders, num_stages)
+    return _align(orders, num_stages)
 
 
 def bubble(grid: Grid) -> float:
-    """The part of the grid that is idle."""
+    """Return the idle fraction of the grid."""
     cells = [cell for row in grid for cell in row]
     return sum(not cell for cell in cells) / len(cells) if cells else 0.0
 
 
 def _one_f_one_b(rank: int, num_stages: int, num_microbatches: int) -> list[str]:
-    """What `Schedule1F1B._step_microbatches` does. torch 2.13's own table of it is shifted by a microbatch on every
-    rank but the first (rank 1 of 2 begins with `1F1`), so it is written down here."""
+    """Return the order of `Schedule1F1B._step_microbatches`.
+
+    torch 2.13's own table for it is shifted by a microbatch on every rank but the first (rank 1 of 2 begins with
+    `1F1`).
+    """
     warm_up = min(num_microbatches, num_stages - rank)
     forward = [f"{rank}F{number}" for number in range(num_microbatches)]
     backward = [f"{rank}B{number}" for number in range(num_microbatches)]
@@ -56,11 +59,12 @@ def _torch_orders(
     stubs = [_stub(stage, num_ranks, num_stages) for stage in schedule.stages_of(0, num_ranks, num_stages)]
     is_single = issubclass(made, schedules.PipelineScheduleSingle)
     found = made(stubs[0] if is_single else stubs, num_microbatches, loss_fn=_no_loss, scale_grads=False)
-    return [_written(found.pipeline_order[rank]) for rank in range(num_ranks)]
+    return [_format_actions(found.pipeline_order[rank]) for rank in range(num_ranks)]
 
 
 def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
-    """What the constructors look at. Rank 0's stages are enough: every rank computes the order of all."""
+    """Return the attributes that the constructors read. Rank 0's stages suffice: every rank computes the order of
+    all."""
     from torch import nn
 
     return SimpleNamespace(
@@ -76,11 +80,11 @@ def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
 
 
 def _no_loss(*_: object) -> None:
-    """Its presence alone says that there is a backward."""
+    """Do nothing: a loss function makes the schedule run a backward."""
 
 
-def _written(actions: Iterable[Any]) -> list[str]:
-    """torch's actions as text, without idle places and what is not compute."""
+def _format_actions(actions: Iterable[Any]) -> list[str]:
+    """Return torch's actions as text, without idle cells and communication."""
     found = ["+".join("".join(part) for part in _ACTION.findall(str(action))) for action in actions if action]
     return [cell for cell in found if cell]
 
@@ -90,15 +94,15 @@ def _parts(cell: str) -> list[tuple[int, str, int]]:
 
 
 def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: int) -> None:
-    """Each stage runs each microbatch forward once and backward once: else the table is not what torch runs."""
+    """Check that each stage runs each microbatch once forward and once backward, as torch does."""
     parts = [part for order in orders for cell in order for part in _parts(cell)]
     for kinds in ("F", "BW", "BI"):
         done = sorted((stage, number) for stage, kind, number in parts if kind in kinds)
         assert done == [(stage, number) for stage in range(num_stages) for number in range(num_microbatches)], kinds
 
 
-def _aligned(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
-    """Play the orders: at each time every rank whose next action has all it waits for does it."""
+def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
+    """Assign times to the actions: at each time, every rank whose next action is ready runs it."""
     done: set[tuple[int, str, int]] = set()
     rows: list[list[str]] = [[] for _ in orders]
     next_action = [0] * len(orders)

@@ -1,5 +1,5 @@
-"""The recipe's training, evaluation, checkpoint, logging and objective, as the ranks need them: components as data,
-durations in steps."""
+"""Sections training, evaluation, checkpoint, logging and objective as a plan has them: components as data, durations in
+steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from declarative_train.recipe.sections.logging import PluginSink
 
 
 def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[str, UnitPlan]:
-    """By metric; the shape is that of a row of the field, which a window has several of."""
+    """Return the unit of each metric; its shape is that of one row of the field, of which a window has several."""
     fields = {field.name: field for field in data.fields}
     found = {}
     for metric, (name, unit) in units.items():
@@ -43,7 +43,7 @@ def plan_units(units: Mapping[str, tuple[str, Unit]], data: DataSpec) -> dict[st
 def plan_objective(
     terms: Iterable[Term], measures: Iterable[Measure], sources: Mapping[str, str], units: Mapping[str, UnitPlan]
 ) -> ObjectivePlan:
-    """Edges under the names that they have in the batch or among the model's outputs."""
+    """Return losses and metrics, with edges under their names in the batch or among the model's outputs."""
 
     def source(name: str | None) -> str | None:
         return None if name is None else sources[name]
@@ -110,7 +110,7 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
 
 
 def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> EvaluationPlan | None:
-    """None when there is no set to evaluate."""
+    """Return the plan of evaluations, or None if there is no set to evaluate."""
     evaluation = recipe.evaluation
     sets = list_evaluated_sets(recipe.data.split, evaluation)
     final_sets = tuple(name for name in recipe.data.split if name in FINAL_SETS and name not in sets)
@@ -120,7 +120,9 @@ def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> Evaluat
         return None
     every_steps = timing.interval("evaluation.every", evaluation.every)
     if every_steps is None and (recipe.training.early_stop is not None or recipe.checkpoint.best is not None):
-        every_steps = batch.steps_per_epoch  # one look, at the end, could neither stop a run nor find its best
+        every_steps = (
+            batch.steps_per_epoch
+        )  # a single evaluation at the end could neither stop a run nor find its best step
     return EvaluationPlan(
         every_steps=every_steps,
         sets=sets,
@@ -150,7 +152,7 @@ def plan_logging(recipe: Recipe, timing: Timing) -> LoggingPlan:
     sinks: dict[str, dict[str, object]] = {}
     plugins: dict[str, PluginSinkPlan] = {}
     for name, settings in logging.sinks:
-        if isinstance(settings, PluginSink):  # what is left out is for the code to say
+        if isinstance(settings, PluginSink):  # the plugin's code has the defaults
             sinks[name] = settings.model_dump(by_alias=True, exclude_unset=True)
             plugins[name] = PluginSinkPlan(settings.plugin_path, settings.plugin_class)
         elif settings is not None and name != "jsonl":  # which every run has

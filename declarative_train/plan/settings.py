@@ -1,7 +1,7 @@
-"""What a recipe decides, flat: each value by its dotted path, as `--set` names it; and how runs are told apart by it.
+"""Flat settings of a recipe: each value by its dotted path, as in `--set`; and the settings that distinguish runs.
 
 A run's name, the columns of `dtrain runs` and the hyper-parameters of TensorBoard all show the few settings that differ
-from those of other runs, the most telling first, under names as short as they can be.
+from those of other runs, the most important first, under names as short as possible.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from declarative_train.recipe.recipe import Recipe
 
 Settings = Mapping[str, object]
 
-LONGEST_LABEL = 56  # characters of a run's name behind its time
+LONGEST_LABEL = 56  # characters of a run's name after its time
 LONGEST_VALUE = 20
 MOST_SETTINGS = 4  # in a run's name
-# the most telling first; what is not here comes before the last three
+# the most important first; other keys come before the last three
 _IMPORTANT = (
     r"parallelism(\..*)?",
     r"training\.optimizer\.lr",
@@ -37,19 +37,19 @@ _IMPORTANT = (
     r"layout\..*",
 )
 _LAST = (r"seed", r"evaluation\..*", r"(checkpoint|logging|meta)\..*")
-# they decide no number, or say what is known already
-_TELLS_NOTHING = re.compile(
+# they decide no number, or repeat what is known
+_UNINFORMATIVE = re.compile(
     r"name|requires|language|plugins|meta\..*|logging\..*|sweep\..*|data\.workers|checkpoint\..*"
 )
 
 
 def settings_of(recipe: Recipe) -> dict[str, object]:
-    """Every value of the resolved recipe, defaults included; passwords in URLs are masked."""
+    """Return every value of the resolved recipe, defaults included; passwords in URLs are masked."""
     return {".".join(map(str, leaf.path)): _plain(leaf.value) for leaf in recipe.leaves()}
 
 
 def _plain(value: Any) -> object:
-    """What JSON can hold."""
+    """Return a value that JSON can hold."""
     if isinstance(value, BaseModel):
         return _plain(value.model_dump())
     if isinstance(value, Mapping):
@@ -62,7 +62,7 @@ def _plain(value: Any) -> object:
 
 
 def importance(key: str) -> tuple[int, str]:
-    """To sort keys by, the most telling first."""
+    """Return a sort key for setting names, the most important first."""
     for at, pattern in enumerate(_IMPORTANT):
         if re.fullmatch(pattern, key):
             return at, key
@@ -71,13 +71,13 @@ def importance(key: str) -> tuple[int, str]:
 
 
 def telling(keys: Iterable[str]) -> list[str]:
-    """Those that may tell runs apart, by importance."""
-    return sorted((key for key in set(keys) if not _TELLS_NOTHING.fullmatch(key)), key=importance)
+    """Return the keys that may distinguish runs, by importance."""
+    return sorted((key for key in set(keys) if not _UNINFORMATIVE.fullmatch(key)), key=importance)
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
-    """The keys whose values are not the same in all runs, by importance; one that only repeats the values of an earlier
-    one (a node's width, which is a var) is left out."""
+    """Return the keys whose values differ between runs, by importance; a key with the same values as an earlier one (a
+    node's width that is a var) is left out."""
     found: dict[tuple[str | None, ...], str] = {}
     for key in telling({key for settings in runs for key in settings}):
         values = tuple(_word(settings[key]) if key in settings else None for settings in runs)
@@ -91,7 +91,7 @@ def _word(value: object) -> str:
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Each key under its last word, or as many as it takes for no two to be alike. A mode is called one."""
+    """Return the shortest unambiguous end of each key; `parallelism` is called mode."""
     names = {}
     left = list(dict.fromkeys(keys))
     parts = {key: ["mode"] if key == "parallelism" else _parts(key) for key in left}
@@ -110,26 +110,26 @@ def _parts(key: str) -> list[str]:
     return words[:-1] if words[-1] == "type" and len(words) > 1 else words
 
 
-def shown(value: object) -> str:
-    """As short as it can be understood."""
+def format_value(value: object) -> str:
+    """Return a value as short text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, list):
-        return ",".join(map(shown, value))
+        return ",".join(map(format_value, value))
     if isinstance(value, Mapping):
-        return ",".join(shown(item) for item in value.values())
+        return ",".join(format_value(item) for item in value.values())
     return "none" if value is None else str(value)
 
 
 def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] = {}) -> str:
-    """What a run is called behind its time: its mode, what was asked for on the command line or by a sweep, and what
-    else differs from its siblings. Characters that every file system and shell takes as they are."""
+    """Return the part of a run's name after its time: its mode, the settings from the command line or a sweep, and
+    others that differ from sibling runs. It has only characters that are safe in every file system and shell."""
     found = {key: asked.get(key, others.get(key)) for key in [*telling(asked), *telling(set(others) - set(asked))]}
     found = {key: value for key, value in found.items() if not key.startswith("parallelism")}
     names = short_names(found)
-    words = [f"{names[key]}={safe(shown(value))}" for key, value in found.items()][:MOST_SETTINGS]
+    words = [f"{names[key]}={safe(format_value(value))}" for key, value in found.items()][:MOST_SETTINGS]
     text = safe(mode, 40)
     for word in words:
         if len(text) + len(word) + 1 <= LONGEST_LABEL:
@@ -138,12 +138,13 @@ def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] =
 
 
 def safe(text: str, longest: int = LONGEST_VALUE) -> str:
+    """Return text with only characters that are safe in file names and shells."""
     text = text.rsplit("/", 1)[-1] if "/" in text else text
     return re.sub(r"[^A-Za-z0-9.,+_=-]+", "_", text).strip("._-")[:longest] or "none"
 
 
-def asked_for(overrides: Iterable[str], settings: Settings) -> dict[str, object]:
-    """Of the `--set` options of a plan: the settings that they decided. One that sets a whole mapping decided all
+def select_overridden(overrides: Iterable[str], settings: Settings) -> dict[str, object]:
+    """Return the settings that the `--set` options of a plan decided; an option that sets a mapping decided everything
     below it."""
     found: dict[str, object] = {}
     for option in overrides:

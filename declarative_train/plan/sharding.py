@@ -1,5 +1,5 @@
-"""How a sharded model is gathered and its gradients are reduced: which parameters travel together, what is freed
-between forward and backward, and what becomes of gradients between the chunks of a step."""
+"""Sharding of a model: which parameters are gathered together, what is freed between forward and backward, and when
+gradients are reduced."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def sharding_of(
     reshard: bool | int | None,
     in_pipeline: bool,
 ) -> ShardingPlan | None:
-    """`opened`: the model's graph, opened down to its units. `reshard` is the mode's, None where nothing is sharded.
+    """Return the sharding of a model, or None if `reshard`, the mode's, is None.
 
-    What stands before the first unit (an embedding) is a group of its own, freed when it is done; so is what stands
-    after the last one (a norm and a head), which backward begins with and which therefore stays. The rest goes with
-    the root: what lies between, and what is shared by a tie or called again, which nobody could free. In a pipeline
-    all that a stage holds stays gathered for the step.
+    `opened` is the model's graph, opened down to its units. Nodes before the first unit (an embedding) are one group,
+    freed after use. Nodes after the last unit (a norm and a head) are another, which stays gathered, as the backward
+    begins with it. The rest belongs to the root: nodes between units, and nodes that are shared by a tie or called
+    again, which cannot be freed in time. In a pipeline everything that a stage holds stays gathered for the step.
     """
     if reshard is None:
         return None
@@ -51,7 +51,7 @@ def sharding_of(
 def _ends(
     names: Sequence[str], units: Collection[str], held: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The nodes with parameters before the first unit, and those after the last one."""
+    """Return the nodes with parameters before the first unit, and those after the last one."""
     inside = [position for position, name in enumerate(names) if name in units]
     if not inside:
         return (), ()
@@ -60,6 +60,6 @@ def _ends(
 
 
 def _holder(parameter: str, names: frozenset[str]) -> str:
-    """The node that a parameter's name leads to."""
+    """Return the node that holds a parameter, by its name."""
     parts = parameter.split(".")
     return next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)

@@ -1,7 +1,8 @@
-"""Cuts of equal cost: consecutive nodes shared out over stages so that the dearest stage is as cheap as can be.
+"""Balanced pipeline cuts: consecutive nodes are split into stages so that the most expensive stage is as cheap as
+possible.
 
-The cost of a node is what one sample's forward computes in it, and its parameters once more: they are updated even
-where nothing is computed with them (an embedding). Nodes that share parameters stay in one stage where that can be.
+The cost of a node is the forward of one sample plus twice its parameters, which are updated even if nothing is computed
+with them (an embedding). Nodes that share parameters stay in one stage if possible.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from declarative_train.graph.cost import Shapes, num_parameters, work_of
 from declarative_train.graph.graph import Graph
 
 
-def balanced_cuts(
+def balance_cuts(
     graph: Graph, parameters: Shapes, num_stages: int, linked: Iterable[tuple[str, str]] = ()
 ) -> tuple[tuple[str, ...], ...] | None:
-    """The names of each stage's nodes, in order; None when not every stage can have a parameter. `linked` are nodes
-    with a common parameter; where no cut leaves them all together, they are parted."""
+    """Return the names of each stage's nodes, in order; None if not every stage can have a parameter.
+
+    `linked` are nodes with a common parameter; they are separated only if every possible cut separates some of them.
+    """
     names = [node.name for node in graph.nodes]
     held = [num_parameters(name, parameters) for name in names]
     works = work_of(graph, parameters)
@@ -25,15 +28,17 @@ def balanced_cuts(
         sum(work.forward for work in works[name]) + 2 * elements for name, elements in zip(names, held, strict=True)
     ]
     counts = [count > 0 for count in held]
-    ends = _partition(costs, counts, num_stages, _parting(names, linked)) or _partition(costs, counts, num_stages)
+    ends = _partition(costs, counts, num_stages, _splitting_cuts(names, linked)) or _partition(
+        costs, counts, num_stages
+    )
     if ends is None:
         return None
     starts = [0, *ends[:-1]]
     return tuple(tuple(names[start:end]) for start, end in zip(starts, ends, strict=True))
 
 
-def _parting(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int]:
-    """The places at which a cut would part two linked nodes: before node i, for each i."""
+def _splitting_cuts(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int]:
+    """Return the cuts that would separate two linked nodes; cut i is before node i."""
     places = [sorted((names.index(one), names.index(other))) for one, other in linked]
     return {place for first, last in places for place in range(first + 1, last + 1)}
 
@@ -41,8 +46,8 @@ def _parting(names: Sequence[str], linked: Iterable[tuple[str, str]]) -> set[int
 def _partition(
     costs: Sequence[int], counts: Sequence[bool], num_parts: int, uncut: Collection[int] = ()
 ) -> list[int] | None:
-    """The end of each part, none of them in `uncut`. Least largest part first, then least sum of squares; every part
-    holds one that counts.
+    """Return the end of each part, none of them in `uncut`: the smallest largest part first, then the smallest sum of
+    squares; every part has a node that counts.
 
     Dynamic programming over (parts, end): the classic linear partition, O(parts x nodes^2).
     """

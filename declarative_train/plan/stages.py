@@ -1,4 +1,4 @@
-"""The model cut into the stages of a pipeline: where, what travels between them, and in which order they work."""
+"""Pipeline stages of a model: the cuts, the values sent between stages, and the schedule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from declarative_train.plan.checks.stages import (
 from declarative_train.plan.layout import LayoutPlan, PipelinePlan, SharedParameter, WireBytes
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.schedule_grid import schedule_grid
-from declarative_train.plan.stage_balance import balanced_cuts
+from declarative_train.plan.stage_balance import balance_cuts
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import PipelineAxis
 
@@ -39,7 +39,7 @@ BYTES_OF |= dict.fromkeys(("int8", "uint8", "bool"), 1)
 
 @dataclass(frozen=True, slots=True)
 class PlacementInput:
-    """`num_microbatches`: of a whole optimizer step."""
+    """Input of the pipeline placement. `num_microbatches` are those of a whole optimizer step."""
 
     recipe: Recipe
     lowered: Lowered
@@ -50,7 +50,7 @@ class PlacementInput:
 def pipeline_of(
     site: PlacementInput, pipeline: PipelineAxis, layout: LayoutPlan
 ) -> tuple[PipelinePlan | None, list[Diagnostic]]:
-    """None when the model cannot be cut so."""
+    """Return the pipeline of the plan, or None and errors if the model cannot be cut."""
     opened = open_blocks(site.lowered.graph, site.lowered.units)
     stages, diagnostics = stages_of(site, pipeline, opened)
     if stages is None:
@@ -65,55 +65,54 @@ def pipeline_of(
         wires=tuple(piece.wires_out for piece in pieces[:-1]),
         grid=schedule_grid(schedule, num_ranks, len(stages), site.num_microbatches),
         last_stage_rank=schedule.rank_of(len(stages) - 1, num_ranks, len(stages)),
-        num_parameters=tuple(_held(names, site, opened) for names in stages),
+        num_parameters=tuple(_count_parameters(names, site, opened) for names in stages),
         wire_elements=wire_elements(pieces),
         wire_dtypes=wire_dtypes(pieces, site.recipe.training.precision.compute),
         wire_bytes=wire_bytes(pieces, site.recipe.training.precision.compute),
-        shared=shared_parameters(site.parameters, opened, stages),
+        shared=find_shared(site.parameters, opened, stages),
     ), diagnostics
 
 
-def _held(names: Sequence[str], site: PlacementInput, opened: Graph) -> int:
+def _count_parameters(names: Sequence[str], site: PlacementInput, opened: Graph) -> int:
     return sum(num_parameters(name, site.lowered.parameters) for name in _holders(names, opened))
 
 
 def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
-    """The nodes whose parameters a stage holds: its own, and those that it calls again."""
+    """Return the nodes whose parameters a stage holds: its own nodes, and those that it calls again."""
     called = (opened.node(name).target for name in names)
     return dict.fromkeys(names) | dict.fromkeys(name for name in called if name is not None)
 
 
-def shared_parameters(
-    parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages
-) -> tuple[SharedParameter, ...]:
-    """Those that more than one stage holds, under the name that all tied ones have; in the order of the model."""
+def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages) -> tuple[SharedParameter, ...]:
+    """Return the parameters that more than one stage holds, in the order of the model; tied ones under their common
+    name."""
     nodes = {node.name: node.name for node in opened.nodes}
     holders = [_holders(names, opened) for names in stages]
     found: dict[str, set[int]] = {}
     for item in parameters:
-        node = _found(item.name, nodes)
+        node = _value_of_node(item.name, nodes)
         held = {position for position, names in enumerate(holders) if node in names}
         found.setdefault(item.tie or item.name, set()).update(held)
     return tuple(SharedParameter(name, tuple(sorted(held))) for name, held in found.items() if len(held) > 1)
 
 
 def stages_of(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tuple[Stages | None, list[Diagnostic]]:
-    """The names of each stage's nodes; None when the model cannot be cut so."""
+    """Return the names of each stage's nodes, or None and errors if the model cannot be cut."""
     stages, diagnostics = _stages(site, pipeline, opened)
     if stages is None:
         return None, diagnostics
-    diagnostics += _across(site, pipeline, opened, stages)
+    diagnostics += _check_across(site, pipeline, opened, stages)
     return (None if any(item.is_error for item in diagnostics) else stages), diagnostics
 
 
 def wire_elements(pieces: Sequence[Stage]) -> tuple[int, ...]:
-    """Elements per sample that arrive at each stage but the first from the one before."""
+    """Return the elements per sample that each stage but the first receives from the one before."""
     return tuple(sum(piece.graph.inputs[name].num_elements for name in piece.wires_in) for piece in pieces[1:])
 
 
 def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...], ...]:
-    """Of each wire that arrives: numbers in what the model computes in, those that a loss or metric reads as wide as
-    the parameters are, all else as it is."""
+    """Return the dtype of each wire that arrives at a stage: the compute dtype, the parameters' dtype if a loss or
+    metric reads it, unchanged for integers."""
     read = {name for name, edge in pieces[-1].graph.outputs.items()} | set(pieces[-1].graph.outputs.values())
     wide = "float64" if precision == "fp64" else "float32"
     narrow = COMPUTE_DTYPES.get(precision, wide)
@@ -128,7 +127,7 @@ def wire_dtypes(pieces: Sequence[Stage], precision: str) -> tuple[tuple[str, ...
 
 
 def wire_bytes(pieces: Sequence[Stage], precision: str) -> tuple[WireBytes, ...]:
-    """What a sample sends over each cut."""
+    """Return the bytes that a sample sends over each cut."""
     found = []
     for piece, dtypes in zip(pieces[1:], wire_dtypes(pieces, precision), strict=True):
         specs = [piece.graph.inputs[name] for name in piece.wires_in]
@@ -143,18 +142,18 @@ def _stages(site: PlacementInput, pipeline: PipelineAxis, opened: Graph) -> tupl
     if len(opened.nodes) < pipeline.stages:
         return None, [too_few_nodes(span, pipeline.stages, _with_parameters(site, opened))]
     if pipeline.cut_before != "auto":
-        return _named_stages(site, pipeline.cut_before, opened)
-    stages = balanced_cuts(opened, site.lowered.parameters, pipeline.stages, _linked(site, opened))
+        return _cut_by_names(site, pipeline.cut_before, opened)
+    stages = balance_cuts(opened, site.lowered.parameters, pipeline.stages, _find_linked(site, opened))
     if stages is None:
         return None, [too_few_nodes(span, pipeline.stages, _with_parameters(site, opened))]
     return stages, []
 
 
-def _linked(site: PlacementInput, opened: Graph) -> list[tuple[str, str]]:
-    """Pairs of nodes that have a parameter in common: by a tie, or because one calls the other again."""
+def _find_linked(site: PlacementInput, opened: Graph) -> list[tuple[str, str]]:
+    """Return pairs of nodes with a common parameter: by a tie, or because one calls the other again."""
     place = {node.name: node.name for node in opened.nodes}
     ties = [(item.name, item.tie) for item in site.parameters if item.tie is not None]
-    pairs = [(_found(name, place), _found(source, place)) for name, source in ties]
+    pairs = [(_value_of_node(name, place), _value_of_node(source, place)) for name, source in ties]
     return pairs + [(node.name, node.target) for node in opened.nodes if node.target is not None]
 
 
@@ -162,10 +161,10 @@ def _with_parameters(site: PlacementInput, opened: Graph) -> list[str]:
     return [node.name for node in opened.nodes if num_parameters(node.name, site.lowered.parameters)]
 
 
-def _named_stages(
+def _cut_by_names(
     site: PlacementInput, cut_before: Sequence[str], opened: Graph
 ) -> tuple[Stages | None, list[Diagnostic]]:
-    """Each name opens a stage. A name of a whole `repeat` or opened block means its first node."""
+    """Cut before each name; the name of a whole `repeat` or opened block means its first node."""
     names = [node.name for node in opened.nodes]
     starts, diagnostics = [0], list[Diagnostic]()
     for position, name in enumerate(cut_before):
@@ -181,16 +180,16 @@ def _named_stages(
         return None, diagnostics
     stages = tuple(tuple(names[start:end]) for start, end in zip(starts, [*starts[1:], len(names)], strict=True))
     for position, stage in enumerate(stages):
-        if not _held(stage, site, opened):
+        if not _count_parameters(stage, site, opened):
             span = site.recipe.span(("parallelism", "pipeline", "cut_before", max(0, position - 1)))
             diagnostics.append(nothing_in_stage(span, position, stage))
     return (None if diagnostics else stages), diagnostics
 
 
-def _across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
-    """What a stage would have to share with another, and what a split backward cannot do."""
+def _check_across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages: Stages) -> list[Diagnostic]:
+    """Report what stages cannot share, and what a split backward cannot run."""
     place = {name: position for position, names in enumerate(stages) for name in names}
-    diagnostics = list(_copies_on_a_rank(site, pipeline, shared_parameters(site.parameters, opened, stages)))
+    diagnostics = list(_check_copies(site, pipeline, find_shared(site.parameters, opened, stages)))
     special = [fact.path for fact in site.lowered.facts if fact.kind in ("mixes_samples", "plugin")]
     for node in opened.nodes:
         if node.kind == "reuse" and node.target is not None:
@@ -207,7 +206,7 @@ def _across(site: PlacementInput, pipeline: PipelineAxis, opened: Graph, stages:
 
 
 def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
-    """Within a stage: one of another stage has a copy."""
+    """Return whether a node runs twice within a stage; a node of another stage is a copy."""
     node = graph.node(name)
     if node.kind == "reuse":
         others = (each.name for each in graph.nodes if each.target == node.target and each.name != name)
@@ -215,17 +214,17 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
     return node.graph is not None and any(_calls_twice(inner.name, node.graph, {}) for inner in node.graph.nodes)
 
 
-def _found(parameter: str, place: Mapping[str, P]) -> P:
-    """What belongs to the node that a parameter's name leads to."""
+def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
+    """Return the value in `place` of the node that holds a parameter, by its name."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)
 
 
-def _copies_on_a_rank(
+def _check_copies(
     site: PlacementInput, pipeline: PipelineAxis, shared: Sequence[SharedParameter]
 ) -> Iterator[Diagnostic]:
-    """Two copies on one rank are one tensor, which `fully_shard` cannot shard for two stages."""
+    """Report two copies on one rank: they are one tensor, which `fully_shard` cannot shard for two stages."""
     mesh = site.recipe.mode.mesh(site.recipe.layout.num_gpus)
     if mesh is None or size_of(mesh, "shard") == 1:
         return
@@ -241,5 +240,5 @@ def _copies_on_a_rank(
 
 
 def _cut_span(site: PlacementInput, stage: int) -> Span:
-    """Where the recipe says that a stage opens; with automatic cuts, the nearest key above."""
+    """Return the place in the recipe that opens a stage; with automatic cuts, the nearest key above."""
     return site.recipe.span(("parallelism", "pipeline", "cut_before", stage - 1))

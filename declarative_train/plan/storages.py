@@ -1,4 +1,4 @@
-"""What frozen weights are held in, as the rules for parameters say, and what is wrong with that."""
+"""Storage format of frozen weights: the settings of the rules for parameters, and checks of them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ Settings = Mapping[str, ParameterSettings]
 
 
 def storage_of(name: str, found: ParameterSettings, tables: Collection[str]) -> StorageName | None:
-    """Norms, biases and kernels of convolutions are small, and stay as they are computed with."""
+    """Return the storage format of a parameter. Norms, biases and kernels of convolutions are small, and keep their
+    precision."""
     return found.storage if name in tables else None
 
 
 def check_storages(
     recipe: Recipe, settings: Settings, plans: Sequence[ParameterPlan], tables: Collection[str]
 ) -> Iterator[Diagnostic]:
-    """`tables`: the weights that can be held as bytes."""
+    """Check the `storage` settings. `tables` are the weights that can be stored in another format."""
     rules = [rule for rule in recipe.model.rules if rule.settings.storage is not None]
     for rule in rules:
         met = [name for name in settings if rule.match(name) is not None]

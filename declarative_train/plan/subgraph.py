@@ -1,7 +1,7 @@
-"""A plan and the names of some outputs -> the graph that computes them from fields, and nothing else.
+"""Graph that computes selected outputs of a plan from fields, and nothing else.
 
-A plan holds two graphs: what is computed from fields alone, and the model. Here they are one, without the nodes that no
-wanted output needs. So the targets, and what is made of them, are inputs of it only where a wanted output reads them.
+A plan holds two graphs: nodes computed from fields alone, and the model. Here they are joined, without the nodes that
+no requested output needs. Targets are inputs of the result only if a requested output reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UnknownOutputError(Exception):
-    """There is no node of this name; `known` are those that there are."""
+    """The model has no node of this name; `known` are the existing ones."""
 
     def __init__(self, name: str, known: Sequence[str], reason: str = "") -> None:
         self.name, self.known, self.reason = name, tuple(known), reason
@@ -26,7 +26,7 @@ class UnknownOutputError(Exception):
 
 
 def whole_graph(plan: Plan) -> Graph:
-    """From the fields to all that the objective reads, by the names that the plan has for it."""
+    """Return the graph from the fields to everything that the objective reads, under the names of the plan."""
     batch_graph, graph = plan.batch_graph, plan.graph
     made = dict(batch_graph.outputs)
     nodes = (*batch_graph.nodes, *(replace(node, inputs=_through(node.inputs, made)) for node in graph.nodes))
@@ -38,10 +38,12 @@ def _through(edges: Mapping[str, Edge], made: Mapping[str, Edge]) -> dict[str, E
     return {name: made.get(edge, edge) for name, edge in edges.items()}
 
 
-def pruned(plan: Plan, outputs: Sequence[str]) -> Graph:
-    """`outputs`: names of what the objective reads, of nodes (`encoder`, `lstm.hidden` for another output than the
-    first), or of nodes inside of blocks (`gpt.layers.0.attn`). The graph's outputs have these names, in this order.
-    Raises UnknownOutputError."""
+def prune(plan: Plan, outputs: Sequence[str]) -> Graph:
+    """Return the graph that computes only these outputs. Raises UnknownOutputError.
+
+    `outputs`: names that the objective reads, of nodes (`encoder`, `lstm.hidden` for another output than the first), or
+    of nodes inside blocks (`gpt.layers.0.attn`). The graph's outputs have these names, in this order.
+    """
     graph = whole_graph(plan)
     edges: dict[str, Edge] = {}
     for name in outputs:
@@ -53,7 +55,7 @@ def pruned(plan: Plan, outputs: Sequence[str]) -> Graph:
         if found is None:
             raise UnknownOutputError(name, nodes_of(plan), _why_not(graph, name))
         edges[name] = found
-    needed = _needed(graph, edges.values())
+    needed = _find_needed(graph, edges.values())
     nodes = tuple(node for node in graph.nodes if node.name in needed)
     read = {edge for node in nodes for edge in node.inputs.values()} | set(edges.values())
     return Graph({name: spec for name, spec in graph.inputs.items() if name in read}, nodes, edges)
@@ -77,8 +79,8 @@ def _why_not(graph: Graph, name: str) -> str:
     return f"`{name}` is inside of `{inside}`, which is called more than once" if inside else ""
 
 
-def _needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
-    """The nodes behind some edges, with those whose modules they call again."""
+def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
+    """Return the nodes that some edges depend on, with those whose modules they call again."""
     nodes = {node.name: node for node in graph.nodes}
     found: set[str] = set()
     waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]
@@ -95,7 +97,7 @@ def _needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
 
 
 def nodes_of(plan: Plan) -> list[str]:
-    """The nodes that can be asked for, as a recipe names them; those inside of blocks after the others."""
+    """Return the nodes that can be requested, by their names in the recipe; those inside blocks come last."""
     graph = whole_graph(plan)
     outer = [wire_name(graph, f"{node.name}:{output}") for node in graph.nodes for output in node.outputs]
     return [*outer, *(inner for node in graph.nodes for inner in _inside(node))]

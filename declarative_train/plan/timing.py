@@ -1,4 +1,4 @@
-"""The recipe's batch words and durations -> BatchSpec, the length of the run, and optimizer steps of it."""
+"""Batch sizes and durations of a recipe: the BatchSpec, the length of the run, and durations in optimizer steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(slots=True)
 class Timing:
-    """`tokens_per_sample` is None where samples are not made of tokens."""
+    """Conversion of durations to steps. `tokens_per_sample` is None if samples are not made of tokens."""
 
     recipe: Recipe
     batch: BatchSpec
@@ -32,11 +32,11 @@ class Timing:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def steps(self, duration: Duration) -> int:
-        """Raises ValueError for what cannot become steps."""
+        """Return a duration in steps. Raises ValueError if it cannot be converted."""
         return duration.steps(**self._lengths)
 
     def exact_steps(self, duration: Duration) -> float:
-        """Before rounding up to a whole step."""
+        """Return a duration in steps, without rounding up to a whole step."""
         return duration.exact_steps(**self._lengths)
 
     @property
@@ -49,7 +49,7 @@ class Timing:
         }
 
     def interval(self, path: str, duration: Duration | None) -> int | None:
-        """Steps between two times that something is done; longer than the run, it is never done on the way."""
+        """Return an interval in steps; warn if it is longer than the run."""
         if duration is None:
             return None
         steps = self._steps_at(path, duration)
@@ -58,6 +58,7 @@ class Timing:
         return steps
 
     def warmup(self, path: str, duration: Duration | None) -> int:
+        """Return the steps of the warm-up, which must be shorter than the run."""
         if duration is None:
             return 0
         steps = self._steps_at(path, duration)
@@ -67,13 +68,13 @@ class Timing:
         return steps
 
     def decay(self, path: str, decay: float) -> float:
-        """Return the decay of a moving average, which should look back over at most a third of the run."""
+        """Return the decay of a moving average; warn if it looks back over more than a third of the run."""
         if round(3 / (1 - decay)) > self.num_steps:
             self.diagnostics.append(average_longer_than_run(self.recipe.span(path), decay, self.num_steps))
         return decay
 
     def resolve(self, schedule: LrSchedule, warmup: Duration | None) -> LrSchedule:
-        """The lr schedule with the durations among its fields in steps, which must fit in the run."""
+        """Return the lr schedule with the durations among its fields in steps, which must fit in the run."""
         try:
             found = schedule.resolve(self.steps)
             rising = 0.0 if warmup is None else self.exact_steps(warmup)
@@ -96,17 +97,18 @@ class Timing:
             return 1
 
     def _is_checked_by_recipe(self, duration: Duration) -> bool:
-        """In the unit that the run itself is given in, the recipe alone has shown it (longer-than-run)."""
+        """Return whether the recipe's own checks cover it: a duration in the unit of the run's length
+        (longer-than-run)."""
         return getattr(self.recipe.training, duration.unit, None) is not None
 
     def _is_written(self, path: str) -> bool:
-        """A default is not the user's mistake."""
+        """Return whether the recipe sets the value itself; a default is not the user's mistake."""
         span = self.recipe.span(path)
         return span != self.recipe.span(path.rpartition(".")[0]) and span != self.recipe.key_span(path)
 
 
 def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Diagnostic]]:
-    """The recipe's rules have seen that everything divides (R003, P001)."""
+    """Return the sizes of a batch. The recipe's rules have checked that everything divides (R003, P001)."""
     training, parallelism, layout = recipe.training, recipe.mode, recipe.layout
     num_samples = data.set("training").num_samples
     size = training.global_batch_size
@@ -132,7 +134,7 @@ def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Dia
 
 
 def num_steps_of(recipe: Recipe, batch: BatchSpec) -> int:
-    """Optimizer steps of the run; a part of an epoch rounds up to a whole step."""
+    """Return the optimizer steps of the run; a part of an epoch rounds up to a whole step."""
     training = recipe.training
     if training.steps is not None:
         return training.steps

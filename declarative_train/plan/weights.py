@@ -1,6 +1,6 @@
-"""Start values from files: what is here is held against the parameters that it fills, by names and shapes alone.
+"""Start values from files: local files are compared with the parameters that they fill, by names and shapes alone.
 
-What is elsewhere is read when the run starts, and held against the model in the same words.
+Files on other machines are read when the run starts, and compared with the model with the same messages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from declarative_train.plan.checks.parameters import (
 )
 from declarative_train.plan.plan import ParameterPlan, WeightsPlan
 from declarative_train.plan.published import (
-    Held,
+    ModelTensors,
+    check_published,
+    find_drawn,
     idle_exclusion,
     is_ignored,
     is_selected,
@@ -38,23 +40,21 @@ from declarative_train.plan.published import (
     odd_dtype,
     other_param,
     plan_published,
-    published_drawn,
-    published_misfit,
     respelt,
     tensor_map,
     tensors_of,
 )
 from declarative_train.plan.renames import (
+    apply_renames,
     bad_rename,
+    find_removed,
     idle_renames,
     joins,
-    removed_renames,
-    renamed,
     renames_of,
     same_name,
     shapes_by,
 )
-from declarative_train.plan.run_folder import Shapes, shapes_in_folder, taken_in_folder
+from declarative_train.plan.run_folder import Shapes, find_in_folder, shapes_in_folder
 from declarative_train.recipe.recipe import Recipe, Weights
 
 if TYPE_CHECKING:
@@ -64,15 +64,16 @@ if TYPE_CHECKING:
 INDEX = ".safetensors.index.json"  # of a model in several files
 KINDS = (".safetensors", INDEX, ".pt", ".pth", ".bin")
 MORE_THAN_TENSORS = "it holds more than tensors, and no code from it is run; save a state_dict()"
-_MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index: all of it is read
-TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or a pickle, as of old
+_MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index, which is read completely
+TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or the older pickle
 _SHOWN = 3
-_STATISTICS = ".running_mean"  # which are no parameters: they are seen in the model that is built
+_STATISTICS = ".running_mean"  # buffers, found in the built model
 
 
 def plan_weights(
     recipe: Recipe, lowered: Lowered | None, parameters: Sequence[ParameterPlan] | None
 ) -> tuple[tuple[WeightsPlan, ...], list[Diagnostic]]:
+    """Return a plan for each file of start values, and errors for those that do not fit the parameters."""
     plans, diagnostics = [], []
     module = None
     for weights in recipe.model.weights:
@@ -83,7 +84,7 @@ def plan_weights(
             if not os.path.exists(weights.path):
                 diagnostics.append(weights_not_found(weights.span, weights.path))
                 continue
-            published, problem_and_hint = _published(recipe, lowered, parameters, weights, diagnostics)
+            published, problem_and_hint = _plan_published_weights(recipe, lowered, parameters, weights, diagnostics)
             if published is not None:
                 plans.append(published)
                 if published.drawn and problem_and_hint is None:
@@ -94,7 +95,7 @@ def plan_weights(
             continue
         local = local_path(weights.path)
         plan = WeightsPlan(
-            weights.node, _taken(weights.path, local), renames_of(weights), exclude=list(weights.exclude)
+            weights.node, _pin_run(weights.path, local), renames_of(weights), exclude=list(weights.exclude)
         )
         plans.append(plan)
         if local is None:
@@ -122,12 +123,12 @@ def plan_weights(
                 problem_and_hint = wrong or misfit(module, plan, shapes)
             if problem_and_hint is not None:
                 message, hint = problem_and_hint
-                gone = removed_renames(recipe, weights.node)
+                gone = find_removed(recipe, weights.node)
                 if gone:
-                    hint = "a null removes the base's entry: leave it out here, and what the base says holds"
+                    hint = "a null removes the base's entry: leave it out here to keep the entry of the base"
                 found_misfit = weights_do_not_fit(weights.span, weights.path, message, hint)
                 diagnostics.append(found_misfit._replace(related=gone))
-    diagnostics += _unreadable_here(recipe.model.weights)
+    diagnostics += _check_package(recipe.model.weights)
     if lowered is not None:
         given, found_diagnostics = plan_adapters(recipe, lowered)
         plans += given
@@ -135,22 +136,22 @@ def plan_weights(
     return tuple(plans), diagnostics
 
 
-def _unreadable_here(given: Sequence[Weights]) -> Iterator[Diagnostic]:
-    """Headers are read without the package, and so a run would be the first to miss it."""
+def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
+    """Report that the package safetensors is missing: lint reads headers without it, so only the run would notice."""
     how = extra_for("safetensors")
     for weights in given if how is not None else ():
         if weights.format == TRANSFORMERS or weights.path.endswith((".safetensors", INDEX)):
             yield weights_do_not_fit(weights.span, weights.path, "needs the package safetensors", how)
 
 
-def _published(
+def _plan_published_weights(
     recipe: Recipe,
     lowered: Lowered | None,
     parameters: Sequence[ParameterPlan] | None,
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """The plan of a published model's weights, and what is wrong with them; idle entries of `rename` are told."""
+    """Return the plan of a published model's weights, and what is wrong with them; report idle entries of `rename`."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -161,7 +162,7 @@ def _published(
             hint = f"a node of a shipped block can have them: {', '.join(families())}"
         what = f"`{weights.node}`" if weights.node else "the model"
         problem = (
-            f"cannot fill {what}, which {'are several blocks' if fitting else 'is no block that published models are'}"
+            f"cannot fill {what}, which {'are several blocks' if fitting else 'is not a block with published models'}"
         )
         return None, (problem, hint)
     try:
@@ -171,7 +172,7 @@ def _published(
         tensors = tensor_map(fitting[0], library_of(weights.path) if is_folder else str(weights.format), config)
         rename = renames_of(weights)
         if key := joins(rename):
-            return None, (f"has `{key}` under `rename`, which joins what its `format` joins by itself", None)
+            return None, (f"has `{key}` under `rename`, but its `format` already joins tensors", None)
         plan = WeightsPlan(fitting[0].node, path, rename, tensors, list(weights.exclude))
         if not is_folder and (other := other_param(fitting[0], str(weights.format))):
             return plan, other
@@ -183,7 +184,7 @@ def _published(
                 return plan, None
             if twice := same_name(header, rename):
                 return plan, twice
-            header = {respelt(tensors, name): item for name, item in renamed(header, rename).items()}
+            header = {respelt(tensors, name): item for name, item in apply_renames(header, rename).items()}
     except PublishedError as problem:
         return None, (f"cannot be used: {problem}", problem.hint)
     except (OSError, ValueError) as problem:
@@ -192,25 +193,25 @@ def _published(
         return plan, None
     odd = odd_dtype({name: dtype for name, (_, dtype) in header.items() if not is_ignored(tensors, name)})
     if odd is not None:
-        return plan, (f"cannot be used: {odd}", "give the model as it was before it was quantized")
+        return plan, (f"cannot be used: {odd}", "give the model without quantization")
     if lowered is None or parameters is None:
         return plan, None
     ties = {each.name: each.tie for each in parameters if each.tie is not None}
-    held = Held(lowered.parameters, ties)
+    held = ModelTensors(lowered.parameters, ties)
     if any(name.endswith(_STATISTICS) for name in tensors.entries):
-        held = Held.by(build(lowered.graph, recipe.plugins, device="meta", ties=ties))
+        held = ModelTensors.by(build(lowered.graph, recipe.plugins, device="meta", ties=ties))
     found = {name: shape for name, (shape, _) in header.items()}
-    plan = replace(plan, drawn=published_drawn(held, plan, found))
-    return plan, published_misfit(held, plan, found)
+    plan = replace(plan, drawn=find_drawn(held, plan, found))
+    return plan, check_published(held, plan, found)
 
 
-def _taken(path: str, local: str | None) -> str:
-    """Of the folder of a recipe's runs, the run that is the newest now: its statistics are in the plan, so that the
-    weights must not be those of a later one."""
+def _pin_run(path: str, local: str | None) -> str:
+    """Return the path of the newest run in a folder of a recipe's runs: its statistics are in the plan, so that weights
+    of a later run must not be used. Other paths are returned unchanged."""
     if local is None or not os.path.isdir(local):
         return path
     try:
-        taken = taken_in_folder(local, offline=True)
+        taken = find_in_folder(local, offline=True)
     except (ValueError, OSError):
         return path
     run = None if taken is None else taken.run
@@ -218,8 +219,8 @@ def _taken(path: str, local: str | None) -> str:
 
 
 def _shapes_in(path: str) -> Shapes | None:
-    """The names and shapes in a file of one of the `KINDS` or a run's folder, without the numbers; None where only the
-    run can tell. Raises ValueError and OSError."""
+    """Return the names and shapes in a file of one of the `KINDS` or a run's folder, without reading the numbers; None
+    if only the run can read them. Raises ValueError and OSError."""
     if os.path.isdir(path):
         return shapes_in_folder(path)
     if path.endswith(INDEX):
@@ -229,7 +230,7 @@ def _shapes_in(path: str) -> Shapes | None:
 
 
 def files_of_index(path: str, index: object) -> dict[str, str]:
-    """The file of each tensor: of `weight_map`, beside the index. Raises ValueError."""
+    """Return the file of each tensor, from `weight_map` of an index. Raises ValueError."""
     named = index.get("weight_map") if isinstance(index, Mapping) else None
     if not isinstance(named, Mapping) or not named or not all(isinstance(file, str) for file in named.values()):
         raise ValueError("it has no `weight_map` from names to files")
@@ -238,7 +239,7 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
 
 
 def _header(path: str) -> Header | None:
-    """None where only the run can tell. Raises ValueError and OSError."""
+    """Return names, shapes and dtypes of a file, or None if only the run can read it. Raises ValueError and OSError."""
     if path.endswith(INDEX):
         return _header_of_index(path)
     if path.endswith(".safetensors"):
@@ -250,7 +251,7 @@ def _header(path: str) -> Header | None:
 
 
 def _dtype_words(dtype: torch.dtype) -> str:
-    """As safetensors calls it: `F32`, `BF16`, `I64`."""
+    """Return a dtype as safetensors names it: `F32`, `BF16`, `I64`."""
     name = str(dtype).removeprefix("torch.")
     return re.sub(r"^(float|bfloat|u?int)(?=\d)", lambda kind: _LETTERS[kind[1]], name)
 
@@ -270,7 +271,7 @@ def _shapes_of_index(files: Mapping[str, str]) -> Shapes:
     found: dict[str, tuple[int, ...]] = {}
     for file in sorted(set(files.values())):
         if not os.path.exists(file):
-            raise ValueError(f"it names {os.path.basename(file)}, and there is no such file beside it")
+            raise ValueError(f"it names {os.path.basename(file)}, which does not exist next to it")
         found.update(_shapes_in_safetensors(file))
     lacking = next((name for name in files if name not in found), None)
     if lacking is not None:
@@ -288,7 +289,7 @@ def _shapes_in_torch(path: str) -> Shapes | None:
 
 
 def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
-    """On meta; None for what cannot be looked at without reading all of it."""
+    """Return the tensors of a torch file on the meta device; None if that would read all of it."""
     import pickle
 
     import torch
@@ -296,7 +297,7 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
     with open(path, "rb") as file:
         begin = file.read(4)
     if not begin.startswith(TORCH_BEGINS):
-        raise ValueError("it is not a file of torch's")
+        raise ValueError("it is not a torch file")
     is_archive = begin.startswith(TORCH_BEGINS[0])
     if not is_archive and os.path.getsize(path) > _MOST_OLD_BYTES:
         return None
@@ -304,7 +305,7 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
         found = torch.load(path, map_location="meta", weights_only=True, mmap=is_archive)
     except pickle.UnpicklingError:
         raise ValueError(MORE_THAN_TENSORS) from None
-    except Exception:  # an older format, or no weights at all: the run says it
+    except Exception:  # an older format, or no weights at all: the run reports it
         return None
     for key in ("state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
@@ -315,8 +316,8 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
 
 
 def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True) -> tuple[str, str | None] | None:
-    """All names that do not fit, and one hint; None when every parameter below the node gets its value. With `whole`
-    False the module is a part of the model."""
+    """Return all names that do not fit, and one hint; None if every parameter below the node gets its value. With
+    `whole` False the module is a part of the model."""
     from torch import nn
 
     from declarative_train.components.layers.modules.packed import as_computed
@@ -326,16 +327,19 @@ def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool =
     below = {name.removeprefix(prefix): item for name, item in persistent.items() if name.startswith(prefix)}
     if whole and (idle := idle_exclusion(plan.exclude, below)):
         return idle
-    anew = {name for name in below if is_selected(plan.exclude, name)}
-    found = {name: shape for name, shape in found.items() if name not in anew}
+    excluded = {name for name in below if is_selected(plan.exclude, name)}
+    found = {name: shape for name, shape in found.items() if name not in excluded}
     first_of = {id(item): name for name, item in reversed(below.items())}
-    # a tied parameter may stand in the file under either name, or under both
+    # a tied parameter may be in the file under either name, or under both
     present = {first_of[id(below[name])] for name in found if name in below}
     parameters = {name for name, item in below.items() if isinstance(item, nn.Parameter)}
     missing = [
         name
         for name in below
-        if name in parameters and first_of[id(below[name])] not in present and not is_added(name) and name not in anew
+        if name in parameters
+        and first_of[id(below[name])] not in present
+        and not is_added(name)
+        and name not in excluded
     ]
     unexpected = [name for name in found if name not in below]
     wrong = [
@@ -361,7 +365,7 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
     if not unexpected:
         return None
     if missing:
-        return f"`rename` maps the file's names to the model's, as in {_likelyrenames_of(missing, unexpected)}"
+        return f"`rename` maps the file's names to the model's, as in {_suggest_rename(missing, unexpected)}"
     close = nearest(unexpected[0], known)
     also = f"did you mean {close}? " if close else ""
     left_out = ", ".join(f"{json.dumps(each)}: drop" for each in _prefixes(unexpected, kept))
@@ -369,7 +373,7 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
 
 
 def _prefixes(names: list[str], others: list[str]) -> list[str]:
-    """The shortest prefixes, whole parts each, that all of `names` begin with and none of `others`."""
+    """Return the shortest prefixes, in whole parts, that cover all of `names` and none of `others`."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")
@@ -378,10 +382,10 @@ def _prefixes(names: list[str], others: list[str]) -> list[str]:
     return list(found)
 
 
-def _likelyrenames_of(missing: list[str], unexpected: list[str]) -> str:
-    """By the two names that have most of their last parts in common: `{"encoder.": "vit."}`."""
+def _suggest_rename(missing: list[str], unexpected: list[str]) -> str:
+    """Return a rename from the two names that share most of their last parts: `{"encoder.": "vit."}`."""
     shared, name, other = max(
-        ((_shared_parts(name, other), name, other) for name in unexpected for other in missing),
+        ((_count_shared_parts(name, other), name, other) for name in unexpected for other in missing),
         key=lambda found: found[0],
     )
     if not shared:
@@ -390,7 +394,7 @@ def _likelyrenames_of(missing: list[str], unexpected: list[str]) -> str:
     return f"{{{json.dumps(begins[0])}: {json.dumps(begins[1])}}}"
 
 
-def _shared_parts(name: str, other: str) -> int:
+def _count_shared_parts(name: str, other: str) -> int:
     pairs = zip(reversed(name.split(".")), reversed(other.split(".")), strict=False)
     return next((count for count, (a, b) in enumerate(pairs) if a != b), min(name.count("."), other.count(".")) + 1)
 

@@ -1,6 +1,6 @@
-"""The planner: `compile` makes a plan of a recipe, `describe` and `summary` print one.
+"""Planner: `compile` makes a plan from a recipe, `describe` and `summary` print one.
 
-The names are imported when they are first used, since the ranks need none of them.
+Names are imported on first use, since the ranks need none of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["compile", "describe", "summary"]
 
-_PLACES = {"compile": "compiler", "describe": "text.describe", "summary": "text.describe"}
+_MODULES = {"compile": "compiler", "describe": "text.describe", "summary": "text.describe"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = found
     return found

@@ -1,4 +1,5 @@
-"""Recipe -> Plan: describe the data, lower the graph, divide the batch, place it on the ranks, sign it."""
+"""Compiler from recipe to plan: describe the data, lower the graph, divide the batch, assign the ranks, sign the
+plan."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
 from declarative_train.graph.target_leakage import check_disguises
-from declarative_train.plan.assign_ranks import place
+from declarative_train.plan.assign_ranks import assign_ranks
 from declarative_train.plan.channels_last import check_channels_last
 from declarative_train.plan.checks import metric_of_another_kind
 from declarative_train.plan.checks.stages import does_not_fit
-from declarative_train.plan.class_weights import balanced_terms
-from declarative_train.plan.codec import signed, through_json
+from declarative_train.plan.class_weights import balance_terms
+from declarative_train.plan.codec import sign, through_json
 from declarative_train.plan.file_fingerprints import recipe_files
 from declarative_train.plan.first_step import check_first_step
 from declarative_train.plan.flops import plan_flops
@@ -34,7 +35,7 @@ from declarative_train.plan.plugins import check_plugins, check_shards, unrun_pl
 from declarative_train.plan.predicted import TAKEN, ChoicePlan
 from declarative_train.plan.published import plan_published
 from declarative_train.plan.recomputation import Recomputation
-from declarative_train.plan.run_fields import inherited_fields
+from declarative_train.plan.run_fields import inherit_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing
 from declarative_train.plan.samples import with_samples
 from declarative_train.plan.sections import (
@@ -48,7 +49,7 @@ from declarative_train.plan.sections import (
 from declarative_train.plan.settings import settings_of
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
-from declarative_train.planner.auto.choose import choose, judged
+from declarative_train.planner.auto.choose import choose, judge_all
 from declarative_train.planner.auto.judge import Judge, Verdict
 from declarative_train.planner.auto.target import target_of
 from declarative_train.planner.estimate.memory import Scale
@@ -59,14 +60,14 @@ from declarative_train.recipe.batch import accumulation
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Auto, Axes, DataAxes
 
-MOST_TRIED_S = 20.0  # of a processor, about: `auto` tries no more doubtful candidates then
-MOST_TOO_LARGE = 4  # candidates that fit by the estimate alone, or are the smallest, and that a trace finds too large
+MOST_TRIED_S = 20.0  # approximate CPU time after which `auto` traces no more doubtful candidates
+MOST_TOO_LARGE = 4  # candidates that a trace finds too large, of those that fit by the estimate or are the smallest
 SCALE_ROWS = 2
 
 
 @contextmanager
 def _float32_is_default() -> Iterator[None]:
-    """Make what is created while a plan is compiled float32, whatever default the calling process has set."""
+    """Make float32 the default dtype while a plan is compiled, whatever default the calling process has set."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -79,13 +80,14 @@ def _float32_is_default() -> Iterator[None]:
 def compile(  # noqa: A001 (plan.compile reads as what it does)
     recipe: Recipe, *, offline: bool = False, tracer: Tracer | None = None, traces_all: bool = False
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """The plan, or None when there is an error; diagnostics of what the parts found on the way.
+    """Return the plan, or None if there is an error, and the diagnostics of all parts.
 
-    `offline`: a source on another machine is not looked at; there is no plan then, and what depends on its columns is
-    not checked. `tracer` tries what a step needs of memory, where that decides something, or with `traces_all` of every
-    plan; without one it is derived from shapes."""
+    `offline`: a source on another machine is not read; then there is no plan, and checks that need its columns are
+    skipped. `tracer` measures the memory of a step if that decides something, or with `traces_all` for every plan;
+    without one the memory is derived from shapes.
+    """
     waiting = unrun_plugins(recipe)
-    inherited, found = inherited_fields(recipe, offline=offline)
+    inherited, found = inherit_fields(recipe, offline=offline)
     data, diagnostics = describe(
         recipe.data,
         recipe.seed,
@@ -121,23 +123,23 @@ def compile(  # noqa: A001 (plan.compile reads as what it does)
         return None, diagnostics
     site = None
     if lowered is not None:
-        site = Site(data, lowered, weights, parameters, tracer if traces_all or decides(recipe) else None)
+        site = CompileContext(data, lowered, weights, parameters, tracer if traces_all or decides(recipe) else None)
     if is_auto:
         assert site is not None
-        plan, found = _chosen(recipe, site)
+        plan, found = _choose_mode(recipe, site)
     else:
         if site is None:
             return None, diagnostics + batch_of(recipe, data)[1]
-        plan, found = _planned(recipe, site, None)
+        plan, found = _make_plan(recipe, site, None)
     diagnostics += found
     if plan is None or any(item.is_error for item in diagnostics):
         return None, diagnostics
-    return signed(through_json(plan)), diagnostics  # what is run is what can be saved
+    return sign(through_json(plan)), diagnostics  # the plan is the same as after saving
 
 
 @dataclass(frozen=True)
-class Site:
-    """What a recipe's plans have in common, whatever its mode. `parameters` None: one was in error."""
+class CompileContext:
+    """Facts that all plans of a recipe share, whatever the mode. `parameters` is None if one has an error."""
 
     data: DataSpec
     lowered: Lowered
@@ -146,44 +148,47 @@ class Site:
     tracer: Tracer | None
 
     @cached_property
-    def scales(self) -> Scales:
-        return Scales(self)
+    def scales(self) -> ScaleCache:
+        return ScaleCache(self)
 
 
-def _chosen(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
-    """`auto`: candidates are judged by what one trace tells of all. What decides is traced itself (`auto/choose.py`),
-    and so is what is taken; where that does not fit after all the search goes on. When the time for it is used up the
-    plan says what was left out."""
+def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
+    """Return the plan of the mode that `auto` chooses.
+
+    Candidates are judged by estimates on the scale of one trace. Doubtful ones are traced themselves
+    (`auto/choose.py`), and so is the chosen one; if it does not fit, the search continues. When the time limit is
+    reached, the plan lists what was not traced.
+    """
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
-    verdicts, known = judged(judge), dict[str, int]()
+    verdicts, known = judge_all(judge), dict[str, int]()
     num_hopeless = num_too_large = 0
     begun_s = 0.0 if tracer is None else tracer.spent_s
     while True:
         may_trace = tracer is not None and tracer.spent_s - begun_s < MOST_TRIED_S and num_hopeless < MOST_TOO_LARGE
         choice = choose(judge, verdicts, known, may_trace=may_trace)
         if choice.doubtful is not None:
-            tried, found = _tried(recipe._replace(parallelism=choice.doubtful.parallelism), site)
+            tried, found = _try_mode(recipe._replace(parallelism=choice.doubtful.parallelism), site)
             words = choice.doubtful.words
             at = next(at for at, each in enumerate(verdicts) if each.candidate.words == words)
             if found:
                 verdicts[at] = Verdict(choice.doubtful, found[0])
             else:
-                known[words] = verdicts[at].memory_bytes if tried is None else _most(tried)
+                known[words] = verdicts[at].memory_bytes if tried is None else _peak_bytes(tried)
             num_hopeless += choice.is_last_hope
             continue
         if choice.recipe is None or choice.plan is None:
             return None, choice.diagnostics
-        plan, more = _planned(choice.recipe, site, choice.plan)
+        plan, more = _make_plan(choice.recipe, site, choice.plan)
         taken = next(each.parallelism for each in choice.plan.candidates if each.verdict == TAKEN)
-        refusals = _of_mode(recipe, more)
+        refusals = _errors_of_mode(recipe, more)
         if refusals:
             at = next(at for at, each in enumerate(verdicts) if each.candidate.words == taken)
             verdicts[at] = Verdict(verdicts[at].candidate, refusals[0])
             continue
         if tracer is not None and plan is not None and plan.memory and taken not in known:
-            known[taken] = _most(plan)
+            known[taken] = _peak_bytes(plan)
             if not target.holds(known[taken]):
                 num_too_large += not may_trace
                 if num_too_large < MOST_TOO_LARGE:
@@ -192,45 +197,49 @@ def _chosen(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
                 place, certain = recipe.span("parallelism"), target.hardware is not None
                 room = target.memory_bytes
                 more = [*more, does_not_fit(place, taken, known[taken], room, ways(plan), is_certain=certain)]
-        return _told(plan, len(known)), [*choice.diagnostics, *more]
+        return _with_num_traced(plan, len(known)), [*choice.diagnostics, *more]
 
 
-def _tried(recipe: Recipe, site: Site) -> tuple[Plan | None, list[Diagnostic]]:
-    """With its memory, or why there is none."""
-    plan, found = _planned(recipe, site, None)
-    return (plan if plan is not None and plan.memory else None), _of_mode(recipe, found)
+def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
+    """Return the plan of a mode with its memory, or errors of this mode."""
+    plan, found = _make_plan(recipe, site, None)
+    return (plan if plan is not None and plan.memory else None), _errors_of_mode(recipe, found)
 
 
-def _planned(recipe: Recipe, site: Site, choice: ChoicePlan | None) -> tuple[Plan | None, list[Diagnostic]]:
+def _make_plan(recipe: Recipe, site: CompileContext, choice: ChoicePlan | None) -> tuple[Plan | None, list[Diagnostic]]:
     batch, found = batch_of(recipe, site.data)
     if batch is None:
         return None, found
-    plan, more = _assembled(recipe, site, batch, choice)
+    plan, more = _assemble(recipe, site, batch, choice)
     return plan, [*found, *more]
 
 
-def _of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """What speaks against this mode, and not against all."""
+def _errors_of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
+    """Return the errors that concern this mode only."""
     places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
     return [each for each in diagnostics if each.is_error and each.span in places]
 
 
-def _most(plan: Plan) -> int:
+def _peak_bytes(plan: Plan) -> int:
     return max(each.of_step for each in plan.memory)
 
 
-def _told(plan: Plan | None, num_traced: int) -> Plan | None:
-    """With the trace of what was taken counted."""
+def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
+    """Return the plan with the number of traced candidates."""
     if plan is None or plan.choice is None:
         return plan
     return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
 
 
-class Scales:
-    """What a trace of a recipe's model tells of all its plans; made once for each way to compute. The model is sharded,
-    as fsdp would run the recipe, so that `auto` need not trace that again; on one device where it cannot be."""
+class ScaleCache:
+    """Scale from a trace of a recipe's model, which applies to all its plans; made once for each precision and
+    recomputation.
 
-    def __init__(self, site: Site) -> None:
+    The model is sharded, as fsdp would run the recipe, so that `auto` need not trace that again; or on one device if it
+    cannot be.
+    """
+
+    def __init__(self, site: CompileContext) -> None:
         self._site = site
         self._known: dict[tuple[str, Recomputation], Scale | None] = {}
 
@@ -250,17 +259,17 @@ class Scales:
         divides = accumulation(recipe.training, sharded.mode, recipe.layout) is not None
         if divides and recipe.layout.num_gpus > 1 and not check_shards(sharded, site.lowered):
             batch, _ = batch_of(sharded, site.data)
-            plan = None if batch is None else _assembled(sharded, site, batch, None)[0]
+            plan = None if batch is None else _assemble(sharded, site, batch, None)[0]
             if plan is not None:
                 return plan
         batch = BatchSpec(SCALE_ROWS, 1, 1, SCALE_ROWS, 1, steps_per_epoch=1)
-        return _assembled(recipe._replace(parallelism=Axes()), site, batch, None)[0]
+        return _assemble(recipe._replace(parallelism=Axes()), site, batch, None)[0]
 
 
-def _assembled(
-    recipe: Recipe, site: Site, batch: BatchSpec, choice: ChoicePlan | None
+def _assemble(
+    recipe: Recipe, site: CompileContext, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """What depends on shapes, sizes and the batch."""
+    """Assemble the plan from shapes, sizes and the batch."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)
@@ -271,7 +280,7 @@ def _assembled(
     diagnostics += metric_of_another_kind.check(recipe, lowered, data)
     of_targets, found = units(recipe, data)
     diagnostics += found
-    terms, found = balanced_terms(recipe, lowered, data)
+    terms, found = balance_terms(recipe, lowered, data)
     diagnostics += found
     timing = Timing(recipe, batch, num_steps_of(recipe, batch), _tokens_per_sample(lowered))
     sections = (plan_training(recipe, timing), plan_evaluation(recipe, timing, batch))
@@ -279,7 +288,7 @@ def _assembled(
     diagnostics += timing.diagnostics
     if parameters is None:
         return None, diagnostics
-    layout, found = place(recipe, lowered, parameters, batch)
+    layout, found = assign_ranks(recipe, lowered, parameters, batch)
     diagnostics += found
     if layout is None:
         return None, diagnostics
@@ -325,6 +334,6 @@ def _assembled(
 
 
 def _tokens_per_sample(lowered: Lowered) -> int | None:
-    """The length of the first sequence of token ids that the model reads."""
+    """Return the length of the first sequence of token ids that the model reads."""
     specs = lowered.graph.inputs.values()
     return next((spec.shape[0] for spec in specs if spec.num_values is not None and len(spec.shape) == 1), None)

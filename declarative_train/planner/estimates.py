@@ -1,4 +1,4 @@
-"""A plan -> the same plan with its estimates, where the hardware is known; and whether it fits there."""
+"""Estimates of a plan, added if the hardware is known, and the check whether the plan fits there."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from declarative_train.recipe.sections.parallelism import Auto
 
 
 def decides(recipe: Recipe) -> bool:
-    """Whether the memory that a plan needs decides something: the mode, or whether it fits."""
+    """Return whether the memory of a plan decides something: the mode, or whether it fits."""
     return recipe.layout.hardware is not None or isinstance(recipe.parallelism, Auto)
 
 
 def with_estimates(
     plan: Plan, recipe: Recipe, choice: ChoicePlan | None, tracer: Tracer | None, scales: ScaleOf
 ) -> tuple[Plan, list[Diagnostic]]:
-    """`choice`: of `auto`, which has looked at the memory already; the hardware that it found here counts, too.
-    `scales` of plans that cannot be traced themselves."""
+    """Return the plan with its memory and estimates.
+
+    `choice` is that of `auto`, which has checked the memory already, also on hardware found on this machine. `scales`
+    is used for plans that cannot be traced.
+    """
     named = recipe.layout.hardware
     if tracer is None and named is None and choice is None:
         return plan, []
@@ -49,7 +52,7 @@ def with_estimates(
     target = target_of(recipe.layout)
     rows = plan.memory or tuple(memory_of(model, placement))
     needed = max(each.of_step for each in rows)
-    rows = beside_set(rows, plan.data, target)
+    rows = add_training_set(rows, plan.data, target)
     if plan.memory:
         plan = replace(plan, memory=rows)
     diagnostics = []
@@ -66,31 +69,32 @@ def with_estimates(
     return replace(plan, estimate=found), diagnostics
 
 
-def beside_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """With the training set on GPUs of a known size: a run puts it there where the steps leave room for it, and counts
-    it anew by what is free then."""
+def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
+    """Return the rows with the training set on GPUs of known memory. A run puts it there if the steps leave room for
+    it, and decides by the free memory at that time."""
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows
-    lie_there = [may_lie_on_gpu(held, room - row.parameters, row.of_step - row.parameters) for row in rows]
-    return tuple(replace(row, held=held if lies else 0) for row, lies in zip(rows, lie_there, strict=True))
+    fits_there = [may_lie_on_gpu(held, room - row.parameters, row.of_step - row.parameters) for row in rows]
+    return tuple(replace(row, held=held if fits else 0) for row, fits in zip(rows, fits_there, strict=True))
 
 
 def _not_traced(why: str, scale: Scale | None) -> str:
     if not why:
         return ""
     how = "shapes" if scale is None else "shapes, on the scale of a trace of the model in another mode"
-    return f"the step could not be tried ({why}); derived from {how}"
+    return f"the step could not be traced ({why}); derived from {how}"
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """A candidate had no grid yet, and a bound in the place of what waits for its backward."""
+    """Return the choice with the memory of the finished plan; a candidate has no grid, and only a bound on waiting
+    microbatches."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 
 
 def ways(plan: Plan) -> list[str]:
-    """What is worth a try, not computed."""
+    """Return suggestions for a plan that does not fit; they are not verified."""
     found = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:
         found.append("parallelism: auto, which looks for a mode that fits")

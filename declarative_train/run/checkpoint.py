@@ -25,7 +25,7 @@ from torch import distributed, nn
 from declarative_train.components.layers.modules.packed import as_written, find_packed, unpack_tensor
 from declarative_train.components.texts.tokenizer import copies
 from declarative_train.data.batch_slices import samples_until
-from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, damage, read_entry
+from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, damage, read_entry
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure, first_line
 from declarative_train.engine.step import frozen_base
@@ -89,13 +89,13 @@ class Checkpoints:
             self._group = distributed.new_group(backend="gloo", timeout=limit)
         components = [plan.data.source, *(field.component for field in plan.data.fields)]
         self._tokenizers = copies(components) if self._rank == 0 else {}  # now: the files may be gone when it is saved
-        self._in_base = {name for _, names in frozen_base.named_by(plan) for name in names}
+        self._in_base = {name for _, names in frozen_base.find_base_files(plan) for name in names}
         self._base: list[frozen_base.Record] | None = None
 
     def look_at_base(self) -> None:
         """What the files of the frozen base are now, which checkpoints name. Raises RunFailure."""
         if self._base is None and self._rank == 0:
-            self._base = frozen_base.recorded(self._plan)
+            self._base = frozen_base.record_base(self._plan)
 
     def import_ahead(self) -> None:
         """Import DCP beside the first steps, before it is needed. Not on a rank for which another one writes."""
@@ -191,10 +191,10 @@ class Checkpoints:
         """In the background it takes longer, and one copy on the host is enough."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
-    def at(self, step: int) -> Entry:
+    def at(self, step: int) -> CheckpointEntry:
         """The checkpoint of a step, every byte as it was written: each rank reads its share of the files. Raises
         CheckpointFailure, on all ranks or on none."""
-        entry: Entry | None = None
+        entry: CheckpointEntry | None = None
         try:
             entry = read_entry(self.store.path(step))
             mine = damage(entry, part=self._rank, num_parts=self._num_ranks)
@@ -210,12 +210,12 @@ class Checkpoints:
         assert entry is not None
         return entry
 
-    def load(self, entry: Entry) -> RunState:
+    def load(self, entry: CheckpointEntry) -> RunState:
         """Everything: model, optimizer, small state; of a checkpoint that was read already (`at`, or
         `CheckpointStore.newest`), as its content is not looked at again. Raises CheckpointFailure."""
         self.load_model(entry, with_base=True)
         if self._in_base:  # on what its checkpoint began with, whatever the recipe's files are now
-            self._base = [frozen_base.settled(record, entry.path) for record in entry.manifest.get("base", [])]
+            self._base = [frozen_base.locate_files(record, entry.path) for record in entry.manifest.get("base", [])]
             self._in_base = frozen_base.names_in(self._base)
         self._load_optimizer(entry)
         state = RunState.from_json(entry.manifest["state"])
@@ -223,7 +223,7 @@ class Checkpoints:
             self._engine.loss_scale.load(state.loss_scale)
         return state
 
-    def load_model(self, entry: Entry, *, with_base: bool = False) -> None:
+    def load_model(self, entry: CheckpointEntry, *, with_base: bool = False) -> None:
         """Parameters and buffers only; `with_base` False: what is frozen and stands in files is there already."""
         from declarative_train.engine.checkpoints.format import entries, load_tensors
 
@@ -254,7 +254,7 @@ class Checkpoints:
         if self._engine.average is not None:  # the run had none until now
             self._engine.average.begin_again()
 
-    def _load_optimizer(self, entry: Entry) -> None:
+    def _load_optimizer(self, entry: CheckpointEntry) -> None:
         from declarative_train.engine.checkpoints.format import entries, load_tensors
 
         parameters = self._engine.optimizer.parameters
@@ -294,7 +294,7 @@ class Checkpoints:
         }
 
     def _base_from(self, step: int) -> list[frozen_base.Record]:
-        return [frozen_base.seen_from(record, self.store.path(step)) for record in self._base or ()]
+        return [frozen_base.add_relative_path(record, self.store.path(step)) for record in self._base or ()]
 
     def _is_in_base(self, key: str) -> bool:
         return key.removeprefix("model/") in self._in_base

@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.core.amounts import in_ranges
-from declarative_train.engine.devices import Seat
+from declarative_train.engine.devices import VisibleDevices
 from declarative_train.engine.failures import RunFailure
-from declarative_train.engine.launchers import local_rank, started_by
+from declarative_train.engine.launchers import find_launcher, local_rank
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -27,7 +27,7 @@ ARRIVALS_S = 0.02  # between looks for further ranks
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 
 
-def meet(rank: int, world: int, seat: Seat) -> tuple[Store, Store]:
+def meet(rank: int, world: int, seat: VisibleDevices) -> tuple[Store, Store]:
     """Return the store of this attempt, which has the seats of all ranks in it, and the one that lasts over all
     attempts. Raises RunFailure where the launcher does not say where they are, and where they do not come.
 
@@ -66,7 +66,7 @@ def _reach(rank: int) -> Store:
     """Return the store of all ranks: torchrun's own, or the one that rank 0 opens here."""
     from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]  # documented there
 
-    launcher = started_by()
+    launcher = find_launcher()
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         raise RunFailure(

@@ -72,7 +72,7 @@ class Meter:
         step_s, wait_s, per_s = seconds / self._num_steps, self._wait_s / self._num_steps, self._num_rows / seconds
         self._logged_s, self._logged_paused_s, self._wait_s = now, self._paused_s, 0.0
         self._num_steps = self._num_rows = 0
-        values = engine.objective.named(means.term_means(len(engine.objective.terms)))
+        values = engine.objective.by_name(means.term_means(len(engine.objective.terms)))
         return StepDone(
             step=step,
             epoch=epoch,
@@ -110,7 +110,7 @@ class Meter:
         now = time.monotonic()
         seconds, self._epoch_s = now - self._epoch_s, now
         objective = self._engine.objective
-        values = objective.named(means.term_means(len(objective.terms))) | means.metric_means()
+        values = objective.by_name(means.term_means(len(objective.terms))) | means.metric_means()
         named = {f"training/{name}": value for name, value in values.items()}
         return EpochDone(epoch, step, named | evaluations, seconds, time.time())
 

@@ -70,10 +70,10 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     from torch.distributed.launcher.api import elastic_launch
 
     from declarative_train.data.shared import offer_sets
-    from declarative_train.engine.axes.replicate import are_alone
+    from declarative_train.engine.axes.replicate import needs_no_ddp
     from declarative_train.run.rendezvous import launch_config
 
-    if not are_alone(job.plan):
+    if not needs_no_ddp(job.plan):
         import torch._dynamo  # DDP, fully_shard and schedules need it: once here, and not in every rank
     silence_loggers()
     num_ranks = len(job.plan.layout.ranks)

@@ -24,8 +24,8 @@ from declarative_train.engine.collectives import finish_together
 from declarative_train.engine.devices import bind_to_gpu, device_of, keep_freed_memory
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.model import fill
-from declarative_train.engine.step.precision import default_dtype, products
-from declarative_train.engine.step.randomness import same_bits
+from declarative_train.engine.step.precision import default_dtype, matmul_precision
+from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.engine.time_limits import limit_s
 from declarative_train.planner.text.describe import describe, summary
 from declarative_train.run.checkpoint import Checkpoints
@@ -217,5 +217,9 @@ def torch_settings(plan: Plan, device: torch.device) -> Iterator[None]:
         bind_to_gpu(device)
     else:
         keep_freed_memory()
-    with default_dtype(plan), same_bits(plan.training.deterministic), products(plan.training.matmul, device):
+    with (
+        default_dtype(plan),
+        deterministic_kernels(plan.training.deterministic),
+        matmul_precision(plan.training.matmul, device),
+    ):
         yield

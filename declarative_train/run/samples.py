@@ -19,8 +19,8 @@ from declarative_train.data.batch import Batch
 from declarative_train.data.sets import dtype_of
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.randomness import Randomness, draws, mix
-from declarative_train.engine.step.sampling import Sampling, chosen
-from declarative_train.plan.text_io import Words, written
+from declarative_train.engine.step.sampling import Sampling, choose_token
+from declarative_train.plan.text_io import TextCodec, find_text_output
 from declarative_train.run.event import TextsWritten
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class Writer:
     """Raises TokenizerError where the tokenizer is gone."""
 
     def __init__(self, plan: Plan, samples: SamplesPlan, engine: Evaluated) -> None:
-        found = written(plan)
+        found = find_text_output(plan)
         assert found is not None
         assert plan.evaluation is not None
         self._written, self._plan, self._samples, self._engine = found, plan, samples, engine
         of_average = plan.evaluation.weights == "ema"
         self._average: Average | None = getattr(engine, "average", None) if of_average else None
-        self._words = Words.of(plan, found.field)
+        self._words = TextCodec.of(plan, found.field)
         self._sampling = Sampling(samples.temperature, samples.top_k, samples.top_p)
         needed = draws(plan.graph, plan.plugins)
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _SAMPLES), engine.device, needed=needed)
@@ -97,7 +97,7 @@ class Writer:
             logits = values[self._written.output]
             rows = [logits[row, len(each) - 1].float().cpu() for row, each in enumerate(seen)]
             found = torch.tensor(
-                [chosen(row, self._sampling, generator) for row, generator in zip(rows, generators, strict=True)]
+                [choose_token(row, self._sampling, generator) for row, generator in zip(rows, generators, strict=True)]
             )
         return [int(token) for token in engine.ranks.sum(found.to(exact_device(engine.device))).tolist()]
 

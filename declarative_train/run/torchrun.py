@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from declarative_train.core.amounts import counted
 from declarative_train.core.secrets import list_variables, record_variable
-from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, damage
-from declarative_train.engine.devices import device_of, own_seat, seat_devices, threads_per_rank
+from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, damage
+from declarative_train.engine.devices import assign_devices, device_of, find_visible_devices, threads_per_rank
 from declarative_train.engine.failures import (
     VICTIM_WAIT_S,
     NonFiniteLoss,
@@ -36,7 +36,7 @@ from declarative_train.engine.failures import (
     without_answer,
     write_failure,
 )
-from declarative_train.engine.launchers import OF_TORCH, started_by
+from declarative_train.engine.launchers import OF_TORCH, find_launcher
 from declarative_train.files.open_files import local_path
 from declarative_train.plan.run_folder import checkpoints_root
 from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
@@ -89,7 +89,7 @@ def run_as_rank(
     watch, context, job, lock, words = StopRequest(), FailureContext(rank), None, RunLock(), None
     watch.install()
     try:
-        seat = own_seat()
+        seat = find_visible_devices()
         store, lasting = meet(rank, world, seat)
         if rank == 0:
             words = _Words(store, world)
@@ -267,12 +267,12 @@ class _Words:
         self._number = -1
         self.is_last_said = False
 
-    def send(self, word: BroadcastJob | Entry) -> None:
+    def send(self, word: BroadcastJob | CheckpointEntry) -> None:
         self._number += 1
         self.is_last_said = isinstance(word, BroadcastJob)
         put(self.store, f"word/{self._number}", word)
 
-    def damage(self, entry: Entry) -> str | None:
+    def damage(self, entry: CheckpointEntry) -> str | None:
         """As `checkpoint_store.damage`, by all ranks: each reads its share of the files."""
         self.send(entry)
         mine = damage(entry, num_parts=self.world)
@@ -304,7 +304,7 @@ def _prepared(
     try:
         check_world(plan, words.world)
         seats = [take(words.store, f"seat/{rank}") for rank in range(words.world)]
-        choice = seat_devices(plan.layout, seats)
+        choice = assign_devices(plan.layout, seats)
         check_sinks(plan)
         if lasting.check(["run"]):
             folder, origin = take(lasting, "run")
@@ -324,7 +324,7 @@ def _prepared(
 
 def check_world(plan: Plan, num_started: int) -> None:
     """Raises RunFailure when another number of ranks was started than the plan has."""
-    wanted, launcher = len(plan.layout.ranks), started_by()
+    wanted, launcher = len(plan.layout.ranks), find_launcher()
     if wanted == num_started:
         return
     if launcher is OF_TORCH:

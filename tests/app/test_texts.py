@@ -92,7 +92,7 @@ def test_a_tokenizer_tokens_a_run_and_a_text(folder: Path, capsys: pytest.Captur
     trained = load(f"kept/{step.name}")
     fast, slow = TextModel(trained, "cpu"), TextModel(trained, "cpu", cache=False)
     assert fast.reason == ""
-    tokens = fast.words.encoded("five one two three four")
+    tokens = fast.words.encode("five one two three four")
     for model in (fast, slow):
         model.begin(tokens[:2])
         model.feed(tokens[2:4])
@@ -101,7 +101,7 @@ def test_a_tokenizer_tokens_a_run_and_a_text(folder: Path, capsys: pytest.Captur
     assert main(["export", f"kept/{step.name}", "--to", "huggingface", "-o", "out"]) == 0
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained("out")
-    assert theirs("five one two")["input_ids"] == fast.words.encoded("five one two")
+    assert theirs("five one two")["input_ids"] == fast.words.encode("five one two")
     assert (theirs.eos_token, theirs.pad_token) == ("<|endoftext|>", "<|pad|>")
     network = transformers.AutoModelForCausalLM.from_pretrained("out").eval()
     with torch.no_grad():

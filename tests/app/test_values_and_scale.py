@@ -12,7 +12,7 @@ from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
 from declarative_train.data import opened
-from declarative_train.planner.text.estimate import Scaled, verdict
+from declarative_train.planner.text.estimate import ScalingRow, verdict
 
 ROOT = Path(__file__).parent.parent.parent
 MODES = str(ROOT / "recipes" / "compare_modes.yaml")
@@ -85,15 +85,15 @@ def test_scale_is_a_table_between_two_ends(capsys: Captured) -> None:
     rows = re.findall(r"^ *(\d+)  (single|ddp) .*$", text, re.MULTILINE)
     assert rows == [("1", "single"), ("2", "ddp"), ("8", "ddp")] or ("1", "single") in rows
     assert "12 GPUs: they do not fill nodes of 8" in text
-    assert "to none hidden" in text
+    assert "to none that overlaps" in text
     assert re.search(r"^ *2  ddp.*does not pay$", text, re.MULTILINE), text
 
 
 def test_scale_without_any_row_says_why_and_no_more(capsys: Captured) -> None:
     assert main(["plan", MODES, "--for", "cpu", "--scale", "1"]) == 1
     text = capsys.readouterr().out
-    assert "1 GPU: there is no figure of cpu for its speed" in text
-    assert "to none hidden" not in text
+    assert "1 GPU: no figure of cpu for its speed is known" in text
+    assert "to none that overlaps" not in text
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.5, "pays"), (0.7, "pays"), (0.75, "does not pay")])
@@ -105,11 +105,11 @@ def test_gpus_pay_by_each_doubling(seconds: float, said: str) -> None:
     assert compiled is not None
     assert compiled.estimate is not None
 
-    def on(num_gpus: int, step_s: float) -> Scaled:
+    def on(num_gpus: int, step_s: float) -> ScalingRow:
         assert compiled is not None
         assert compiled.estimate is not None
         estimate = replace(compiled.estimate, step_s=step_s, exposed_s=0.0, transfers=())
-        return Scaled(num_gpus, replace(compiled, estimate=estimate))
+        return ScalingRow(num_gpus, replace(compiled, estimate=estimate))
 
     assert verdict(on(1, 1.0), on(2, seconds)) == said
     assert verdict(on(1, 1.0), on(4, seconds**2)) == said

@@ -32,7 +32,7 @@ from declarative_train.engine.axes import (
 from declarative_train.engine.devices import start_autograd
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.step.precision import default_dtype
-from declarative_train.engine.step.randomness import same_bits
+from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.plan.plan import Plan
 from declarative_train.run.processes import announce, join_process_group, silence_loggers, wait_for_forks
 from declarative_train.run.rendezvous import launch_config
@@ -81,7 +81,7 @@ def _as_spawned(look: Callable[..., Seen], words: tuple[object, ...], scratch: s
     atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
     warnings.simplefilter("ignore")
     plans = [word for word in words if isinstance(word, Plan)]
-    with same_bits(any(plan.training.deterministic for plan in plans)), shared_device():
+    with deterministic_kernels(any(plan.training.deterministic for plan in plans)), shared_device():
         return _as_rank(look, words, scratch, device)
 
 

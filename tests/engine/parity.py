@@ -134,7 +134,7 @@ def _recorded(plan: Plan, num_steps: int, first_step: int, device: str) -> RankR
             window.add(step, result, num_rows)
             window.flush()
             means = window.take_logging().term_means(len(engine.objective.terms))
-            found.losses.append(engine.objective.named(means)["loss"])
+            found.losses.append(engine.objective.by_name(means)["loss"])
             ids = {(chunk, engine.dp_rank): tuple(batch.sample_ids.tolist()) for chunk, batch in enumerate(mine)}
             found.chunks.append(ids)
         found.parameters = {name: whole(item) for name, item in engine.model.named_parameters()}

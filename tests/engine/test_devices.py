@@ -14,7 +14,13 @@ import torch
 from declarative_train.core import machine
 from declarative_train.data import shared
 from declarative_train.engine import devices
-from declarative_train.engine.devices import Seat, choose_device, num_gpus_wanted, seat_devices, threads_per_rank
+from declarative_train.engine.devices import (
+    VisibleDevices,
+    assign_devices,
+    choose_device,
+    num_gpus_wanted,
+    threads_per_rank,
+)
 from declarative_train.engine.failures import RunFailure
 from declarative_train.plan.layout import LayoutPlan, RankPlan
 from declarative_train.run import processes, rank
@@ -68,46 +74,50 @@ def test_a_gpu_by_number_that_is_not_there() -> None:
 
 def test_cpu_is_cpu_whatever_is_there() -> None:
     assert choose_device(made(device="cpu"), 1).kind == "cpu"
-    assert seat_devices(made(device="cpu"), [Seat("a", 1, ("x",)), Seat("a", 0, ())]).kind == "cpu"
+    assert (
+        assign_devices(made(device="cpu"), [VisibleDevices("a", 1, ("x",)), VisibleDevices("a", 0, ())]).kind == "cpu"
+    )
 
 
-def seats(*gpus: tuple[str, ...], hosts: str = "aaaa", local: tuple[int | None, ...] = (0, 1, 2, 3)) -> list[Seat]:
-    return [Seat(host, number, own) for host, number, own in zip(hosts, local, gpus, strict=False)]
+def seats(
+    *gpus: tuple[str, ...], hosts: str = "aaaa", local: tuple[int | None, ...] = (0, 1, 2, 3)
+) -> list[VisibleDevices]:
+    return [VisibleDevices(host, number, own) for host, number, own in zip(hosts, local, gpus, strict=False)]
 
 
 def test_ranks_that_see_all_gpus_take_those_of_the_plan() -> None:
-    assert seat_devices(made(), seats(("x", "y"), ("x", "y"))).indices == (0, 1)
+    assert assign_devices(made(), seats(("x", "y"), ("x", "y"))).indices == (0, 1)
 
 
 def test_ranks_that_see_one_gpu_each_have_it_as_number_0() -> None:
-    assert seat_devices(made(), seats(("x",), ("y",))).indices == (0, 0)
+    assert assign_devices(made(), seats(("x",), ("y",))).indices == (0, 0)
     far = seats(("x",), ("y",), ("x",), ("y",), hosts="aabb", local=(0, 1, 0, 1))
-    assert seat_devices(made(num_ranks=4, nodes=2), far).indices == (0, 0, 0, 0)
+    assert assign_devices(made(num_ranks=4, nodes=2), far).indices == (0, 0, 0, 0)
 
 
 def test_one_gpu_for_two_ranks_is_too_few() -> None:
     with pytest.raises(RunFailure, match=r"for 2 GPUs, and 1 GPU is visible on a; help: --set layout.gpus=1"):
-        seat_devices(made(), seats(("x",), ("x",)))
+        assign_devices(made(), seats(("x",), ("x",)))
 
 
 def test_the_machine_with_the_fewest_is_named() -> None:
     far = seats(("x", "y"), ("x", "y"), (), (), hosts="aabb", local=(0, 1, 0, 1))
     with pytest.raises(RunFailure, match=r"for 2 GPUs of each machine, and no GPU is visible on b; help: .*doctor"):
-        seat_devices(made(num_ranks=4, nodes=2), far)
+        assign_devices(made(num_ranks=4, nodes=2), far)
 
 
 def test_no_gpu_on_any_machine_is_the_cpu() -> None:
-    assert seat_devices(made(), seats((), ())).notice == "no GPU here: 2 ranks on CPU"
+    assert assign_devices(made(), seats((), ())).notice == "no GPU here: 2 ranks on CPU"
 
 
 def test_a_rank_that_stands_elsewhere_than_in_the_plan() -> None:
     cyclic = seats(("x", "y"), ("x", "y"), ("x", "y"), ("x", "y"), hosts="abab", local=(0, 0, 1, 1))
     with pytest.raises(RunFailure, match=r"rank 1 is number 0 of its machine \(b\), and number 1 in the plan; help: "):
-        seat_devices(made(num_ranks=4, nodes=2), cyclic)
+        assign_devices(made(num_ranks=4, nodes=2), cyclic)
 
 
 def test_a_launcher_that_gives_no_local_rank_is_believed() -> None:
-    assert seat_devices(made(), seats(("x", "y"), ("x", "y"), local=(None, None))).indices == (0, 1)
+    assert assign_devices(made(), seats(("x", "y"), ("x", "y"), local=(None, None))).indices == (0, 1)
 
 
 def test_cores_where_the_system_does_not_tell_those_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +236,7 @@ def test_a_rank_that_somebody_else_started_asks_cuda_when_the_allocator_is_set(m
     seen = []
     monkeypatch.setattr(devices, "num_gpus", lambda: 1)
     monkeypatch.setattr(devices, "_name_of_gpu", lambda index: str(seen.append(os.environ.get("PYTORCH_ALLOC_CONF"))))
-    devices.own_seat()
+    devices.find_visible_devices()
     assert seen == ["expandable_segments:True"]
 
 

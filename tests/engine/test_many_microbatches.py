@@ -43,13 +43,13 @@ def test_few_microbatches_tell_of_many(
 @pytest.mark.long
 def test_64_microbatches_are_tried_and_not_derived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    course = forecast._course
+    course = forecast._memory_trace
 
     def counted(plan: Plan, *args: object) -> object:
         tried.append(forecast._chunks(plan))
         return course(plan, *args)
 
-    monkeypatch.setattr(forecast, "_course", counted)
+    monkeypatch.setattr(forecast, "_memory_trace", counted)
     monkeypatch.setattr(forecast, "in_children", lambda works: [work() for work in works])
     plan = with_microbatches(tmp_path, "1f1b", 64, "fp32")
     found = Forecast().memory(plan)
@@ -68,7 +68,7 @@ def test_what_does_not_grow_evenly_is_not_carried_on() -> None:
     def at(number: float) -> dict[int, object]:
         return {0: np.array([[1.0, 1.0], [number, 10.0]])}
 
-    found = forecast.carried_on([at(4.0), at(6.0), at(8.0)], 20, [4, 6, 8])
+    found = forecast.extrapolate_microbatches([at(4.0), at(6.0), at(8.0)], 20, [4, 6, 8])
     assert found is not None
     assert found[0].tolist() == [[20.0, 10.0]]
-    assert forecast.carried_on([at(4.0), at(6.0), at(9.0)], 20, [4, 6, 8]) is None
+    assert forecast.extrapolate_microbatches([at(4.0), at(6.0), at(9.0)], 20, [4, 6, 8]) is None

@@ -174,5 +174,5 @@ def test_a_planted_bug_is_found_local_counts(
         factors = (self._weights / self._dp_size / mine).to(self._dtype)
         return list(factors.unbind()), self._ranks.sum(mine)
 
-    monkeypatch.setattr(scale.Scale, "_counted", wrong)
+    monkeypatch.setattr(scale.Scale, "_from_counts", wrong)
     assert largest_difference(reference["masked"], ddp_2(directory, "masked")) > 0.001

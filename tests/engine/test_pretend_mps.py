@@ -99,5 +99,5 @@ def test_the_device_is_chosen_where_it_is_there(monkeypatch: pytest.MonkeyPatch)
     assert choose_device(made("single", 1), 0).notice == notice
     assert choose_device(layout("ddp", 2), 0).kind == "cpu"
     monkeypatch.setattr(devices, "has_mps", lambda: False)
-    with pytest.raises(RunFailure, match=r"no GPU of Apple's that torch can use here .*--set layout.device=auto"):
+    with pytest.raises(RunFailure, match=r"torch finds no Apple GPU here .*--set layout.device=auto"):
         choose_device(wanted, 0)

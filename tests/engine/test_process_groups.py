@@ -12,7 +12,7 @@ from torch import distributed
 
 import declarative_train
 from declarative_train.components.layers.sample_groups import make_process_groups
-from declarative_train.engine.collectives import Place, make_group
+from declarative_train.engine.collectives import MeshPosition, make_group
 from declarative_train.plan.layout import LayoutPlan
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data
 from tests.engine.on_ranks import forked
@@ -23,7 +23,7 @@ MAKERS = {"init_device_mesh", "init_process_group", "new_group", "new_subgroups"
 
 def found_timeouts(rank: int, layout: LayoutPlan) -> tuple[list[timedelta], list[int], torch.Tensor]:
     """Of all groups of this rank; its data-parallel ranks; and the sum of their numbers."""
-    place = Place(layout, torch.device("cpu"))
+    place = MeshPosition(layout, torch.device("cpu"))
     make_process_groups([2], place.data_ranks, make_group)
     groups = list(distributed.distributed_c10d._world.pg_map)
     limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]

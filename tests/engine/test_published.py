@@ -11,7 +11,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.components.published import TensorPart, config_of, family_of, params_of
-from declarative_train.engine.step.tensor_files import Tensors, joined
+from declarative_train.engine.step.tensor_files import Tensors, join_rows
 from declarative_train.plan.published import parts_in
 from tests.engine import published_models as made
 
@@ -314,9 +314,9 @@ def test_a_rank_reads_its_rows_of_each_part_alone() -> None:
     source = Tensors({name: tuple(item.shape) for name, item in stored.items()}, read)
     parts = (TensorPart("a", 2), TensorPart("b", 1, transpose=True), TensorPart("c", 1))
     whole = torch.cat([stored["a"], stored["b"].T, stored["c"]])
-    assert torch.equal(joined(source, parts, None, None), whole)
+    assert torch.equal(join_rows(source, parts, None, None), whole)
     for first in range(13):
         for last in range(first, 13):
             asked.clear()
-            assert torch.equal(joined(source, parts, first, last), whole[first:last])
+            assert torch.equal(join_rows(source, parts, first, last), whole[first:last])
             assert sum(end - begin for _, begin, end in asked) == last - first

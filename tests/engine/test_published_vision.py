@@ -61,7 +61,7 @@ def test_a_head_of_another_size_starts_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("exclude", "said"),
     [
-        ("[head]", "`head` under `exclude`, which no parameter here meets"),
+        ("[head]", "`head` under `exclude`, which matches no parameter here"),
         ("logits", "`exclude` is the text `logits`; it takes a list"),
     ],
 )

@@ -20,7 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from declarative_train.components.inits.draws import Draws
 from declarative_train.engine.axes.single_process_dp import in_dtype_of_caller
-from declarative_train.engine.checkpoints.find import settled_weights
+from declarative_train.engine.checkpoints.find import resolve_weights
 from declarative_train.engine.checkpoints.store import CheckpointStore, damage
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import RunFailure
@@ -84,7 +84,7 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
     for text, words in [
         ("[]", "no `weight_map`"),
         ('{"weight_map": {"a": "gone.safetensors"}}', "there is no file"),
-        ('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}', "a is in .*, and it is not"),
+        ('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}', "lists a in .*, which does not have it"),
     ]:
         index.write_text(text)
         with pytest.raises(RunFailure, match=words):
@@ -222,7 +222,7 @@ def test_a_missing_file_and_an_empty_folder(tmp_path: Path) -> None:
         with pytest.raises(RunFailure, match="there is no file"):
             load_weights(model(), [WeightsPlan("", str(tmp_path / name), {})])
     with pytest.raises(RunFailure, match="holds no weights"):
-        settled_weights([WeightsPlan("", str(tmp_path), {})], damage)
+        resolve_weights([WeightsPlan("", str(tmp_path), {})], damage)
 
 
 @pytest.mark.parametrize(("best", "wanted"), [(1, 1.0), (None, 2.0)])
@@ -238,7 +238,7 @@ def test_a_runs_folder_means_its_best_checkpoint_else_its_last(tmp_path: Path, b
         checkpoints.save(RunState(step=step, best_step=best), is_best=step == best, keep=3)
     for path in (run, run.parent):
         fresh = Engine(plan, torch.device("cpu"))
-        settled, passed_over = settled_weights([WeightsPlan("", str(path), {})], damage)
+        settled, passed_over = resolve_weights([WeightsPlan("", str(path), {})], damage)
         load_weights(fresh.model, settled)
         assert all(bool((item == wanted).all()) for item in fresh.model.parameters())
         assert not passed_over
@@ -253,7 +253,7 @@ def test_of_a_runs_folder_a_whole_checkpoint_is_taken(tmp_path: Path) -> None:
     for step, taken in ((2, 3), (3, 1)):
         path = Path(store.path(step)) / "__0_0.distcp"
         path.write_bytes(path.read_bytes()[::-1])
-        (settled,), reasons = settled_weights([wanted], damage)
+        (settled,), reasons = resolve_weights([wanted], damage)
         assert settled.path == store.path(taken)
         assert (
             f"model.weights: the checkpoint {store.path(step)} is damaged: the checksum of __0_0.distcp" in reasons[-1]
@@ -261,7 +261,7 @@ def test_of_a_runs_folder_a_whole_checkpoint_is_taken(tmp_path: Path) -> None:
     path = Path(store.path(1)) / "__0_0.distcp"
     path.write_bytes(b"")
     with pytest.raises(RunFailure, match=r"model.weights: .*step_00000001 .*step_00000002 .*step_00000003"):
-        settled_weights([wanted], damage)
+        resolve_weights([wanted], damage)
 
 
 def test_fp64_keeps_the_digits_of_a_file(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.precision import default_dtype
-from declarative_train.engine.step.randomness import same_bits
+from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.run import rank as rank_module
 from declarative_train.run.launch import run
@@ -59,7 +59,7 @@ def recorded(
     folder: Path, model: str, *changes: dict[str, Any], device: str = DEVICE, spawns: bool = DEVICE != "cpu"
 ) -> Recording:
     plan = compiled(folder, recipe(model, *changes, {"layout": {"device": "auto"}}))
-    with same_bits(plan.training.deterministic), shared_device():
+    with deterministic_kernels(plan.training.deterministic), shared_device():
         return record_plan(plan, device=device, spawns=spawns)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from declarative_train.app.main import main
-from declarative_train.inference.generate import Sampling, TextModel, chosen, generate
+from declarative_train.inference.generate import Sampling, TextModel, choose_token, generate
 from declarative_train.inference.trained import Trained, UsageError, open_trained
 from declarative_train.plan.text_io import policy
 from tests.inference.made_runs import trained
@@ -99,14 +99,16 @@ def test_what_is_drawn_among() -> None:
     generator = torch.Generator().manual_seed(0)
 
     def seen(sampling: Sampling) -> set[int]:
-        return {chosen(logits, sampling, generator) for _ in range(300)}
+        return {choose_token(logits, sampling, generator) for _ in range(300)}
 
     assert seen(Sampling(0)) == {1}
     assert seen(Sampling(1.0, top_k=2)) == {1, 4}
     assert seen(Sampling(1.0, top_p=0.5)) == {1, 4}
     assert seen(Sampling(1.0, top_p=1.0, top_k=3)) == {1, 4, 2}
     assert seen(Sampling(5.0)) == {0, 1, 2, 3, 4}
-    draws = torch.bincount(torch.tensor([chosen(logits, Sampling(1.0), generator) for _ in range(4000)]), minlength=5)
+    draws = torch.bincount(
+        torch.tensor([choose_token(logits, Sampling(1.0), generator) for _ in range(4000)]), minlength=5
+    )
     torch.testing.assert_close(draws / 4000, logits.softmax(0), atol=0.03, rtol=0)
 
 
@@ -243,7 +245,7 @@ def test_a_published_model_sees_as_many_tokens_as_its_config_says(tmp_path: Path
             wanted = library(torch.tensor([tokens[begin:end]])).logits[0, -1]
         torch.testing.assert_close(model.logits, wanted, atol=1e-4, rtol=1e-4)
     assert model.words.is_chat
-    assert model.words.asked("Who?") == model.words.asked('[{"role": "user", "content": "Who?"}]')
+    assert model.words.encode_prompt("Who?") == model.words.encode_prompt('[{"role": "user", "content": "Who?"}]')
 
 
 def test_the_policy_alone_writes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.estimate.model import ModelFacts
-from declarative_train.planner.estimate.tracing import Traced
+from declarative_train.planner.estimate.tracing import TraceResult
 from declarative_train.recipe import load
 from tests.engine.made_recipes import DEEP, merged, write_data, write_recipe
 
@@ -24,9 +24,9 @@ class NoTraces:
     def __init__(self) -> None:
         self.num_asked = 0
 
-    def memory(self, plan: Plan) -> Traced:
+    def memory(self, plan: Plan) -> TraceResult:
         self.num_asked += 1
-        return Traced((), "not tried")
+        return TraceResult((), "not tried")
 
     def scale(self, plan: Plan, model: ModelFacts) -> None:
         self.num_asked += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.plan.channels_last import Images, Turned
+from declarative_train.plan.channels_last import ImageLayout, ReorderedElements
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.text.describe import describe
 
@@ -38,28 +38,28 @@ def recipe(**more: str) -> str:
 @pytest.mark.parametrize(
     ("device", "precision", "turned", "last"),
     [
-        ("cpu", "fp32", Turned(10, 0), True),
-        ("cpu", "bf16", Turned(10, 4, is_slower=True), False),
-        ("cuda", "fp32", Turned(10, 0), False),
-        ("cuda", "bf16", Turned(10, 9, is_slower=True), True),
-        ("cuda", "fp16", Turned(10, 10, is_slower=True), False),
-        ("mps", "fp32", Turned(10, 0), False),
-        ("cpu", "fp32", Turned(0, 10), False),
+        ("cpu", "fp32", ReorderedElements(10, 0), True),
+        ("cpu", "bf16", ReorderedElements(10, 4, is_slower=True), False),
+        ("cuda", "fp32", ReorderedElements(10, 0), False),
+        ("cuda", "bf16", ReorderedElements(10, 9, is_slower=True), True),
+        ("cuda", "fp16", ReorderedElements(10, 10, is_slower=True), False),
+        ("mps", "fp32", ReorderedElements(10, 0), False),
+        ("cpu", "fp32", ReorderedElements(0, 10), False),
     ],
 )
-def test_auto_counts_what_is_turned_around(device: str, precision: str, turned: Turned, last: bool) -> None:
-    images = Images("auto", turned, precision, has_plugins=False)
-    assert images.lie_last(device, is_plain=True)[0] is last
-    assert images.lie_last(device, is_plain=False)[0] is False
-    assert Images("auto", turned, precision, has_plugins=True).lie_last(device, is_plain=True)[0] is False
+def test_auto_counts_what_is_turned_around(device: str, precision: str, turned: ReorderedElements, last: bool) -> None:
+    images = ImageLayout("auto", turned, precision, has_plugins=False)
+    assert images.decide(device, is_plain=True)[0] is last
+    assert images.decide(device, is_plain=False)[0] is False
+    assert ImageLayout("auto", turned, precision, has_plugins=True).decide(device, is_plain=True)[0] is False
 
 
 def test_what_convolutions_and_norms_move_is_counted_in_blocks(planned) -> None:
-    from declarative_train.plan.channels_last import turned
+    from declarative_train.plan.channels_last import count_reordered
 
     plan = planned(recipe(norm=NORMS["group"]))
-    found = turned(plan.graph)
-    assert found == Turned(64 * (1 + 8 + 8 + 8), 64 * (8 + 8), is_slower=True)
+    found = count_reordered(plan.graph)
+    assert found == ReorderedElements(64 * (1 + 8 + 8 + 8), 64 * (8 + 8), is_slower=True)
 
 
 def test_the_plan_weighs_it_on_a_gpu(planned) -> None:
@@ -76,14 +76,15 @@ def test_the_plan_weighs_it_on_a_gpu(planned) -> None:
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({"layout": "{device: cpu}"}, "yes, what follows the convolutions takes less time so"),
-        ({"layout": "{device: cpu}", "norm": NORMS["group"]}, "no, norms of groups of channels take longer so"),
-        ({}, "no, in fp32 nothing is gained"),
-        ({"precision": "bf16"}, "yes, convolutions compute so in bf16, and turn nothing around"),
+        ({"layout": "{device: cpu}"}, "yes, operations after the convolutions are faster with it"),
+        ({"layout": "{device: cpu}", "norm": NORMS["group"]}, "no, norms over groups of channels are slower with it"),
+        ({}, "no, it gains nothing in fp32"),
+        ({"precision": "bf16"}, "yes, convolutions in bf16 compute so, without reordering"),
         ({"word": "true"}, "yes, as the recipe says"),
         (
             {"layout": "{gpus: 1}"},
-            "on the CPU: yes, what follows the convolutions takes less time so; on GPUs: no, in fp32 nothing is gained",
+            "on the CPU: yes, operations after the convolutions are faster with it; "
+            "on GPUs: no, it gains nothing in fp32",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from declarative_train.app.api.tracer import LateTracer
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import may_lie_on_gpu
-from declarative_train.plan.codec import from_json, signed, to_json
+from declarative_train.plan.codec import from_json, sign, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.text.describe import describe
@@ -42,7 +42,7 @@ def test_it_is_counted_and_shown(traced) -> None:
     assert row.total == row.of_step + held
     assert plan.estimate is not None
     assert plan.estimate.memory_bytes == row.total
-    assert "are the training set, which fits on the device beside the steps" in describe(plan)
+    assert "of training set, which fits on the device with the steps" in describe(plan)
     assert from_json(to_json(plan)) == plan
 
 
@@ -83,4 +83,4 @@ def test_runs_of_before_are_known_again(traced) -> None:
     """Plans did not say how large a set is, and it decides nothing."""
     plan = traced(GPU)
     sets = tuple(replace(each, held_bytes=0) for each in plan.data.sets)
-    assert signed(replace(plan, data=replace(plan.data, sets=sets))).fingerprint == plan.fingerprint
+    assert sign(replace(plan, data=replace(plan.data, sets=sets))).fingerprint == plan.fingerprint

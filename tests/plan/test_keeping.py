@@ -10,7 +10,7 @@ import pytest
 
 from declarative_train import planner
 from declarative_train.plan import PlanError, from_json, staleness, to_json
-from declarative_train.plan.codec import signed
+from declarative_train.plan.codec import sign
 from declarative_train.recipe import load
 
 
@@ -68,8 +68,8 @@ def test_the_fingerprint_knows_the_model_on_another_layout(planned) -> None:
 
 def test_signing_twice_changes_nothing(planned) -> None:
     plan = planned()
-    assert signed(plan) == plan
-    assert signed(replace(plan, seed=9)).identity != plan.identity
+    assert sign(plan) == plan
+    assert sign(replace(plan, seed=9)).identity != plan.identity
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_saved_plan_with_a_password_is_for_its_owner_alone(planned, tmp_path: 
     save(plan, path)
     assert path.stat().st_mode & 0o044
     source = plan.data.source | {"path": ["https://me:s3cret@host/x.csv"]}
-    secret = signed(replace(plan, data=replace(plan.data, source=source)))
+    secret = sign(replace(plan, data=replace(plan.data, source=source)))
     save(secret, path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert from_json(path.read_text()) == secret

@@ -12,7 +12,7 @@ import pytest
 
 from declarative_train.components.component import Component
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.plan.codec import signed
+from declarative_train.plan.codec import sign
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.resumable import RULES, judge, rule_of
 from declarative_train.recipe.sections.section import Section
@@ -174,7 +174,7 @@ def test_a_changed_key_of_training_is_reported_as_its_class_says(directory: Path
 def test_a_changed_field_of_an_optimizer_is_reported_as_its_class_says(directory: Path, name: str) -> None:
     plan = compiled(directory, merged(DEEP, {"training": {"lr_schedule": None}}))
     before, now = (
-        signed(replace(plan, training=replace(plan.training, optimizer={**plan.training.optimizer, name: value})))
+        sign(replace(plan, training=replace(plan.training, optimizer={**plan.training.optimizer, name: value})))
         for value in ("one", "other")
     )
     assert_reported(before, now, f"training.optimizer.{name}")
@@ -195,4 +195,4 @@ def test_other_contents_are_refused(directory: Path) -> None:
     with (directory / "data.npz").open("ab") as stream:
         stream.write(b" ")
     (reason,) = judge(before, compiled(directory, DEEP), 5).refused
-    assert reason == "the contents of the data files changed (the samples or their order would be others)"
+    assert reason == "the contents of the data files changed (the samples or their order would change)"

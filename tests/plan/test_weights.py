@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from declarative_train.core import machine
-from declarative_train.plan.run_folder import FORMAT, sealed
+from declarative_train.plan.run_folder import FORMAT, seal
 
 HIDDEN = {"weight": torch.zeros(32, 20), "bias": torch.zeros(32)}
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_none_of_torch_is_told(compiled, tmp_path: Path, content:
     path = tmp_path / "w.pt"
     path.write_bytes(content)
     _, (found,) = compiled(below(path))
-    assert (found.code, found.message.endswith("w.pt cannot be read: it is not a file of torch's")) == ("U106", True)
+    assert (found.code, found.message.endswith("w.pt cannot be read: it is not a torch file")) == ("U106", True)
 
 
 @pytest.mark.parametrize("is_archive", [True, False])
@@ -146,7 +146,7 @@ def checkpoint(folder: Path, step: int, shapes: object, best_step: int | None = 
         "shapes": shapes,
         "files": {"data": {"size_bytes": 5}},
     }
-    (folder / "manifest.json").write_bytes(sealed(manifest))
+    (folder / "manifest.json").write_bytes(seal(manifest))
 
 
 SHAPES = {name: list(tensor.shape) for name, tensor in HIDDEN.items()}

@@ -18,7 +18,7 @@ import torch
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.planner.footprint import forecast
-from declarative_train.planner.footprint.fake_rank import pretended_step
+from declarative_train.planner.footprint.fake_rank import fake_step
 from declarative_train.planner.footprint.footprint import footprint_of
 from declarative_train.planner.footprint.forecast import Forecast
 from tests.planner.allocator import reserved
@@ -145,7 +145,7 @@ def at_size() -> str:
         off = found["blocks"].total / every.total - 1
         parts += ["", f"The figure carried on from 3 and 4 layers is off by {off:.2%} of that of all 32.", ""]
         many = many_ranks(folder)
-        planned, traced = Forecast().memory(many).rows[0].total, footprint_of(pretended_step(many, 0)).total
+        planned, traced = Forecast().memory(many).rows[0].total, footprint_of(fake_step(many, 0)).total
         said = f"Llama 70B on 256 ranks, 8,192 tokens each, `blocks`: the plan says {planned / 1e9:.2f} GB,"
         more = f"a trace of all 80 layers with 256 ranks in its group {traced / 1e9:.2f} GB: off by"
         parts += [f"{said} {more} {abs(planned / traced - 1):.2%}.", ""]
@@ -192,7 +192,7 @@ def beside_torchtitan(folder: Path) -> str:
         plan = plan_at_size(folder, "8b", batch=2 * gpus, layout=layout, checkpointing="selective")
         published[gpus] = PUBLISHED[gpus] * 2**30 / 1e9
         for way, each in (("our grouping", plan), ("grouped as theirs", with_one_root(plan))):
-            live = pretended_step(each, 0)
+            live = fake_step(each, 0)
             lives[gpus, way], reserves[gpus, way] = footprint_of(live).total / 1e9, reserved(live) / 1e9
             said = f"{PUBLISHED[gpus]} GiB = {published[gpus]:.1f} GB"
             cells = (f"{lives[gpus, way]:.1f} GB", f"{reserves[gpus, way]:.1f} GB", said)

@@ -53,7 +53,7 @@ def test_without_figures_the_simplest_mode_that_fits(planned) -> None:
     assert plan.estimate is None
     assert choice_of(plan).reason == "ddp: the simplest that fits"
     (unknown, shared) = choice_of(plan).assumptions
-    assert "nothing is known of the speed" in unknown
+    assert "the speed is unknown" in unknown
     assert "is shared by 2 ranks" in shared
 
 
@@ -123,7 +123,7 @@ def test_what_lint_refuses_is_not_taken(planned) -> None:
     found = verdicts(plan)
     assert found["ddp"].startswith("R003: 99 does not divide over 2 data-parallel ranks")
     assert found["fsdp"].startswith("P013: `adafactor` needs whole parameters")
-    assert choice_of(plan).reason.endswith("; ddp is refused (R003)")
+    assert choice_of(plan).reason.endswith("; ddp is rejected (R003)")
     assert "refused: ddp: R003" in describe(plan)
 
 
@@ -182,16 +182,16 @@ def test_the_gpus_of_this_machine_count_where_no_hardware_is_named(
     assert plan.layout.hardware is None
     assert plan.estimate is not None
     assert plan.estimate.hardware == "h200-sxm"
-    assert choice_of(plan).assumptions[0] == "layout.hardware is not given: h200-sxm, which this machine has, is taken"
+    assert choice_of(plan).assumptions[0] == "layout.hardware is not given: h200-sxm of this machine is assumed"
     (card / "information").write_text("Model: a GPU of next year\n")
     plan = planned(AUTO + "layout: {gpus: 2}")
     assert (plan.layout.mode, plan.estimate) == ("ddp", None)
-    assert "no figures are known of a GPU of next year" in choice_of(plan).assumptions[0]
+    assert "the speed and memory of a GPU of next year, found here, are unknown" in choice_of(plan).assumptions[0]
     assert (
         planned(AUTO + "layout: {gpus: 4}")
         .choice.assumptions[0]
         .startswith(  # more than there are
-            "layout.hardware is not given, and this machine has not the GPUs"
+            "layout.hardware is not given, and this machine lacks the GPUs"
         )
     )
 

@@ -14,7 +14,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.predicted import TAKEN
 from declarative_train.planner import compiler
-from declarative_train.planner.auto.choose import CORRECTED_TOO_HIGH, TOO_HIGH, choose, fastest, judged
+from declarative_train.planner.auto.choose import CORRECTED_TOO_HIGH, TOO_HIGH, choose, fastest, judge_all
 from declarative_train.planner.auto.judge import Judge, Verdict
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.footprint.forecast import Forecast
@@ -28,7 +28,7 @@ KNOWN = 21_500_000  # bytes: where a search of four tries took what is slower, o
 
 def site_of(
     folder: Path, model: str, gpus: int, tracer: Forecast | None, batch: int = 16
-) -> tuple[Recipe, compiler.Site]:
+) -> tuple[Recipe, compiler.CompileContext]:
     """What `auto` chooses from."""
     drawn = np.random.default_rng(5)
     np.savez(folder / "data.npz", x=drawn.random((64, 3, 16, 16), dtype=np.float32), y=drawn.integers(0, 10, 64))
@@ -49,19 +49,19 @@ def site_of(
     path.write_text(text.replace("device: cpu", "hardware: h100-sxm"))
     recipe = recipe_room.load(str(path)).recipe
     assert recipe is not None
-    found: list[compiler.Site] = []
+    found: list[compiler.CompileContext] = []
 
-    def taken(recipe: Recipe, site: compiler.Site) -> tuple[None, list[object]]:
+    def taken(recipe: Recipe, site: compiler.CompileContext) -> tuple[None, list[object]]:
         found.append(site)
         return None, []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "_chosen", taken)
+        patch.setattr(compiler, "_choose_mode", taken)
         compiler.compile(recipe, tracer=tracer)
     return recipe, found[0]
 
 
-def judge_of(recipe: Recipe, site: compiler.Site, room: int | None) -> Judge:
+def judge_of(recipe: Recipe, site: compiler.CompileContext, room: int | None) -> Judge:
     assert site.parameters is not None
     target = Target(H100, room, ())
     return Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
@@ -82,7 +82,7 @@ def test_an_estimate_within_its_bounds_keeps_nothing_out(tmp_path: Path) -> None
     """What is needed is drawn around the estimate, as far off as it may be, of pipelines of a kind alike."""
     recipe, site = site_of(tmp_path, "llama", 4, None)
     judge = judge_of(recipe, site, None)
-    verdicts, draw = judged(judge), random.Random(1)
+    verdicts, draw = judge_all(judge), random.Random(1)
     factors: dict[str, float] = {}
     needed = {}
     for each in verdicts:
@@ -126,13 +126,13 @@ def test_auto_takes_what_is_fastest_when_all_are_traced(
     """In rooms in which each candidate just fits, and in some a little larger."""
     tracer = Forecast()
     recipe, site = site_of(tmp_path, model, gpus, tracer, batch)
-    verdicts = judged(judge_of(recipe, site, None))
+    verdicts = judge_all(judge_of(recipe, site, None))
     needed = {}
     for each in verdicts:
         if each.refusal is None:
-            plan, found = compiler._tried(recipe._replace(parallelism=each.candidate.parallelism), site)
+            plan, found = compiler._try_mode(recipe._replace(parallelism=each.candidate.parallelism), site)
             assert plan is not None, found
-            needed[each.candidate.words] = compiler._most(plan)
+            needed[each.candidate.words] = compiler._peak_bytes(plan)
             assert each.memory_bytes <= TOO_HIGH * needed[each.candidate.words]
     rooms = list(rooms_of(needed))
     for room in [*rooms[:: max(1, len(rooms) // 16)], KNOWN]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from declarative_train.components.hardware import HARDWARE
-from declarative_train.plan.codec import from_json, signed, to_json
+from declarative_train.plan.codec import from_json, sign, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import EstimatePlan
 from declarative_train.planner.estimate.step_time import COMPUTE_EFFICIENCY, LAUNCH_S, MEMORY_EFFICIENCY
@@ -166,7 +166,7 @@ def test_without_a_figure_there_are_no_times(planned, layout: str, precision: st
     assert found.transfers
     assert found.memory_bytes
     text = describe(plan)
-    assert f"there is no figure of {found.hardware} for {why}, and so no times" in text
+    assert f"no figure of {found.hardware} for {why} is known, so there are no times" in text
     assert " utilisation " not in text
 
 
@@ -184,7 +184,7 @@ def test_hardware_is_no_part_of_what_a_checkpoint_must_match(planned) -> None:
     assert plan.identity != other.identity
     assert other.layout.hardware == "l4"
     assert from_json(to_json(other)) == other
-    assert signed(other) == other
+    assert sign(other) == other
 
 
 def test_the_text_adds_up(planned) -> None:

@@ -16,13 +16,13 @@ import torch
 
 from declarative_train import recipe as recipe_room
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.engine.axes.replicate import are_alone
+from declarative_train.engine.axes.replicate import needs_no_ddp
 from declarative_train.plan import sharding
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.candidates import Candidate
-from declarative_train.planner.auto.choose import _may_fit, _untried
+from declarative_train.planner.auto.choose import _list_untried, _may_fit
 from declarative_train.planner.auto.judge import Verdict
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.compiler import MOST_TOO_LARGE, MOST_TRIED_S
@@ -30,17 +30,17 @@ from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.estimate import shortened as shortened_room
 from declarative_train.planner.estimate.memory import Scale
 from declarative_train.planner.estimate.model import ModelFacts
-from declarative_train.planner.estimate.shortened import MOST_RANKS, fewer_ranks, runs_of, shortened
-from declarative_train.planner.estimate.tracing import Traced
+from declarative_train.planner.estimate.shortened import MOST_RANKS, fewer_ranks, find_chains, shorten
+from declarative_train.planner.estimate.tracing import TraceResult
 from declarative_train.planner.footprint import child, forecast
 from declarative_train.planner.footprint.child import ChildError, in_child, in_children
-from declarative_train.planner.footprint.extrapolate import Course, UnevenError, extrapolated
-from declarative_train.planner.footprint.fake_rank import pretended_step
+from declarative_train.planner.footprint.extrapolate import MemoryTrace, UnevenError, extrapolate
+from declarative_train.planner.footprint.fake_rank import fake_step
 from declarative_train.planner.footprint.footprint import footprint_of
 from declarative_train.planner.footprint.forecast import Forecast
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 from declarative_train.planner.text.describe import describe
-from declarative_train.planner.text.estimate import _traced
+from declarative_train.planner.text.estimate import _describe_traces
 from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.run import launch
 from tests.engine.made_recipes import DEEP, compiled, merged, write_data
@@ -114,16 +114,16 @@ def test_a_step_on_real_tensors_tells_as_much(
 ) -> None:
     plan = deep(tmp_path, parallelism, gpus, batch=128)
     monkeypatch.setattr(forecast, "SMALL_WORK", 0)
-    assert forecast._is_small(forecast._ready(plan)[0])
-    step = forecast.pretended_step
+    assert forecast._is_small(forecast._prepare(plan)[0])
+    step = forecast.fake_step
 
     def without_fakes(*given: Any, is_fake: bool = True, **more: Any) -> LiveBytes:
         assert not is_fake
         return step(*given, is_fake=is_fake, **more)
 
-    monkeypatch.setattr(forecast, "pretended_step", without_fakes)
+    monkeypatch.setattr(forecast, "fake_step", without_fakes)
     real = Forecast().memory(plan)
-    monkeypatch.setattr(forecast, "pretended_step", step)
+    monkeypatch.setattr(forecast, "fake_step", step)
     monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     fake = Forecast().memory(plan)
     assert real.why_not == fake.why_not == ""
@@ -134,11 +134,11 @@ def test_a_step_on_real_tensors_tells_as_much(
 
 def test_small_copies_need_nothing_that_imports_torchs_compiler(tmp_path: Path) -> None:
     plan = deep(tmp_path, "ddp", 2)
-    assert are_alone(plan)
-    assert not are_alone(replace(plan, training=replace(plan.training, compile=True)))
-    assert not are_alone(replace(plan, parameters=(replace(plan.parameters[0], num_elements=1 << 24),)))
-    assert not are_alone(deep(tmp_path, "fsdp", 2))
-    assert not are_alone(deep(tmp_path, STAGES, 2))
+    assert needs_no_ddp(plan)
+    assert not needs_no_ddp(replace(plan, training=replace(plan.training, compile=True)))
+    assert not needs_no_ddp(replace(plan, parameters=(replace(plan.parameters[0], num_elements=1 << 24),)))
+    assert not needs_no_ddp(deep(tmp_path, "fsdp", 2))
+    assert not needs_no_ddp(deep(tmp_path, STAGES, 2))
 
 
 def test_what_is_tried_on_real_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_few_blocks_with_adapters_tell_of_twelve(tmp_path: Path, monkeypatch: py
     plan = deep(tmp_path, "fsdp", 2)
     monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     every = whole(plan)
-    monkeypatch.setattr(forecast, "_course", _of_a_short_chain(forecast._course))
+    monkeypatch.setattr(forecast, "_memory_trace", _of_a_short_chain(forecast._memory_trace))
     (carried_on,) = Forecast().memory(plan).rows
     assert replace(carried_on, name="") == replace(every, name="")
 
@@ -191,7 +191,7 @@ def test_few_blocks_in_half_precision_tell_of_twelve(
     plan = replace(plan, training=replace(plan.training, precision="bf16"))
     monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     every = whole(plan)
-    monkeypatch.setattr(forecast, "_course", _of_a_short_chain(forecast._course))
+    monkeypatch.setattr(forecast, "_memory_trace", _of_a_short_chain(forecast._memory_trace))
     (carried_on,) = Forecast().memory(plan).rows
     assert replace(carried_on, name="") == replace(every, name="")
 
@@ -210,7 +210,7 @@ def test_few_blocks_of_a_stage_tell_of_ten(
     with monkeypatch.context() as patch:
         patch.setattr(forecast, "LONG", 100)
         every = Forecast().memory(plan)
-    monkeypatch.setattr(forecast, "_course", _of_a_short_chain(forecast._course))
+    monkeypatch.setattr(forecast, "_memory_trace", _of_a_short_chain(forecast._memory_trace))
     found = Forecast().memory(plan)
     assert (found.why_not, len(found.rows)) == ("", 2)
     assert found.rows == every.rows
@@ -226,21 +226,21 @@ def _of_a_short_chain(course: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_a_shorter_plan_has_the_first_copies(tmp_path: Path) -> None:
     plan = deep(tmp_path, "single", 1)
-    (run,) = runs_of(plan, 5)
+    (run,) = find_chains(plan, 5)
     assert run.paths == tuple(f"m.layers.{number}" for number in range(12))
-    short = shortened(plan, [run], [4])
+    short = shorten(plan, [run], [4])
     assert short.layout.units == tuple(unit for unit in plan.layout.units if unit not in run.paths[4:])
     names = {item.name for item in short.parameters}
     assert names == {
         item.name for item in plan.parameters if not item.name.startswith(tuple(f"{p}." for p in run.paths[4:]))
     }
-    assert runs_of(short, 5) == []
+    assert find_chains(short, 5) == []
 
 
 def test_copies_that_are_set_apart_are_no_run(tmp_path: Path) -> None:
     plan = deep(tmp_path, "single", 1)
     apart = tuple(replace(item, frozen=item.name.startswith("m.layers.5.")) for item in plan.parameters)
-    assert [len(run.paths) for run in runs_of(replace(plan, parameters=apart), 5)] == [5, 6]
+    assert [len(run.paths) for run in find_chains(replace(plan, parameters=apart), 5)] == [5, 6]
 
 
 def test_few_ranks_stand_for_many(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_few_ranks_stand_for_many(tmp_path: Path) -> None:
 def test_steps_that_differ_in_more_than_a_copy_are_not_carried_on() -> None:
     zeros = torch.zeros((3, 7), dtype=torch.int64).numpy()
     with pytest.raises(UnevenError):
-        extrapolated(Course((("a", "b", "c"),), zeros), [Course((("x", "y", "z"),), zeros)], [9])
+        extrapolate(MemoryTrace((("a", "b", "c"),), zeros), [MemoryTrace((("x", "y", "z"),), zeros)], [9])
 
 
 def test_nothing_of_the_pretended_ranks_stays(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_nothing_of_the_pretended_ranks_stays(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_70b_on_256_ranks_is_what_all_layers_and_ranks_say(tmp_path: Path) -> None:
     plan = many_ranks(tmp_path)
-    traced = in_child(lambda: footprint_of(pretended_step(plan, 0)).total)
+    traced = in_child(lambda: footprint_of(fake_step(plan, 0)).total)
     assert Forecast().memory(plan).rows[0].total == pytest.approx(traced, rel=0.05)
 
 
@@ -328,10 +328,10 @@ class Tracer:
     def spent_s(self) -> float:
         return float(len(self.asked))
 
-    def memory(self, plan: Plan) -> Traced:
+    def memory(self, plan: Plan) -> TraceResult:
         self.asked.append(plan.layout.mode)
         size = 10**12 if plan.layout.mode == "ddp" else 10**9
-        return Traced((MemoryPlan("each device", size, 0, 0, 0, 0, is_traced=True),))
+        return TraceResult((MemoryPlan("each device", size, 0, 0, 0, 0, is_traced=True),))
 
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
         return Scale(4.0, 0.0, 0.0)
@@ -418,7 +418,7 @@ def test_a_trace_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def broken(*_: object, **__: object) -> LiveBytes:
         raise RuntimeError("a layer that has no values") from KeyError("its shape")
 
-    monkeypatch.setattr(forecast, "pretended_step", broken)
+    monkeypatch.setattr(forecast, "fake_step", broken)
     path = tmp_path / "deep.yaml"
     values = {"parallelism": "fsdp", "gpus": 2, "checkpointing": "none", "accumulation": 1, "batch": 16}
     path.write_text(DEEP_MODEL.format(**values))
@@ -470,9 +470,9 @@ def test_auto_traces_what_the_estimate_says_is_too_large(tmp_path: Path) -> None
     """An estimate that is too high must not keep a faster mode out."""
 
     class High(Tracer):
-        def memory(self, plan: Plan) -> Traced:
+        def memory(self, plan: Plan) -> TraceResult:
             self.asked.append(plan.layout.mode)
-            return Traced((MemoryPlan("each device", 10**9, 0, 0, 0, 0, is_traced=True),))
+            return TraceResult((MemoryPlan("each device", 10**9, 0, 0, 0, 0, is_traced=True),))
 
         def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
             return Scale(1e9, 0.0, 0.0)
@@ -498,9 +498,9 @@ class Sized(Tracer):
         super().__init__()
         self.num_bytes, self.estimated = num_bytes, scale
 
-    def memory(self, plan: Plan) -> Traced:
+    def memory(self, plan: Plan) -> TraceResult:
         self.asked.append(plan.layout.mode)
-        return Traced((MemoryPlan("each device", self.num_bytes, 0, 0, 0, 0, is_traced=True),))
+        return TraceResult((MemoryPlan("each device", self.num_bytes, 0, 0, 0, 0, is_traced=True),))
 
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
         return Scale(self.estimated, 0.0, 0.0)
@@ -549,8 +549,8 @@ def test_the_plan_names_what_auto_left_untried() -> None:
     ]
     target = Target(None, 10, ())
     may_fit = _may_fit(verdicts, {"slow": 5}, target)
-    assert list(_untried(filter(may_fit, verdicts), verdicts[0])) == ["faster", "fast"]
+    assert list(_list_untried(filter(may_fit, verdicts), verdicts[0])) == ["faster", "fast"]
     choice = ChoicePlan("because", (), 4, (), num_traced=4, untried=("faster", "fast"))
-    text = " ".join(_traced(choice))
+    text = " ".join(_describe_traces(choice))
     assert "4 candidates" in text
     assert "faster and 1 more" in text

@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from declarative_train.components.inits.draws import Draws
-from declarative_train.engine.collectives import Place
+from declarative_train.engine.collectives import MeshPosition
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.step.model import fill
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint.child import in_child
-from declarative_train.planner.footprint.extrapolate import course_of
-from declarative_train.planner.footprint.fake_rank import Answers, _ranks, pretended_step
+from declarative_train.planner.footprint.extrapolate import memory_trace
+from declarative_train.planner.footprint.fake_rank import FakeScalarMode, _ranks, fake_step
 from declarative_train.planner.footprint.live_bytes import GATHERED, PARAMETERS, WHOLE, LiveBytes
 from tests.planner.at_size import eight_ranks
 
@@ -70,9 +70,9 @@ def started(plan: Plan, rank: int) -> tuple[int, list[int]]:
     with ExitStack() as stack:
         stack.enter_context(default_dtype(plan))
         stack.enter_context(_ranks(rank, RANKS))
-        place = Place(plan.layout, torch.device("cpu"))
+        place = MeshPosition(plan.layout, torch.device("cpu"))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(Answers())  # type: ignore[no-untyped-call]
+        stack.enter_context(FakeScalarMode())  # type: ignore[no-untyped-call]
         stack.enter_context(drawing(drawn))
         stack.enter_context(live)
         Engine(plan, torch.device("cpu"), place=place, fill=fill)
@@ -90,7 +90,7 @@ def test_a_rank_is_made_with_its_share_alone(tmp_path: Path, rank: int) -> None:
 
 
 def moments(plan: Plan) -> np.ndarray:
-    found: np.ndarray = course_of(pretended_step(plan, 0)).bytes
+    found: np.ndarray = memory_trace(fake_step(plan, 0)).bytes
     return found
 
 

@@ -145,7 +145,7 @@ def test_metrics_that_are_no_means_are_said_to_be_of_evaluations(planned) -> Non
     """Else somebody looks for `training/f1`."""
     text = describe(planned("objective: {metrics: [accuracy, f1]}"))
     rows = {line.split()[1]: line for line in parts(text)["objective"] if line.startswith("metric")}
-    assert rows["f1"].endswith("of evaluations alone: it is no mean over items")
+    assert rows["f1"].endswith("in evaluations only: it is not a mean over items")
     assert rows["accuracy"].endswith("against y")
 
 

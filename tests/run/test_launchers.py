@@ -12,11 +12,11 @@ from declarative_train.engine.launchers import (
     OPEN_MPI,
     SLURM,
     Launcher,
+    find_launcher,
     first_host,
     is_one_of_many,
     local_rank,
     port_of_step,
-    started_by,
 )
 
 BATCH = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "7"}
@@ -36,7 +36,7 @@ def test_a_rank_of_another_launcher(launcher: Launcher) -> None:
     environment = {launcher.rank: "3", launcher.world: "8", launcher.local_rank: "1"}
     assert is_one_of_many(environment)
     assert (environment["RANK"], environment["WORLD_SIZE"]) == ("3", "8")
-    assert started_by(environment) is launcher
+    assert find_launcher(environment) is launcher
     assert local_rank(environment) == 1
 
 
@@ -45,7 +45,7 @@ def test_torchrun_in_a_step_of_slurm_counts() -> None:
     environment = STEP | of_torch
     assert is_one_of_many(environment)
     assert environment == STEP | of_torch
-    assert started_by(environment) is OF_TORCH
+    assert find_launcher(environment) is OF_TORCH
     assert local_rank(environment) == 5
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from declarative_train.engine.checkpoints.store import CheckpointStore, Entry
+from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore
 from declarative_train.plan.plan import PLAN_VERSION
-from declarative_train.plan.run_folder import sealed
+from declarative_train.plan.run_folder import seal
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.run.job import Job, default_sinks
 from declarative_train.run.launch import run
@@ -234,7 +234,7 @@ def test_what_was_logged_outlives_a_kill_that_the_checkpoint_outlives(
     """Who goes on from a checkpoint does not tell again what came before: it is on the disk when that exists."""
     right, seen = CheckpointStore.publish, []
 
-    def noted(self: CheckpointStore, step: int, manifest: dict[str, Any]) -> Entry:
+    def noted(self: CheckpointStore, step: int, manifest: dict[str, Any]) -> CheckpointEntry:
         run_dir, events = runs.newest(directory)
         curve = EventAccumulator(str(run_dir)).Reload().Scalars("training/loss")
         told = [event.step for event in events if isinstance(event, StepDone)]
@@ -354,7 +354,7 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
         assert run(other, resume=resume, quiet=True) == 3
         assert capsys.readouterr().err == (
             f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 is of another run: `seed` was 0 and is "
-            "1 (the order of the samples and every draw follow from it); help: run the recipe as "
+            "1 (the order of the samples and all random numbers depend on it); help: run the recipe as "
             "it was, or start anew from its weights with `model.weights`\n"
         )
     assert run(other, resume=str(directory / "nowhere"), quiet=True) == 3
@@ -381,7 +381,7 @@ def test_without_the_plan_of_a_checkpoint_nothing_may_change(
     path = first.run_dir / "checkpoints" / "step_00000005" / "manifest.json"
     manifest = json.loads(path.read_text())
     del manifest["files"]["plan.json"], manifest["sha256"]
-    path.write_bytes(sealed(manifest))
+    path.write_bytes(seal(manifest))
     (path.parent / "plan.json").unlink()
     if kept is not None:
         (path.parent / "plan.json").write_text(kept)
@@ -423,14 +423,14 @@ def test_a_longer_run_says_what_becomes_of_its_lr(directory: Path, capsys: pytes
     assert (longer.code, longer.run_dir) == (0, short.run_dir)
     (lr,) = [event.message for event in longer.of(Notice) if event.is_warning and "lr schedule" in event.message]
     assert lr == (
-        "since the checkpoint of step 40, the lr schedule (cosine) is another from here on: at step 41 it gives "
+        "since the checkpoint of step 40, the lr schedule (cosine) changes from here on: at step 41 it gives "
         f"{longer.of(StepDone)[40].lr['lr'] / 1e-2:.4g} x lr in place of {short.of(StepDone)[39].lr['lr'] / 1e-2:.4g} "
-        "x lr, where it had ended; its warm-up is 8 steps in place of 4"
+        "x lr after its end; its warm-up is 8 steps in place of 4"
     )
     capsys.readouterr()
     shorter = compiled(directory, merged(DEEP, {"training": cosine | {"steps": 30}}))
     assert run(shorter, resume="auto", quiet=True) == 3
-    assert "the run is to last 30 steps, and has gone on to step 80" in capsys.readouterr().err
+    assert "the run is to last 30 steps, but has reached step 80" in capsys.readouterr().err
 
 
 def test_what_may_change_changes_and_is_said(directory: Path) -> None:

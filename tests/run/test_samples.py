@@ -130,7 +130,7 @@ def test_in_half_precision_and_compiled_the_training_is_the_same(
     assert [event.step for event in events] == [12, 24]
     model = TextModel(open_trained(done.run_dir), "cpu")
     for prompt, text in zip(events[-1].prompts, events[-1].texts, strict=True):
-        model.begin(given := model.words.encoded(prompt))
+        model.begin(given := model.words.encode(prompt))
         for token in model.words.tokenizer.encode(text) if text.isascii() else ():
             near = model.logits.max() - model.logits[token]
             assert near < (1e-3 if "compile" in how else 0.3), (prompt, text, near)

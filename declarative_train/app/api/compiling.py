@@ -146,7 +146,7 @@ def missing_file(path: str) -> str | None:
 
 def read_saved_plan(path: str) -> Plan:
     """A saved plan that still holds. Raises UnusablePlanError."""
-    from declarative_train.plan.codec import PlanError, from_json, is_as_signed, signed, unset_variables
+    from declarative_train.plan.codec import PlanError, from_json, is_as_signed, sign, unset_variables
     from declarative_train.plan.file_fingerprints import staleness
 
     again = "compile it again with `dtrain plan RECIPE -o PLAN.json`"
@@ -164,7 +164,7 @@ def read_saved_plan(path: str) -> Plan:
     if unset := unset_variables(plan):
         names = ", ".join(f"`{name}`" for name in unset)
         raise UnusablePlanError(f"{path} takes values from the environment, where {names} is not set\nhelp: set it")
-    if signed(plan).fingerprint != plan.fingerprint:
+    if sign(plan).fingerprint != plan.fingerprint:
         names = ", ".join(f"`{name}`" for name in names_in(text))
         why = f"{path} was made with other values in the environment, which decide what it computes: {names}"
         raise UnusablePlanError(f"{why}\nhelp: {again}")

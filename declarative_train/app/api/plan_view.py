@@ -59,10 +59,10 @@ class PlanView:
         """The model on the CPU, with its start values, under the recipe's names: for a look at it, or for
         `load_state_dict`. A trained one is `Run.module`. Raises DtrainError where `model.weights` cannot be read."""
         from declarative_train.engine.failures import RunFailure
-        from declarative_train.engine.step.model import started_model
+        from declarative_train.engine.step.model import build_with_start_values
 
         try:
-            return started_model(self.plan)
+            return build_with_start_values(self.plan)
         except (RunFailure, OSError) as error:
             raise DtrainError(str(error), exit_code=RUN_FAILED) from None
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.planner.estimate.memory import Scale
     from declarative_train.planner.estimate.model import ModelFacts
-    from declarative_train.planner.estimate.tracing import Traced, Tracer
+    from declarative_train.planner.estimate.tracing import Tracer, TraceResult
 
 
 class LateTracer:
@@ -19,7 +19,7 @@ class LateTracer:
         self._meanwhile = meanwhile
         self._tracer: Tracer | None = None
 
-    def memory(self, plan: Plan) -> Traced:
+    def memory(self, plan: Plan) -> TraceResult:
         return self._found().memory(plan)
 
     @property

@@ -121,9 +121,9 @@ def letter_of(at: int) -> str:
 
 
 def _shown(value: object) -> str:
-    from declarative_train.plan.settings import shown
+    from declarative_train.plan.settings import format_value
 
-    text = "-" if value is None else shown(value)
+    text = "-" if value is None else format_value(value)
     return text if len(text) <= LONGEST else f"...{text[3 - LONGEST :]}"
 
 

@@ -122,7 +122,7 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 def scale(args: argparse.Namespace) -> int:
     """The recipe planned for each number of GPUs: a node is filled first, then there are more nodes."""
-    from declarative_train.planner.text.estimate import Scaled, describe_scale
+    from declarative_train.planner.text.estimate import ScalingRow, describe_scale
 
     if is_missing(args.recipe):
         return 2
@@ -146,15 +146,15 @@ def scale(args: argparse.Namespace) -> int:
     found = []
     for number in args.scale:
         if number > per_node and number % per_node:
-            found.append(Scaled(number, None, f"they do not fill nodes of {per_node}"))
+            found.append(ScalingRow(number, None, f"they do not fill nodes of {per_node}"))
             continue
         asked = {"set_": [*args.set_, *_for_gpus(number, per_node, mode)]}
         compiled = compile_recipe(argparse.Namespace(**vars(args) | asked), plugins=args.plugins)
         errors = [item.message for item in compiled.diagnostics if item.is_error]
         plan = compiled.plan
         if plan is not None and (plan.estimate is None or plan.estimate.step_s is None):
-            errors, plan = [f"there is no figure of {layout.hardware} for its speed"], None
-        found.append(Scaled(number, plan, (errors or [compiled.note])[0]))
+            errors, plan = [f"no figure of {layout.hardware} for its speed is known"], None
+        found.append(ScalingRow(number, plan, (errors or [compiled.note])[0]))
     print_text(describe_scale(found))
     return 0 if any(each.plan is not None for each in found) else 1
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from declarative_train.app.records.record import Record, is_run, read_record
-from declarative_train.plan.settings import Settings, differing, short_names, shown
+from declarative_train.plan.settings import Settings, differing, format_value, short_names
 
 DEEPEST = 6  # folders below the one that is asked for: runs/NAME/sweeps/TIME/POINT
 MOST_METRICS = 2  # columns, as far as nothing else is asked for
@@ -59,7 +59,7 @@ def what_differs(records: Sequence[Record]) -> dict[str, str]:
 
 def own_word(name: str, value: object) -> str:
     """`lr=0.01`; a mode speaks for itself."""
-    text = shown(value)
+    text = format_value(value)
     text = text if len(text) <= 24 else f"{text[:21]}..."
     return text if name == "mode" else f"{name}={text.replace(' ', '_')}"
 

@@ -1,32 +1,33 @@
-"""What the axes of a plan's mesh do to a model, an axis a file, and the choice of the one that shares out a batch."""
+"""Axes of a plan's mesh, one file per axis, and the choice of the axis that splits a batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from declarative_train.engine.axes.gradient_sync import Sharing
+from declarative_train.engine.axes.gradient_sync import GradientSync
 from declarative_train.graph.build import direct
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Place
-    from declarative_train.engine.step.model import Held
+    from declarative_train.engine.collectives import MeshPosition
+    from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.plan import Plan
 
 
-def share(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
-    """How those who take different rows of a batch make one step of it. Only the file in question is imported.
+def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
+    """Return how the ranks that take different rows of a batch combine their gradients. Only the file of that axis is
+    imported.
 
-    `held.model` has its start values already, unless it is sharded: no rank holds that one whole.
+    `held.model` has its start values, unless it is sharded: no rank holds a sharded model whole.
     """
     if plan.layout.pipeline is not None:
-        from declarative_train.engine.axes.cross_stage_ties import with_shared
+        from declarative_train.engine.axes.cross_stage_ties import sum_copies_first
 
-        return with_shared(plan, _shared_rows(plan, held, place, runner), held, place)
-    return _shared_rows(plan, held, place, runner)
+        return sum_copies_first(plan, _sync_rows(plan, held, place, runner), held, place)
+    return _sync_rows(plan, held, place, runner)
 
 
-def _shared_rows(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
+def _sync_rows(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     layout = plan.layout
     if layout.is_sharded:  # replicas of a sharded model are an axis of its own mesh
         from declarative_train.engine.axes.shard import shard
@@ -41,4 +42,4 @@ def _shared_rows(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sh
 
         return scatter(plan, held, place, runner)
     call = direct(held.graph_module) if layout.pipeline is None else held.model
-    return Sharing(call=call, finish=runner.finish)
+    return GradientSync(call=call, finish=runner.finish)

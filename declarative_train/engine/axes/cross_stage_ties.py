@@ -1,4 +1,4 @@
-"""Parameters that several stages of a pipeline hold: one tensor on a rank, gradients added up between ranks."""
+"""Parameters that several pipeline stages share: one tensor within a rank, summed gradients between ranks."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import distributed, nn
 
-from declarative_train.engine.axes.gradient_sync import Sharing
+from declarative_train.engine.axes.gradient_sync import GradientSync
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Place
-    from declarative_train.engine.step.model import Held
+    from declarative_train.engine.collectives import MeshPosition
+    from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.optimizers import Optimizers
     from declarative_train.engine.step.step_runner import Sums
     from declarative_train.plan.layout import SharedParameter
     from declarative_train.plan.plan import Plan
 
 
-def shared_of(plan: Plan) -> tuple[SharedParameter, ...]:
+def get_shared(plan: Plan) -> tuple[SharedParameter, ...]:
     return () if plan.layout.pipeline is None else plan.layout.pipeline.shared
 
 
-def hold_once(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
-    """What several stages of this rank share is one tensor."""
+def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
+    """Make parameters that several stages of this rank share one tensor."""
     for name in names:
         held = [stage for stage in stages if name in dict(stage.named_parameters(remove_duplicate=False))]
         for stage in held[1:]:
@@ -37,32 +37,35 @@ def hold_once(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
 
 
 class SharedParameters:
-    """The copies of parameters that several stages hold: their gradients become the sum of all, so that every rank
-    makes the same step. As in Megatron-LM, whose first and last stage do so for the embedding's weights (Narayanan et
-    al., Efficient large-scale language model training on GPU clusters, 2021); which parameters and ranks is the plan's
-    matter.
+    """Copies of parameters on several stages. Their gradients are summed, so that every rank makes the same step.
 
-    The rank that counts a parameter adds up and sends the sum back: to the bit the same everywhere, in the group that
-    the stages have anyway.
+    Megatron-LM does this for the embedding of its first and last stage (Narayanan et al., Efficient large-scale
+    language model training on GPU clusters, 2021); here the plan lists the parameters and stages. The rank that counts
+    a parameter sums the gradients and sends the sum back: it is the same to the bit everywhere, and needs only the
+    group of the stages.
     """
 
-    def __init__(self, plan: Plan, model: nn.Module, place: Place) -> None:
+    def __init__(self, plan: Plan, model: nn.Module, place: MeshPosition) -> None:
         assert place.pipeline is not None
         self._model, self._me, self._group = model, place.world.rank, place.pipeline.group
         self._members: dict[str, tuple[int, ...]] = {}  # global ranks; the first one counts the parameter
         self._parameters: dict[str, nn.Parameter] = {}
         mine = plan.layout.ranks[self._me]
-        line = [row for row in plan.layout.ranks if _beside(row.coordinates) == _beside(mine.coordinates)]
-        for item in shared_of(plan):
+        line = [
+            row
+            for row in plan.layout.ranks
+            if _other_coordinates(row.coordinates) == _other_coordinates(mine.coordinates)
+        ]
+        for item in get_shared(plan):
             holders = [row.rank for row in line if set(row.stages) & set(item.stages)]
             first = next(row.rank for row in line if item.stages[0] in row.stages)
             if self._me in holders and len(holders) > 1:
                 self._members[item.name] = (first, *(rank for rank in holders if rank != first))
 
     def add_up(self) -> None:
-        """After the last backward, before anything is averaged, clipped or updated."""
+        """Sum the gradients of all copies, after the last backward and before averaging, clipping and update."""
         for name, members in self._members.items():
-            parameter = self._named()[name]
+            parameter = self._parameters_by_name()[name]
             if not parameter.requires_grad:
                 continue
             if parameter.grad is None:
@@ -74,7 +77,7 @@ class SharedParameters:
                 gradient.copy_(whole)
 
     def _sum(self, tensor: torch.Tensor, first: int, *others: int) -> None:
-        """In place, one way after the other: two ranks that both received first would wait for each other on a GPU."""
+        """Sum in place, one direction after the other: two ranks that both receive first would deadlock on a GPU."""
         if self._me != first:
             distributed.send(tensor, first, group=self._group)
             distributed.recv(tensor, first, group=self._group)
@@ -86,27 +89,27 @@ class SharedParameters:
         for rank in others:
             distributed.send(tensor, rank, group=self._group)
 
-    def counted(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Without the copies that another stage counts."""
-        named = self._named()
+    def without_copies(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the gradients without the copies that another stage counts."""
+        named = self._parameters_by_name()
         elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
         return [gradient for gradient in gradients if id(gradient) not in elsewhere]
 
-    def _named(self) -> dict[str, nn.Parameter]:
-        """Asked for late: sharding, and memory for it, put other objects in their place."""
+    def _parameters_by_name(self) -> dict[str, nn.Parameter]:
+        """Return the model's parameters by name, read late because sharding and materialising replace the objects."""
         if not self._parameters:
             self._parameters = dict(self._model.named_parameters())
         return self._parameters
 
 
-def _beside(coordinates: Mapping[str, int]) -> dict[str, int]:
-    """Where a rank stands besides the pipeline."""
+def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
+    """Return a rank's coordinates without the pipeline axis."""
     return {axis: place for axis, place in coordinates.items() if axis != "pipeline"}
 
 
-def with_shared(plan: Plan, sharing: Sharing, held: Held, place: Place) -> Sharing:
-    """The same, with the gradients of shared parameters added up over the stages first."""
-    if not shared_of(plan):
+def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
+    """Return a sync that first sums the gradients of shared parameters over the stages."""
+    if not get_shared(plan):
         return sharing
     shared = SharedParameters(plan, held.model, place)
 
@@ -114,4 +117,4 @@ def with_shared(plan: Plan, sharing: Sharing, held: Held, place: Place) -> Shari
         shared.add_up()
         return sharing.reduce(optimizers, sums)
 
-    return replace(sharing, reduce=reduce, norm=lambda gradients: sharing.norm(shared.counted(gradients)))
+    return replace(sharing, reduce=reduce, norm=lambda gradients: sharing.norm(shared.without_copies(gradients)))

@@ -1,7 +1,7 @@
 """Shards of packed weights, which are integers, on torch 2.11.
 
-There `fully_shard` has each shard require a gradient before it asks whether the parameter does, which integers cannot,
-and casts all that it gathers to the dtype of the forward. Newer versions of torch do neither; for them nothing changes.
+That `fully_shard` sets requires_grad on each shard before checking the parameter, which integers cannot have, and casts
+everything that it gathers to the dtype of the forward. Newer versions of torch do neither; nothing changes for them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 
 
-class _WithParameter:
-    """`torch.nn`, where a Parameter of integers requires no gradient."""
+class _PatchedNN:
+    """Module `torch.nn` whose integer Parameters require no gradient."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(nn, name)
@@ -27,8 +27,8 @@ class _WithParameter:
         return nn.Parameter(data, requires_grad and data.dtype.is_floating_point)
 
 
-class _AsTheyAre(_fsdp_param.FSDPParam):
-    """Integers are gathered as integers."""
+class _IntegerParam(_fsdp_param.FSDPParam):
+    """Sharded parameter that gathers integers as integers."""
 
     def init_dtype_attrs(self, mp_policy: MixedPrecisionPolicy) -> None:
         super().init_dtype_attrs(mp_policy)
@@ -37,15 +37,15 @@ class _AsTheyAre(_fsdp_param.FSDPParam):
 
 
 @contextmanager
-def integers_as_they_are(model: nn.Module) -> Iterator[None]:
-    """While the parameters of `model` are shared out."""
+def keep_integers(model: nn.Module) -> Iterator[None]:
+    """Patch `fully_shard` while the parameters of `model` are sharded."""
     if all(parameter.dtype.is_floating_point for parameter in model.parameters()):
         yield
         return
     shards: Any = _fsdp_param
     groups: Any = _fsdp_param_group
     before = shards.nn, groups.FSDPParam
-    shards.nn, groups.FSDPParam = _WithParameter(), _AsTheyAre
+    shards.nn, groups.FSDPParam = _PatchedNN(), _IntegerParam
     try:
         yield
     finally:

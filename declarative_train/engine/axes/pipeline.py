@@ -1,7 +1,7 @@
 """The `pipeline` axis: the model cut into stages over ranks, driven by torch's own schedules.
 
-Every rank of a pipeline reads the same rows: fields, and what is computed from fields alone, are delivered to each
-stage that uses them and never travel through stages.
+Every rank of a pipeline reads the same rows: fields, and values computed from fields alone, go directly to each stage
+that uses them and are never sent through stages.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.data.batches import Batch
-from declarative_train.engine.axes.cross_stage_ties import hold_once
+from declarative_train.engine.axes.cross_stage_ties import share_tensors
 from declarative_train.engine.step.forward_path import Chunk
-from declarative_train.engine.step.model import Held, storages_of
+from declarative_train.engine.step.model import BuiltModel, storages_of
 from declarative_train.engine.step.step_runner import StepRunner, Sums
 from declarative_train.graph.build import build, tie
 from declarative_train.graph.module_names import ByName, container, put
@@ -27,7 +27,7 @@ from declarative_train.graph.partition import Stage, open_blocks, stage_graphs
 
 if TYPE_CHECKING:
     from declarative_train.core.tensor_spec import TensorSpec
-    from declarative_train.engine.collectives import Place
+    from declarative_train.engine.collectives import MeshPosition
     from declarative_train.plan.layout import PipelinePlan
     from declarative_train.plan.plan import Plan
 
@@ -37,11 +37,11 @@ def pipeline_of(plan: Plan) -> PipelinePlan:
     return plan.layout.pipeline
 
 
-def held_stages(plan: Plan, rank: int) -> Held:
-    """The modules of a rank's stages, on meta: memory and start values come by `fill`."""
+def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
+    """Build the modules of a rank's stages on the meta device; `fill` adds memory and start values."""
     pieces, names = pieces_of(plan), pipeline_of(plan).stages
     stages = {index: build_stage(plan, pieces[index]) for index in plan.layout.ranks[rank].stages}
-    hold_once(list(stages.values()), [item.name for item in pipeline_of(plan).shared])
+    share_tensors(list(stages.values()), [item.name for item in pipeline_of(plan).shared])
     own = {name: module for index, module in stages.items() for name in names[index]}
     nodes = [name for stage in names for name in stage]
     borrowed = {
@@ -50,25 +50,25 @@ def held_stages(plan: Plan, rank: int) -> Held:
         for index in item.stages
         if index in stages
     }
-    # those of other stages first: a tied tensor is called by the name that it has in the whole model
-    model = joined({name: module for name, module in borrowed.items() if name not in own} | own)
+    # borrowed modules first: a tied tensor keeps the name that it has in the whole model
+    model = join_stages({name: module for name, module in borrowed.items() if name not in own} | own)
     hold([model, *stages.values()], storages_of(plan))
-    return Held(model, stages, whole=build(plan.graph, plan.plugins, device="meta"))
+    return BuiltModel(model, stages, whole=build(plan.graph, plan.plugins, device="meta"))
 
 
 def pieces_of(plan: Plan) -> list[Stage]:
-    """The graph of every stage."""
+    """Return the graph of every stage."""
     return list(stage_graphs(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
 
 
 class PipelineDriver:
-    """Makes the steps of this rank's stages by the plan's schedule. The stages' modules are sharded already, if they
-    are at all: torch looks at that when it makes a schedule."""
+    """Driver that runs this rank's stages by the plan's schedule. Sharded modules must be sharded before: torch checks
+    that when it makes a schedule."""
 
     def __init__(
-        self, plan: Plan, runner: StepRunner, held: Held, place: Place, forwards: Sequence[StageForward]
+        self, plan: Plan, runner: StepRunner, held: BuiltModel, place: MeshPosition, forwards: Sequence[StageForward]
     ) -> None:
-        # a failing rank would print the whole schedule, over 50 lines
+        # otherwise a failing rank prints the whole schedule, over 50 lines
         logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
         self._runner = runner
         self._forwards = forwards
@@ -82,14 +82,14 @@ class PipelineDriver:
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """What torch receives into: made in the first step, for every microbatch, and kept."""
+        """Receive buffers of torch: made in the first step, for every microbatch, and kept."""
         kept = [info for stage in self._stages for info in (stage.args_recv_info, stage.grad_recv_info)]
         received = [each for by_chunk in kept for of_chunk in by_chunk.values() for each in of_chunk]
         buffers = (getattr(each, "buffer", None) for each in received)
         return [buffer for buffer in buffers if isinstance(buffer, torch.Tensor)]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """The sums of the terms by microbatch; none on a rank without the last stage."""
+        """Run a step. Return the sums of the terms by microbatch; none on a rank without the last stage."""
         self._loss.begin(chunks, factors)
         for forward in self._forwards:
             forward.begin(step, chunks)
@@ -99,7 +99,8 @@ class PipelineDriver:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """The stages know one size of microbatch: rows are cut into steps of it, the last filled up with a real row."""
+        """Run an evaluation. The stages have a fixed microbatch size: rows are cut into steps of it, the last one
+        padded with a real row."""
         chunk = self._runner.forward_path.chunk(batch)
         num_rows = len(next(iter(chunk.tensors.values())))
         at_once = len(self._row_numbers)
@@ -108,14 +109,14 @@ class PipelineDriver:
             forward.pause()
         parts = []
         for start in range(0, num_rows, at_once):
-            entries = {name: filled(chunk.tensors[name][start : start + at_once], at_once) for name in self._entries}
+            entries = {name: pad_rows(chunk.tensors[name][start : start + at_once], at_once) for name in self._entries}
             parts.append(self._schedule.eval(target=self._row_numbers, **entries))
         if parts[0] is None:
             return None
         outputs = tuple(torch.cat(pieces)[:num_rows] for pieces in zip(*parts, strict=True))
-        return self._runner.forward_path.named(chunk, outputs)
+        return self._runner.forward_path.by_name(chunk, outputs)
 
-    def _make_schedule(self, plan: Plan, held: Held, place: Place) -> Any:
+    def _make_schedule(self, plan: Plan, held: BuiltModel, place: MeshPosition) -> Any:
         pipeline = pipeline_of(plan)
         assert place.pipeline is not None
         if not plan.layout.is_sharded:
@@ -151,12 +152,16 @@ class PipelineDriver:
 
 
 class RunningStage(PipelineStage):
-    """torch's stage; in evaluation, two methods that assume a backward do nothing (V schedules would fail). What it
-    sends lies in memory in order, as gloo and NCCL ask: gradients of a `permute` or a mean do not by themselves."""
+    """torch's stage, with two changes. In evaluation, two methods that assume a backward do nothing (V schedules would
+    fail). Gradients are made contiguous before sending, as gloo and NCCL require: those of a `permute` or a mean are
+    not."""
 
     def _get_init_p2p_neighbors_ops(self) -> Any:
-        """torch 2.11 tries each wire before the first step, also one between stages of the same rank (zbv, dualpipev):
-        gloo has no connection of a rank to itself."""
+        """Skip connections of a rank to itself.
+
+        torch 2.11 tries each wire before the first step, even between stages of one rank (zbv, dualpipev), which gloo
+        cannot connect.
+        """
         tried = super()._get_init_p2p_neighbors_ops()
         return [each for each in tried if each.group_peer != self.group_rank]
 
@@ -175,7 +180,7 @@ class RunningStage(PipelineStage):
 
 
 class StageForward:
-    """The forward of one stage, microbatch after microbatch: every schedule runs them in order."""
+    """Forward of one stage, microbatch after microbatch: every schedule runs them in order."""
 
     def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
@@ -190,15 +195,16 @@ class StageForward:
         self._step, self._position, self._chunks = step, 0, chunks
 
     def pause(self) -> None:
-        """Evaluation follows: nothing is drawn for it here, and no statistics are taken."""
+        """Prepare for evaluation, which draws no random numbers and updates no statistics."""
         self._chunks = None
 
     def bind(self, module: nn.Module) -> None:
-        """The module takes wires by position and entries of the batch by name, those of other stages too."""
+        """Replace the forward of a module; it takes wires by position and batch entries by name, including those of
+        other stages."""
         forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
         batch, runner, dtypes = self.piece.batch, self._runner, self._dtypes
 
-        def staged(*wires: torch.Tensor, **entries: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def run_stage(*wires: torch.Tensor, **entries: torch.Tensor) -> tuple[torch.Tensor, ...]:
             inputs = (*wires, *(entries[name] for name in batch))
             if self._chunks is None:
                 with runner.forward_path.autocast():
@@ -213,11 +219,11 @@ class StageForward:
                 self._position += 1
             return tuple(output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True))
 
-        module.forward = staged
+        module.forward = run_stage
 
 
-def bound_stages(plan: Plan, held: Held, runner: StepRunner) -> list[StageForward]:
-    """The forward of each stage, put in the place of its module's own."""
+def bind_stages(plan: Plan, held: BuiltModel, runner: StepRunner) -> list[StageForward]:
+    """Replace the forward of each stage's module, and return the new forwards."""
     pieces = pieces_of(plan)
     forwards = [StageForward(runner, index, pieces[index], plan) for index in held.stages]
     for forward in forwards:
@@ -226,14 +232,14 @@ def bound_stages(plan: Plan, held: Held, runner: StepRunner) -> list[StageForwar
 
 
 def keep_parameters(module: nn.Module) -> None:
-    """`parameters()` gives these from now on, also while copies in half precision stand in their place
-    (`step.precision`): schedules that split backward look there for whom they compute gradients."""
+    """Fix the result of `parameters()`, also while half-precision copies replace them (`step.precision`): schedules
+    that split backward use it to find the tensors that need gradients."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 
 
 class ScheduleLoss:
-    """What the schedule calls in the last stage: (outputs, row numbers of a microbatch) to its scaled loss."""
+    """Loss function of the schedule in the last stage: (outputs, row numbers of a microbatch) -> its scaled loss."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
         self._runner = runner
@@ -249,7 +255,7 @@ class ScheduleLoss:
         self._chunks = None
 
     def take(self) -> list[tuple[torch.Tensor, ...]]:
-        """The sums of the step, by microbatch; none on a rank without the last stage."""
+        """Return the sums of the step, by microbatch; none on a rank without the last stage."""
         return self._sums
 
     def __call__(self, outputs: tuple[torch.Tensor, ...], rows: torch.Tensor) -> torch.Tensor:
@@ -257,7 +263,7 @@ class ScheduleLoss:
             return torch.zeros(())
         runner = self._runner
         chunk = self._chunks[int(rows[0]) // self._rows_per_chunk]
-        values = runner.forward_path.named(chunk, outputs)
+        values = runner.forward_path.by_name(chunk, outputs)
         runner.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         sums = runner.objective.sums(values, chunk.row_weight)
         runner.groups.end()
@@ -268,7 +274,8 @@ class ScheduleLoss:
 
 
 def build_stage(plan: Plan, stage: Stage) -> nn.Module:
-    """One stage's module, on meta. A parameter of another stage that one here is tied to stands under its name, too."""
+    """Build one stage's module on the meta device. A tied parameter of another stage is also registered under that
+    stage's name."""
     module = build(
         stage.graph,
         plan.plugins,
@@ -291,25 +298,26 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
 
 
 def _holder(parameter: str, nodes: Sequence[str]) -> str:
-    """The node that a parameter's name leads to."""
+    """Return the node that holds a parameter, by its name."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 
-def joined(parts: dict[str, nn.Module]) -> nn.Module:
-    """One module over the nodes of several stages (`parts[node]` is the stage that holds it), under the names that
-    they have in the whole model. The modules themselves are shared."""
+def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
+    """Return one module over the nodes of several stages, under their names in the whole model. `parts[node]` is the
+    stage that holds it; the modules themselves are shared."""
     whole = ByName()
     for name, stage in parts.items():
         try:
             module = stage.get_submodule(name)
         except AttributeError:
-            continue  # an expression is no module
+            continue  # an expression is not a module
         put(whole, name, module)
     return whole
 
 
 def examples(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int) -> tuple[torch.Tensor, ...]:
-    """Tensors without values that tell torch what travels; without them it would run the stage on garbage memory."""
+    """Return tensors without values that tell torch what is sent; without them it would run the stage on garbage
+    memory."""
     return tuple(
         torch.empty((rows, *spec.shape), dtype=dtype, device="meta", requires_grad=spec.is_floating)
         for spec, dtype in zip(specs, dtypes, strict=True)
@@ -317,13 +325,16 @@ def examples(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: i
 
 
 def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
-    """Of the wires into a stage; the plan says in what numbers travel."""
+    """Return the dtypes of the wires into a stage, as in the plan."""
     return [getattr(torch, word) for word in pipeline_of(plan).wire_dtypes[stage - 1]] if stage else []
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Of the wires out of it. What the last stage gives is as wide as the parameters are: a loss would raise half
-    precision anyway, and torch 2.11 compares it with the `output_args` of the stage."""
+    """Return the dtypes of the wires out of a stage.
+
+    Outputs of the last stage have the dtype of the parameters: a loss would convert half precision anyway, and torch
+    2.11 compares them with the `output_args` of the stage.
+    """
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)
     wide = torch.float64 if plan.training.precision == "fp64" else torch.float32
@@ -331,7 +342,7 @@ def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
     return [wide if spec.is_floating else getattr(torch, spec.dtype) for spec in specs]
 
 
-def filled(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """The rows, with the last one repeated up to `size`."""
+def pad_rows(rows: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the rows, with the last one repeated up to `size`."""
     missing = size - len(rows)
     return rows if missing == 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

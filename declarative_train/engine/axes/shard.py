@@ -1,10 +1,10 @@
-"""The `shard` axis: parameters, gradients and optimizer state shared out by torch's `fully_shard`, unit by unit.
+"""The `shard` axis: parameters, gradients and optimizer state sharded by torch's `fully_shard`, unit by unit.
 
-The model is never whole on a rank: it was built on the meta device, and each rank fills its part after this. With a
-`replicate` axis beside it there are whole copies of the sharded model: torch's hybrid sharding.
+The model is never whole on a rank: it is built on the meta device, and each rank fills its part after sharding. With a
+`replicate` axis there are several copies of the sharded model: torch's hybrid sharding.
 
 In a pipeline the parameters stay gathered between forward and backward: schedules that split backward look for the
-nodes of whole parameters, and would lose gradients.
+autograd nodes of whole parameters, and would lose gradients.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from declarative_train.core.mesh import DATA_AXES
-from declarative_train.engine.axes.gradient_sync import Sharing
-from declarative_train.engine.axes.packed_shards import integers_as_they_are
+from declarative_train.engine.axes.gradient_sync import GradientSync
+from declarative_train.engine.axes.packed_shards import keep_integers
 from declarative_train.engine.step.model import unit_modules
 from declarative_train.engine.step.precision import shard_policy
-from declarative_train.engine.step.update import sharded_norm
+from declarative_train.engine.step.update import norm_of_shards
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Place
-    from declarative_train.engine.step.model import Held
+    from declarative_train.engine.collectives import MeshPosition
+    from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.layout import ShardingPlan
     from declarative_train.plan.plan import Plan
 
 
-def shard(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
+def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
+    """Shard the model in place, and return its gradient sync."""
     mesh = place.mesh[tuple(axis for axis in DATA_AXES if plan.layout.has(axis))]
     sharding, policy = plan.layout.sharding, shard_policy(plan.training)
     assert sharding is not None
-    # torch warns of units that return a view, since an in-place operation on it would lose a hook; no layer and no
-    # expression works in place
+    # torch warns about units that return a view, since an in-place operation on it would lose a hook; here no layer and
+    # no expression works in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    with integers_as_they_are(held.model):
+    with keep_integers(held.model):
         for modules, reshard in groups(held.model, plan.layout.units, sharding):
             fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         roots: list[FSDPModule] = [
@@ -53,15 +54,15 @@ def shard(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
             else:
                 root.set_requires_all_reduce(is_last)  # of sharded copies; shards are reduced after each chunk
 
-    return Sharing(call=held.model, finish=runner.finish, begin=begin, norm=sharded_norm)
+    return GradientSync(call=held.model, finish=runner.finish, begin=begin, norm=norm_of_shards)
 
 
 def groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Modules that are gathered together, and what becomes of them after the forward; what is left is the root's.
+    """Yield modules that are gathered together, with their resharding after the forward; the rest belongs to the root.
 
-    A tied parameter is the root's: one that is used by two units cannot be let go by either.
+    A tied parameter belongs to the root: neither of the two units that use it could free it.
     """
     for unit in units:
         if unit not in sharding.shared:
@@ -73,7 +74,7 @@ def groups(
 def _group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Without what this rank does not hold, and what has no parameters."""
+    """Yield the modules of one group, without those that this rank does not hold or that have no parameters."""
     found = [module for module in unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

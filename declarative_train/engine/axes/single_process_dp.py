@@ -1,14 +1,15 @@
 """`dp`, data parallelism in one process: scatter the rows, run a replica on each slice, gather the outputs.
 
-The loss is computed once, on the gathered outputs; so nothing is averaged, and the scale is that of a single process.
+The loss is computed once, on the gathered outputs, so that nothing is averaged and the scale is that of a single
+process.
 
 On CUDA this is nn.DataParallel's scheme: parameters are broadcast in each forward, the replicas run in threads, their
-gradients are summed on the first device. The replicas are made once, since copying an fx.GraphModule compiles it anew.
-On CPU the replicas share the parameters and run in turn: threads cost more there than they give, and with them the
-draws of dropout would depend on chance (torch-facts, section 3).
+gradients are summed on the first device. The replicas are made once, since copying an fx.GraphModule compiles it again.
+On CPU the replicas share the parameters and run one after the other: threads cost more than they gain there, and would
+make the draws of dropout depend on chance (torch-facts, section 3).
 
-Rows go to replicas as they go to the ranks of `ddp`: `microbatch_size` rows each, so that a short batch leaves the last
-replicas with fewer rows, or none.
+Rows are assigned to replicas as to the ranks of `ddp`: `microbatch_size` rows each, so that a short batch leaves the
+last replicas with fewer rows, or none.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from torch import nn
 
 from declarative_train.components.component import Collective
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups, attach, end_step
-from declarative_train.engine.axes.gradient_sync import Sharing
+from declarative_train.engine.axes.gradient_sync import GradientSync
 from declarative_train.engine.failures import RunFailure
 from declarative_train.engine.step.model import prepare_units
 from declarative_train.engine.step.precision import compute_dtype
 
 if TYPE_CHECKING:
-    from declarative_train.engine.collectives import Place
-    from declarative_train.engine.step.model import Held
+    from declarative_train.engine.collectives import MeshPosition
+    from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.plan import Plan
 
 
-def scatter(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing:
-    """Replicas are made on all devices of the plan; evaluation uses the first, which holds the running statistics."""
+def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
+    """Make replicas on all devices of the plan; evaluation uses the first, which holds the running statistics."""
     layout, device = plan.layout, runner.device
     runner.groups.microbatch_size = plan.batch.microbatch_size * layout.num_copies
     devices = [device] * layout.num_copies
@@ -46,7 +47,7 @@ def scatter(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing
     held.modules = replicas.modules
     for module, groups in zip(replicas.modules, replicas.groups, strict=True):
         prepare_units(module, layout, plan.training, groups, draws=bool(plan.draws))
-    take_statistics = taken_statistics(replicas.modules[1:], device)
+    take_statistics = make_statistics_taker(replicas.modules[1:], device)
 
     def finish(finite: torch.Tensor | None) -> None:
         statistics = take_statistics()
@@ -58,16 +59,17 @@ def scatter(plan: Plan, held: Held, place: Place, runner: StepRunner) -> Sharing
     def begin(num_rows: int | None, is_last: bool) -> None:
         replicas.begin(num_rows)
 
-    return Sharing(call=replicas, finish=finish, begin=begin, end=replicas.end)
+    return GradientSync(call=replicas, finish=finish, begin=begin, end=replicas.end)
 
 
 class Replicas:
-    """`modules[0]` is the model itself. Callable as the model is; `begin` announces the rows of the next call."""
+    """Replicas of a model, callable like the model. `modules[0]` is the model itself; `begin` announces the rows of the
+    next call."""
 
     def __init__(
         self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int, dtype: torch.dtype | None = None
     ) -> None:
-        """`dtype`: in which the model's own parameters stand during a step, and the copies of them are to stand."""
+        """`dtype`: dtype of the parameters during a step, and of their copies."""
         self._size = microbatch_size
         self._dtype = dtype
         self._devices = list(devices)
@@ -78,23 +80,23 @@ class Replicas:
         self.groups = [SampleGroups(microbatch_size) for _ in devices]
         for module, groups in zip(self.modules, self.groups, strict=True):
             attach(module, groups)
-        refuse_groups_across(model, microbatch_size)
+        reject_groups_across(model, microbatch_size)
         self._places = [
-            self._bare(module, device) for module, device in zip(self.modules[1:], devices[1:], strict=True)
+            self._strip_parameters(module, device) for module, device in zip(self.modules[1:], devices[1:], strict=True)
         ]
         self._num_rows: int | None = None
 
     def begin(self, num_rows: int | None) -> None:
-        """Real rows of the next forward, which stand first; None: all."""
+        """Set the number of real rows in the next forward, which come first; None: all."""
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """The forward and its backward are over."""
+        """Finish the forward and its backward."""
         for groups in self.groups:
             groups.end()
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        slices = self._scattered(inputs)
+        slices = self._scatter(inputs)
         for position in range(len(slices)):
             self.groups[position].begin(self._real_rows(position))
         if len(slices) == 1:
@@ -105,8 +107,8 @@ class Replicas:
             return tuple(torch.nn.parallel.gather(made, self._devices[0]))
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
-    def _scattered(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """As many slices as there are rows for; a slice is on its replica's device."""
+    def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+        """Split the inputs into as many slices as needed, each on its replica's device."""
         pieces = [torch.split(tensor, self._size) for tensor in inputs]
         slices = [list(rows) for rows in zip(*pieces, strict=True)]
         if not self._on_cuda:
@@ -134,9 +136,9 @@ class Replicas:
         for position in range(1, count):
             tensors = copies[position * width : (position + 1) * width]
             for place, tensor in zip(self._places[position - 1], tensors, strict=True):
-                stands = tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
+                value = tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
                 for module, name in place:
-                    setattr(module, name, stands)
+                    setattr(module, name, value)
         made: list[tuple[torch.Tensor, ...]] = torch.nn.parallel.parallel_apply(
             cast(list[nn.Module], in_dtype_of_caller(self.modules[:count], self._devices[0].type)),
             [tuple(rows) for rows in slices],
@@ -144,8 +146,8 @@ class Replicas:
         )
         return made
 
-    def _bare(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
-        """On CUDA: the module on its device without parameters of its own, and where each is to be put."""
+    def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
+        """Move a module to its device without its parameters (CUDA), and return the places where copies are put."""
         if not self._on_cuda:
             return []
         places: dict[int, list[tuple[nn.Module, str]]] = {id(parameter): [] for parameter in self._parameters}
@@ -159,24 +161,27 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """The same, to be called in other threads: what autocast computes in belongs to a thread, and `parallel_apply`
-    hands on only whether it is on, so that float16 would be taken in place of bfloat16."""
+    """Wrap calls for other threads so that they use this thread's autocast dtype.
+
+    Autocast settings belong to a thread, and `parallel_apply` passes on only whether autocast is on: float16 would
+    replace bfloat16.
+    """
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
 
-    def same(call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*inputs: Any) -> Any:
+    def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_in_dtype(*inputs: Any) -> Any:
             with torch.autocast(device_type, dtype=dtype):
                 return call(*inputs)
 
-        return called
+        return call_in_dtype
 
-    return [same(call) for call in calls]
+    return [wrap(call) for call in calls]
 
 
-class WithReplicas(Collective):
-    """The sum over the replicas of this process: the first gives its own, the others' were taken before."""
+class ReplicaSum(Collective):
+    """Sum over the replicas of this process: the first one passes its own values, the others' were taken before."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others
@@ -188,8 +193,9 @@ class WithReplicas(Collective):
         raise NotImplementedError("running statistics are only summed")
 
 
-def taken_statistics(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """A function that, after a step, takes the statistics of all replicas but the first; None when no node has any."""
+def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
+    """Return a function that takes the statistics of all replicas but the first after a step; it returns None if no
+    node has any."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [
@@ -202,13 +208,13 @@ def taken_statistics(replicas: Sequence[nn.Module], device: torch.device) -> Cal
         others = [
             torch.cat([part.take_pending().to(device) for part in parts(each)]) for each in replicas if parts(each)
         ]
-        return WithReplicas(torch.stack(others).sum(0)) if others else None
+        return ReplicaSum(torch.stack(others).sum(0)) if others else None
 
     return take
 
 
-def refuse_groups_across(model: nn.Module, microbatch_size: int) -> None:
-    """Raises RunFailure when a group of samples would lie on several replicas."""
+def reject_groups_across(model: nn.Module, microbatch_size: int) -> None:
+    """Raise RunFailure if a group of samples would spread over several replicas."""
     for name, part in model.named_modules():
         if isinstance(part, MixesSamples) and part.over is not None and part.over > microbatch_size:
             raise RunFailure(

@@ -1,4 +1,4 @@
-"""A path -> the checkpoint that a model is taken from."""
+"""Search for the checkpoint at a path: a run's folder, a recipe's folder of runs, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, Look, damage, read_entry
+from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.plan.run_folder import MANIFEST, checkpoints_root, position_of_best, run_folders
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NoWholeCheckpoint(CheckpointFailure):
-    """There are checkpoints, and none that could be used."""
+    """Failure to find a usable checkpoint among those at a path."""
 
     def __init__(
         self, where: str, reasons: Iterable[str], hint: str = "without --resume a new run starts from the beginning"
@@ -26,16 +26,18 @@ class NoWholeCheckpoint(CheckpointFailure):
 
 
 class NoCheckpoint(CheckpointFailure):
-    """A path at which there is none at all."""
+    """Failure to find any checkpoint at a path."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} holds no checkpoint")
+        super().__init__(f"{path} has no checkpoint")
 
 
-def find_checkpoint(path: str, look: Look = damage) -> tuple[Entry, list[str]]:
-    """Of a run's folder (the best, else the newest), the folder of a recipe's runs (the newest run) or a checkpoint's:
-    the one to take the model from, and why others were passed over. Raises NoWholeCheckpoint where all are damaged, and
-    NoCheckpoint where there is none."""
+def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEntry, list[str]]:
+    """Return the checkpoint to take the model from, and why others were skipped.
+
+    `path` is a run's folder (the best checkpoint, else the newest), the folder of a recipe's runs (the newest run), or
+    a checkpoint. Raises NoWholeCheckpoint if all are damaged, and NoCheckpoint if there is none.
+    """
     path = path.rstrip("/")
     reasons: list[str] = []
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
@@ -59,15 +61,15 @@ def find_checkpoint(path: str, look: Look = damage) -> tuple[Entry, list[str]]:
     raise NoCheckpoint(path)
 
 
-def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """(start values whose folders have become the checkpoint that is taken, why others were passed over)."""
-    settled: list[WeightsPlan] = []
+def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
+    """Return the start values with folders replaced by the checkpoint to use, and why others were skipped."""
+    resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:
-        from declarative_train.plan.weights import KINDS  # which knows the layers
+        from declarative_train.plan.weights import KINDS  # imports the layers
 
         if plan.path.endswith(KINDS):
-            settled.append(plan)
+            resolved.append(plan)
             continue
         try:
             entry, reasons = find_checkpoint(plan.path, look)
@@ -77,6 +79,6 @@ def settled_weights(plans: Iterable[WeightsPlan], look: Look) -> tuple[tuple[Wei
             raise RunFailure(
                 f"model.weights: {plan.path} holds no weights; help: give a .safetensors or .pt file, or a run's folder"
             ) from None
-        settled.append(replace(plan, path=entry.path))
+        resolved.append(replace(plan, path=entry.path))
         passed_over += [f"model.weights: {reason}" for reason in reasons]
-    return tuple(settled), passed_over
+    return tuple(resolved), passed_over

@@ -1,10 +1,10 @@
-"""Tensors to files and back, by torch's distributed checkpoints (DCP) over fsspec, with two doors shut and one added.
+"""Tensor files of checkpoints, by torch's distributed checkpoints (DCP) over fsspec, with three changes.
 
 - DCP reads its `.metadata` with `pickle.load` and non-tensor entries with `torch.load(weights_only=False)`: both run
   code from the file. Here the metadata is read with an allow-list, and a planner refuses every entry of bytes.
 - Files are hashed while they are written, so that a manifest can hold their sizes and checksums.
 
-Importing this module imports DCP (0.6 s): `checkpoint.py` does so in a thread, beside the first steps.
+Importing this module imports DCP (0.6 s): `checkpoint.py` does so in a thread during the first steps.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class AllowList(pickle.Unpickler):
-    """Unpickles the metadata of tensors, and nothing that could run."""
+    """Unpickler for the metadata of tensors, which loads nothing that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module, frozenset()):
@@ -75,8 +75,11 @@ class AllowList(pickle.Unpickler):
 
 
 class HashingStream(io.RawIOBase):
-    """Passes writes on, and hashes them. Write-only, front to back. DCP writes a tensor in some forty pieces, most of
-    them of a few bytes, and flushes after each: they are passed on together, at the latest by `finish`."""
+    """Write-only stream that hashes what it passes on.
+
+    DCP writes a tensor in some forty pieces, most of them of a few bytes, and flushes after each; the pieces are
+    collected and passed on together, at the latest by `finish`.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -99,7 +102,7 @@ class HashingStream(io.RawIOBase):
         return self.size_bytes
 
     def fileno(self) -> int:
-        """DCP asks for it to force what was written to the disk."""
+        """Return the file number, with which DCP forces written data to the disk."""
         self.finish()
         self._stream.flush()
         return int(self._stream.fileno())
@@ -120,7 +123,7 @@ class HashingStream(io.RawIOBase):
 
 
 class HashingFileSystem(FileSystem):
-    """Remembers name, size and checksum of what was written through it."""
+    """File system that records name, size and checksum of written files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,13 +155,14 @@ class Writer(FsspecWriter):
         self.files = hashing.files  # what this rank wrote
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """DCP's own makes the folder on every rank, while rank 0 may be emptying it (`CheckpointStore.prepare`): each
-        could take it away under the other's feet. It is there when the ranks write, since rank 0 plans only then."""
+        """Make no folder: DCP's own method makes it on every rank, while rank 0 may be emptying it
+        (`CheckpointStore.prepare`). It exists when the ranks write, since rank 0 plans only then."""
         return plan
 
 
 class Reader(FsspecReader):
-    """`refused`: why the metadata was, which torch 2.11 does not hand on."""
+    """Reader that loads metadata with the allow-list. `refused`: why it was rejected, which torch 2.11 does not pass
+    on."""
 
     refused: CheckpointFailure | None = None
 
@@ -181,7 +185,7 @@ class Reader(FsspecReader):
 
 
 class TensorsOnly(DefaultLoadPlanner):
-    """Loads tensors; an entry of bytes would be unpickled, so it is refused."""
+    """Load planner for tensors; it rejects entries of bytes, which would be unpickled."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -201,15 +205,15 @@ class TensorsOnly(DefaultLoadPlanner):
 def save_tensors(
     path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool, group: distributed.ProcessGroup | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Write them below `path`, which is an empty folder (all ranks of the group together, unless `alone`).
+    """Write tensors below `path`, an empty folder (all ranks of the group together, unless `alone`).
 
-    Returns sizes and checksums of the files of this rank. Raises what the writing raised (OSError), and PeerFailure
-    when that was on another rank.
+    Returns sizes and checksums of the files of this rank. Raises errors of the write (OSError), and PeerFailure if
+    another rank failed.
     """
     writer = Writer(path)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
-        with quiet():
+        with silence_warnings():
             save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone, process_group=group)
     except CheckpointException as error:  # a BaseException
         raise cause_of(error, alone) from error
@@ -217,11 +221,11 @@ def save_tensors(
 
 
 def load_tensors(path: str, into: Mapping[str, torch.Tensor], *, alone: bool) -> None:
-    """Fill `into` in place, whatever the layout that wrote them. Raises CheckpointFailure, and PeerFailure when
-    another rank could not."""
+    """Fill `into` in place, from a checkpoint of any layout. Raises CheckpointFailure, and PeerFailure if another rank
+    failed."""
     reader = Reader(path)
     try:
-        with quiet():
+        with silence_warnings():
             load(dict(into), storage_reader=reader, planner=TensorsOnly(), no_dist=alone)
     except CheckpointException as error:  # a BaseException
         cause = reader.refused or cause_of(error, alone)
@@ -231,7 +235,7 @@ def load_tensors(path: str, into: Mapping[str, torch.Tensor], *, alone: bool) ->
 
 
 def cause_of(error: CheckpointException, alone: bool) -> BaseException:
-    """DCP tells every rank of what went wrong on some: a rank's own failure, or the echo of another's."""
+    """Return a rank's own failure, or the echo of another's: DCP reports to every rank what failed on some."""
     rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]
@@ -240,7 +244,7 @@ def cause_of(error: CheckpointException, alone: bool) -> BaseException:
 
 
 def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """What tensors a checkpoint holds."""
+    """Return shape and dtype of the tensors in a checkpoint."""
     found = Reader(path).read_metadata().state_dict_metadata
     return {
         name: (entry.size, entry.properties.dtype)
@@ -250,8 +254,8 @@ def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 @contextmanager
-def quiet() -> Generator[None, None, None]:
-    """DCP warns that a run in one process is one."""
+def silence_warnings() -> Generator[None, None, None]:
+    """Suppress DCP's warning that a run in one process is not distributed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

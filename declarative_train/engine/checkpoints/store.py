@@ -1,12 +1,12 @@
-"""The checkpoints of a run as a folder of folders: which there are, which are whole, which to keep.
+"""Checkpoint store: list, check, publish and prune the checkpoints of one run.
 
     <run>/checkpoints/step_00000120/manifest.json     written last: it *is* the checkpoint
                                     .metadata, __0_0.distcp, ...
 
-A folder without a manifest is torn: a save or a removal that was cut short. One whose manifest is not as it was
-written, or whose files are not of the sizes it names, is damaged. Neither is ever used or counted. Whether the content
-of the files is what was written shows only when they are read, so the one that a run goes on from is read first
-(`newest`). On a local disk a checkpoint is written under another name and renamed.
+A folder without a manifest is torn: a save or a removal was interrupted. One whose manifest changed, or whose files
+differ in size from it, is damaged. Neither is ever used or counted. Changed content shows only when the files are read,
+so the checkpoint that a run resumes from is read first (`newest`). On a local disk a checkpoint is written under
+another name and renamed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.engine.failures import CheckpointFailure
-from declarative_train.plan.run_folder import MANIFEST, TornError, read_manifest, sealed
+from declarative_train.plan.run_folder import MANIFEST, TornError, read_manifest, seal
 
 CHUNK_BYTES = 1 << 20
 HASTY_BYTES = 1 << 30
-MOST_THREADS = 8  # that read at a time
+MOST_THREADS = 8  # for reading
 _PARTIAL, _REPLACED = ".partial", ".replaced"
 _FOLDER = re.compile(r"step_(\d{8,})")
 _LEFT_OVER = re.compile(r"\.step_\d+\.(partial|replaced)")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A whole checkpoint."""
+class CheckpointEntry:
+    """Complete checkpoint of a store."""
 
     step: int
     path: str
@@ -42,11 +42,13 @@ class Entry:
         return sum(int(record["size_bytes"]) for record in self.manifest["files"].values())
 
 
-Look = Callable[[Entry], "str | None"]  # why a checkpoint must not be used, after reading all of it
+DamageCheck = Callable[
+    [CheckpointEntry], "str | None"
+]  # returns why a checkpoint must not be used, after reading all of it
 
 
 class CheckpointStore:
-    """`root` is a folder or any fsspec URL."""
+    """Checkpoints of a run. `root` is a folder or any fsspec URL."""
 
     def __init__(self, root: str) -> None:
         from fsspec.core import url_to_fs
@@ -59,11 +61,11 @@ class CheckpointStore:
         return bool(self._fs.exists(path))
 
     def text(self, path: str) -> str:
-        """Of a file in it. Raises OSError."""
+        """Return the text of a file in the store. Raises OSError."""
         return bytes(self._fs.cat_file(path)).decode("utf-8", "replace")
 
     def folders(self) -> list[str]:
-        """Those in it, whatever they are."""
+        """Return all folders in the store."""
         if not self._fs.exists(self.root):
             return []
         found = self._fs.ls(self.root, detail=True)
@@ -73,19 +75,19 @@ class CheckpointStore:
         return f"{self.root}/step_{step:08d}"
 
     def partial_path(self, step: int) -> str:
-        """Where to write before publishing. An object store has no rename of folders: there the manifest alone says
-        that a checkpoint exists."""
+        """Return the path to write to before publishing. An object store cannot rename folders: there the manifest
+        alone marks a checkpoint as existing."""
         return f"{self.root}/.step_{step:08d}{_PARTIAL}" if self.is_local else self.path(step)
 
     def prepare(self, step: int) -> str:
-        """An empty place for a new checkpoint."""
+        """Make an empty folder for a new checkpoint, and return its path."""
         path = self.partial_path(step)
         self._remove(path)
         self._fs.makedirs(path, exist_ok=True)
         return path
 
     def write(self, step: int, name: str, content: bytes) -> dict[str, Any]:
-        """A small file of a checkpoint that is not published yet. Returns its record for the manifest's `files`."""
+        """Write a small file of an unpublished checkpoint. Return its record for the manifest's `files`."""
         with self._fs.open(f"{self.partial_path(step)}/{name}", "wb") as stream:
             stream.write(content)
             if self.is_local:
@@ -93,16 +95,17 @@ class CheckpointStore:
                 os.fsync(stream.fileno())
         return {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
-    def publish(self, step: int, manifest: dict[str, Any]) -> Entry:
+    def publish(self, step: int, manifest: dict[str, Any]) -> CheckpointEntry:
         """Write the manifest, after all else is on the disk; from now on the checkpoint exists."""
         partial, final = self.partial_path(step), self.path(step)
-        self.write(step, MANIFEST, sealed(manifest))
+        self.write(step, MANIFEST, seal(manifest))
         if self.is_local:
             self._replace(partial, final)
-        return Entry(step, final, manifest)
+        return CheckpointEntry(step, final, manifest)
 
     def _replace(self, partial: str, final: str) -> None:
-        """One that is there already (the run went on from before it) stays until the new one is."""
+        """Rename the new checkpoint. An existing one (the run resumed from before it) is kept until the new one
+        exists."""
         _sync_folder(self._local(partial))
         replaced = f"{self.root}/.{final.rsplit('/', 1)[-1]}{_REPLACED}"
         if self._fs.exists(final):
@@ -112,8 +115,8 @@ class CheckpointStore:
         _sync_folder(self._local(self.root))
         self._remove(replaced)
 
-    def entries(self) -> tuple[list[Entry], list[str]]:
-        """(checkpoints by manifest and sizes, newest first; why others were left out)."""
+    def entries(self) -> tuple[list[CheckpointEntry], list[str]]:
+        """Return the complete checkpoints by manifest and sizes, newest first, and why others were left out."""
         whole, torn = [], []
         for step in self._steps():
             try:
@@ -122,9 +125,9 @@ class CheckpointStore:
                 torn.append(str(failure))
         return sorted(whole, key=lambda entry: -entry.step), torn
 
-    def newest(self, look: Look | None = None) -> tuple[Entry | None, list[str]]:
-        """(the newest checkpoint of which every byte is what was written, why others were passed over). Reads that one,
-        and those that it passes over."""
+    def newest(self, look: DamageCheck | None = None) -> tuple[CheckpointEntry | None, list[str]]:
+        """Return the newest checkpoint with unchanged content, and why others were skipped. Reads that one, and the
+        skipped ones."""
         candidates, reasons = self.entries()
         for entry in candidates:
             reason = (look or damage)(entry)
@@ -134,7 +137,7 @@ class CheckpointStore:
         return None, reasons
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
-        """Remove all but the newest `keep` and the best, and with them what is torn or damaged and as old."""
+        """Remove all but the newest `keep` and the best checkpoint, and torn or damaged ones of the same age."""
         whole, _ = self.entries()
         newest = whole[: max(keep, 1)]
         oldest_step = newest[-1].step if newest else 0
@@ -144,7 +147,7 @@ class CheckpointStore:
         return [self.path(step) for step in steps]
 
     def clean(self) -> list[str]:
-        """Remove what saves and removals that were cut short have left. Only for the holder of the run (`RunLock`)."""
+        """Remove the rest of interrupted saves and removals. Only for the holder of the run (`RunLock`)."""
         if not self.is_local or not self._fs.exists(self.root):
             return []
         names = os.listdir(self._local(self.root))
@@ -155,7 +158,7 @@ class CheckpointStore:
         return left
 
     def _steps(self) -> list[int]:
-        """Those that there is a folder of, whole or not; the oldest first."""
+        """Return the steps that have a folder, complete or not, oldest first."""
         self._fs.invalidate_cache()
         if not self._fs.exists(self.root):
             return []
@@ -163,7 +166,7 @@ class CheckpointStore:
         return sorted(int(found[1]) for name in names if (found := _FOLDER.fullmatch(name)))
 
     def _remove(self, path: str) -> None:
-        """The manifest first: a removal that is cut short leaves nothing that looks whole."""
+        """Remove a checkpoint, the manifest first: an interrupted removal leaves nothing that looks complete."""
         if not self._fs.exists(path):
             return
         if self._fs.exists(f"{path}/{MANIFEST}"):
@@ -174,8 +177,9 @@ class CheckpointStore:
         return str(self._fs._strip_protocol(path))
 
 
-def read_entry(path: str) -> Entry:
-    """The checkpoint at a path, its files there and of the right size. Raises CheckpointFailure."""
+def read_entry(path: str) -> CheckpointEntry:
+    """Return the checkpoint at a path after checking that its files exist with the right sizes. Raises
+    CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     path = path.rstrip("/")
@@ -184,29 +188,29 @@ def read_entry(path: str) -> Entry:
         manifest = read_manifest(path, fs.cat_file, fs.size)
     except TornError as torn:
         raise CheckpointFailure(str(torn)) from None
-    except OSError as error:  # no right to read it, a folder in the place of a file, a bad sector
+    except OSError as error:  # no permission, a folder instead of a file, a bad sector
         raise CheckpointFailure(f"the checkpoint {path} cannot be read: {_reason(error)}") from None
-    return Entry(int(manifest["step"]), path, manifest)
+    return CheckpointEntry(int(manifest["step"]), path, manifest)
 
 
-def damage(entry: Entry, *, part: int = 0, num_parts: int = 1) -> str | None:
-    """Why a checkpoint must not be used, by the checksums of every `num_parts`-th file (ranks share them out); None
-    where these are as they were written."""
+def damage(entry: CheckpointEntry, *, part: int = 0, num_parts: int = 1) -> str | None:
+    """Return why a checkpoint must not be used, by the checksums of every `num_parts`-th file (ranks split them); None
+    if they match."""
     from concurrent.futures import ThreadPoolExecutor
 
     names = sorted(entry.manifest["files"])[part::num_parts]
     threads = min(MOST_THREADS, os.cpu_count() or 1, max(len(names), 1))
-    with ThreadPoolExecutor(threads) as pool:  # reading and hashing let other threads go on
+    with ThreadPoolExecutor(threads) as pool:  # reading and hashing release the GIL
         reasons = [reason for reason in pool.map(lambda name: _damage_of(entry, name), names) if reason is not None]
     return f"the checkpoint {entry.path} is damaged: {reasons[0]}" if reasons else None
 
 
-def hasty_damage(entry: Entry) -> str | None:
-    """As `damage`, for who cannot wait: a large checkpoint is taken for what its sizes say."""
+def hasty_damage(entry: CheckpointEntry) -> str | None:
+    """Check like `damage`, but only the sizes of a large checkpoint, for callers that cannot wait."""
     return damage(entry) if entry.size_bytes <= HASTY_BYTES else None
 
 
-def _damage_of(entry: Entry, name: str) -> str | None:
+def _damage_of(entry: CheckpointEntry, name: str) -> str | None:
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(entry.path)

@@ -1,1 +1,1 @@
-"""What one rank computes in a step: the model, the objective, gradients, the update."""
+"""Computation of one rank in a step: the model, the objective, gradients, the update."""

@@ -1,10 +1,10 @@
-"""Units handed to torch's compiler: equal blocks are compiled once, and none is left out in silence.
+"""Compilation of units by torch's compiler: equal blocks are compiled once, and none is skipped silently.
 
-Every block is an `fx.GraphModule`, and each of those has a class and a `forward` of its own, which the compiler takes
-for other code: 32 equal blocks of a transformer were traced and compiled 32 times. Where two blocks are the same but
-for their values, the second takes the class of the first; its parameters are inputs of what was compiled, so one
-program serves both. And after eight programs for one function (`recompile_limit`) torch lets the rest of the calls run
-uncompiled, with a line in the log: the limit is set to what the units may need.
+Every block is an `fx.GraphModule` with its own class and `forward`, which the compiler treats as different code: 32
+equal transformer blocks would be compiled 32 times. If two blocks differ only in values, the second takes the class of
+the first; parameters are inputs of the compiled program, so one program serves both. After eight programs for one
+function (`recompile_limit`) torch runs further calls uncompiled, with a line in the log; the limit is set to what the
+units may need.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import fx, nn
 from declarative_train.components.layers.modules.attention import has_flash
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 
-# of one unit: training and evaluation, a full and a last batch, and what torch makes anew for dynamic sizes
+# per unit: training and evaluation, a full and a last batch, and recompilations for dynamic sizes
 PROGRAMS_OF_A_UNIT = 8
 
 
 def compile_units(module: nn.Module, units: Sequence[nn.Module]) -> None:
-    """In place, names unchanged. The head of a loss in chunks is called as it is."""
+    """Compile units in place, names unchanged. The head of a loss in chunks is not compiled."""
     from torch._dynamo import config
 
     for part in module.modules():
@@ -38,7 +38,7 @@ def compile_units(module: nn.Module, units: Sequence[nn.Module]) -> None:
 
 
 def share_classes(module: nn.Module) -> None:
-    """Blocks that are equal but for the values of their tensors become instances of one class, innermost first."""
+    """Make blocks that differ only in tensor values instances of one class, innermost first."""
     seen: dict[Hashable, type[fx.GraphModule]] = {}
 
     def visit(part: nn.Module) -> None:
@@ -51,7 +51,8 @@ def share_classes(module: nn.Module) -> None:
 
 
 def _makeup(part: fx.GraphModule) -> Hashable:
-    """Its code and what that calls, the settings of what is in it, and the tensors' names, shapes and dtypes."""
+    """Return a key of a block: its code and called functions, its modules' settings, and its tensors' names, shapes and
+    dtypes."""
     calls = tuple(node.target for node in part.graph.nodes if node.op == "call_function")
     modules = tuple((name, type(child), child.extra_repr()) for name, child in part.named_modules() if name)
     tensors = tuple(

@@ -1,7 +1,7 @@
-"""`training.ema`: for each trained parameter, a moving average of its values after the optimizer's steps.
+"""Moving average of the trained parameters (`training.ema`), updated after each optimizer step.
 
-An average is sharded as its parameter is, so that no rank sends anything for it. Polyak and Juditsky, 1992; as a
-moving average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780. The plan decides the decay of each step.
+Averages are sharded like their parameters, so that they need no communication. Polyak and Juditsky, 1992; as a moving
+average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780. The plan gives the decay of each step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import nn
 
 
 class Average:
-    """Moving averages, `tensors` by the parameters' names; they begin with the parameters' values."""
+    """Moving averages of parameters; `tensors` has them by the parameters' names. They start with the parameters'
+    values."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
         self.tensors = {name: item.detach().clone() for name, item in parameters.items()}
@@ -24,10 +25,10 @@ class Average:
 
     @torch.no_grad()
     def update(self, decay: float, finite: torch.Tensor | None) -> None:
-        """Move each average by 1 - `decay` of the way to its parameter.
+        """Move each average by 1 - `decay` of the distance to its parameter.
 
-        `finite` is a bool tensor that the host does not wait for: where it is false the optimizer skipped the step,
-        and the averages stay.
+        `finite` is a bool tensor that the host does not wait for: if it is false, the optimizer skipped the step, and
+        the averages do not change.
         """
         if not self._own:  # a stage that trains nothing
             return
@@ -39,7 +40,7 @@ class Average:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Averages and parameters change places, to the bit: before an evaluation, and after it."""
+        """Swap averages and parameters, exactly to the bit: before an evaluation, and after it."""
         for own, held in zip(self._own, self._held, strict=True):
             kept = held.clone()
             held.copy_(own)
@@ -48,12 +49,12 @@ class Average:
 
     @torch.no_grad()
     def begin_again(self) -> None:
-        """From the parameters as they are now."""
+        """Restart the averages from the current parameters."""
         for own, held in zip(self._own, self._held, strict=True):
             own.copy_(held)
 
     def _forget_gathered(self) -> None:
-        """What fully_shard keeps whole after a forward is of the values before."""
+        """Free parameters that fully_shard keeps gathered after a forward, since they have the old values."""
         for part in self._model.modules():
             reshard: Any = getattr(type(part), "reshard", None)
             if callable(reshard):
@@ -61,6 +62,6 @@ class Average:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a DTensor what this rank holds."""
+    """Return this rank's part of a DTensor, or a plain tensor itself."""
     found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return found

@@ -1,4 +1,4 @@
-"""The way of a batch through the model: to the device, through the batch graph, through the model, to named values."""
+"""Forward path of a batch: to the device, through the batch graph, through the model, to named values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Chunk:
-    """A Batch on its device, with what the batch graph computed from the fields."""
+    """Batch on its device, with the values that the batch graph computed from the fields."""
 
     tensors: dict[str, torch.Tensor]
     num_rows: int
@@ -29,7 +29,7 @@ class Chunk:
 
 
 class ForwardPath:
-    """Holds no parameters: `call` (the model, wrapped or not) is given with every chunk."""
+    """Forward path without parameters: `call` (the model, wrapped or not) is passed with every chunk."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device
@@ -47,7 +47,7 @@ class ForwardPath:
         self._compute_dtype = compute_dtype(plan.training)
 
     def chunk(self, batch: Batch) -> Chunk:
-        """The batch as the model and the objective take it."""
+        """Return the batch as the model and the objective need it."""
         tensors, row_weight = dict(batch.tensors), batch.row_weight
         if self._moves:
             device, hastens = self._device, self._hastens
@@ -67,26 +67,28 @@ class ForwardPath:
         return Chunk(tensors, batch.num_rows, row_weight)
 
     def inputs(self, chunk: Chunk) -> list[torch.Tensor]:
-        """What the model takes, by position."""
+        """Return the model's inputs, by position."""
         tensors = chunk.tensors
         return [tensors[name] for name in self._inputs]
 
     def values(self, chunk: Chunk, call: Callable[..., tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
-        """Every name that the objective may read."""
+        """Run the model, and return every value that the objective may read."""
         if self._compute_dtype is None:
             outputs = call(*self.inputs(chunk))
         else:
             with self.autocast():
                 outputs = call(*self.inputs(chunk))
-        return self.named(chunk, outputs)
+        return self.by_name(chunk, outputs)
 
-    def named(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+    def by_name(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+        """Return the model's outputs and the chunk's tensors, by name."""
         values = dict(chunk.tensors)
         values.update(zip(self._outputs, outputs, strict=True))
         return values
 
     def autocast(self) -> AbstractContextManager[object]:
-        """bf16 and fp16: torch picks the operations that compute in half (see `precision`)."""
+        """Return the autocast context of bf16 and fp16: torch picks the operations that compute in half precision (see
+        `precision`)."""
         if self._compute_dtype is None:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._compute_dtype)

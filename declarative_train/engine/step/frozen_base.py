@@ -1,9 +1,9 @@
-"""The frozen base of a run with adapters, which its checkpoints name and do not hold: the files, and what they were.
+"""Frozen base of a run with adapters, which its checkpoints reference but do not contain.
 
-A record of a manifest's `base`: `weights`, how the files become parameters; `names`, the parameters that come from
-them, with the other names that a tied one has; `dtype`, what they are held in; `files`, by name their size and the
-SHA-256 of their content: of a file of more than `WHOLE_BYTES`, of its header and a piece of each tensor, from its
-middle; `from_here`, where the files lie as the folder of the checkpoint sees it, so that both can be moved together.
+A record of a manifest's `base` has: `weights`, how the files become parameters; `names`, the parameters that come from
+them, with the other names of tied ones; `dtype`, their dtype; `files`, by name their size and SHA-256, for a file of
+more than `WHOLE_BYTES` that of its header and of a piece from the middle of each tensor; `from_here`, the path of the
+files relative to the checkpoint, so that both can be moved together.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.core.json_text import parse_json
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
-from declarative_train.engine.step.tensor_files import Tensors, joined, open_tensors, under_names
+from declarative_train.engine.step.tensor_files import Tensors, join_rows, open_tensors, under_names
 from declarative_train.files.open_files import local_path, shown
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.published import is_selected, parts_in, shape_of
-from declarative_train.plan.renames import made_of
+from declarative_train.plan.renames import resolve_joins
 from declarative_train.plan.weights import INDEX, files_of_index
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ WHOLE_BYTES = 64 << 20
 PIECE_BYTES = 4 << 10
 
 
-def named_by(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """The files that the base of a plan comes from, each with the frozen parameters that it fills and nothing else does
-    after it; none where checkpoints hold all. Files of other kinds, and other runs, may change: what comes from them is
-    held."""
+def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
+    """Return the files of a plan's base, each with the frozen parameters whose final value comes from it.
+
+    Empty if checkpoints hold all parameters. Files of other kinds, and other runs, may change: parameters from them are
+    saved in the checkpoint.
+    """
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}
@@ -76,12 +78,12 @@ def _is_filled(weights: WeightsPlan, name: str) -> bool:
     return is_below and not is_selected(weights.exclude, name.removeprefix(prefix))
 
 
-def recorded(plan: Plan) -> list[Record]:
-    """What a manifest says. Raises RunFailure where a file is not there."""
+def record_base(plan: Plan) -> list[Record]:
+    """Return the base records of a manifest. Raises RunFailure if a file is missing."""
     dtype = "float64" if plan.training.precision == "fp64" else "float32"
     return [
         {"weights": asdict(weights), "names": names, "dtype": dtype, "files": _files(weights.path)}
-        for weights, names in named_by(plan)
+        for weights, names in find_base_files(plan)
     ]
 
 
@@ -89,17 +91,17 @@ def names_in(records: list[Record]) -> set[str]:
     return {name for record in records for name in record["names"]}
 
 
-def seen_from(record: Record, checkpoint: str) -> Record:
-    """For the manifest of a checkpoint that will lie there."""
+def add_relative_path(record: Record, checkpoint: str) -> Record:
+    """Return a record for the manifest of a checkpoint at a path, with the files relative to it."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record
     return record | {"from_here": os.path.relpath(path, folder)}
 
 
-def settled(record: Record, checkpoint: str) -> Record:
-    """With the place where the files lie now: where the run had them or, of a folder that was moved with its runs,
-    where the checkpoint sees them. Raises CheckpointFailure where they are not there, or are not what they were."""
+def locate_files(record: Record, checkpoint: str) -> Record:
+    """Return a record with the current path of its files: that of the run, or the path relative to the checkpoint if a
+    folder was moved with its runs. Raises CheckpointFailure if they are missing or changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)
@@ -116,22 +118,22 @@ def settled(record: Record, checkpoint: str) -> Record:
             return record | {"weights": weights | {"path": place}}
         changed = changed or f"{other} at {shown(place)}"
     if changed is not None:
-        message = f"the base of the adapters has changed: {changed} is not the file that the run began with"
-        raise CheckpointFailure(f"{message}; help: put back that one, or a link to it")
-    message = f"a checkpoint holds adapters alone, and their base is not at {' nor at '.join(map(shown, places))}"
-    raise CheckpointFailure(f"{message}; help: put it back there, or a link to where it is now")
+        message = f"the base of the adapters has changed: {changed} is not the file that the run started with"
+        raise CheckpointFailure(f"{message}; help: restore that file, or a link to it")
+    message = f"the checkpoint has the adapters only, and their base is not at {' nor at '.join(map(shown, places))}"
+    raise CheckpointFailure(f"{message}; help: restore it there, or make a link to its new place")
 
 
 def source_of(record: Record, checkpoint: str) -> Tensors:
-    """The parameters of a record by their names, read from where the files are. Raises CheckpointFailure where they are
-    not there, or are not what they were."""
-    weights = _weights(settled(record, checkpoint)["weights"])
+    """Return the parameters of a record by name, read from its files. Raises CheckpointFailure if they are missing or
+    changed."""
+    weights = _weights(locate_files(record, checkpoint)["weights"])
     source = open_tensors(weights.path)
     if weights.tensors is not None:
         source = under_names(source, weights.tensors, weights.rename)
     prefix = f"{weights.node}." if weights.node else ""
     parts = {}
-    made = {} if weights.tensors is not None else made_of(source.shapes, weights.rename)
+    made = {} if weights.tensors is not None else resolve_joins(source.shapes, weights.rename)
     for name, others in record["names"].items():
         for each in (name, *others):
             inner = each.removeprefix(prefix)
@@ -147,7 +149,7 @@ def source_of(record: Record, checkpoint: str) -> Tensors:
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         assert dim == 0  # columns are those of a file
-        return joined(source, parts[name], first, last).to(dtype)
+        return join_rows(source, parts[name], first, last).to(dtype)
 
     return Tensors(shapes, read)
 
@@ -161,7 +163,7 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
 
 
 def _files(path: str) -> dict[str, dict[str, Any]]:
-    """Raises RunFailure."""
+    """Return size and checksum of each file. Raises RunFailure."""
     from fsspec.core import open as open_file
 
     paths = {path}
@@ -170,7 +172,7 @@ def _files(path: str) -> dict[str, dict[str, Any]]:
             with open_file(path, "rb") as stream:
                 paths |= set(files_of_index(path, parse_json(stream.read())).values())
         return {each.rpartition("/")[2]: _identity(each) for each in sorted(paths)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # another file may be there by now
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # the file may have been replaced
         raise RunFailure(f"model.weights: cannot read {shown(path)}: {error}") from None
 
 

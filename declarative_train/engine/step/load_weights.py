@@ -1,6 +1,6 @@
-"""Start values from files: `model.weights`, for the parameters below a node, names relative to it.
+"""Start values from files (`model.weights`), for the parameters below a node, with names relative to it.
 
-A rank reads what it holds: of a sharded parameter its rows, of a file on this machine no other byte.
+A rank reads only what it holds: its rows of a sharded parameter; from a local file no other byte.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import torch
 from torch import nn
 
 from declarative_train.components.layers.modules.packed import Packed, as_written, find_packed
-from declarative_train.engine.checkpoints.store import Entry, read_entry
+from declarative_train.engine.checkpoints.store import CheckpointEntry, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.engine.step.frozen_base import source_of
 from declarative_train.engine.step.tensor_files import (
     Tensors,
-    joined,
+    join_rows,
     of_tensors,
     open_tensors,
     read_bytes,
-    rounded,
+    round_to_storage,
     under_joins,
     under_names,
 )
 from declarative_train.files.open_files import local_path
 from declarative_train.plan.checks.parameters import words
-from declarative_train.plan.published import Held, is_selected, parts_in, published_misfit, shape_of
-from declarative_train.plan.renames import joined_shapes, joins, made_of, same_name, unmatched
+from declarative_train.plan.published import ModelTensors, check_published, is_selected, parts_in, shape_of
+from declarative_train.plan.renames import find_unmatched, join_shapes, joins, resolve_joins, same_name
 from declarative_train.plan.run_folder import EMA, PLAN, Shapes
 from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit
 
@@ -41,72 +41,73 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Tensors by name, which are not read yet."""
+    """Unread tensors by name."""
 
     @property
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
-        """Their values, or this rank's part of them."""
+        """Write their values, or this rank's part of them, into tensors."""
 
     def whole(self, name: str) -> torch.Tensor:
-        """One of them, as it is there."""
+        """Return one tensor, as stored."""
 
     def all(self) -> dict[str, torch.Tensor]:
-        """Every tensor, whole."""
+        """Return every tensor, whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A file and where its tensors go: `names[name in the model]` is that in the file."""
+class OpenedWeights:
+    """File and the destination of its tensors: `names[name in the model]` is the name in the file."""
 
     source: Source
     names: Mapping[str, str]
 
 
 def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
-    """In place, in the plan's order. Raises RunFailure."""
+    """Load start values in place, in the plan's order. Raises RunFailure."""
     write_weights(model, open_weights(model, plans, whole=whole))
 
 
-def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[Opened]:
-    """Names and shapes alone are looked at. Raises RunFailure: one message on all names that do not fit.
+def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[OpenedWeights]:
+    """Open files of start values, reading names and shapes only. Raises RunFailure with one message on all names that
+    do not fit.
 
-    `whole` is False for a pipeline stage: names of the file that it does not hold are another stage's.
+    `whole` is False for a pipeline stage: names that it does not hold belong to other stages.
     """
-    return [_opened(model, plan, whole) for plan in plans]
+    return [_open(model, plan, whole) for plan in plans]
 
 
-def _opened(model: nn.Module, plan: WeightsPlan, whole: bool) -> Opened:
+def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
     source = open_source(plan.path)
-    for prefix in unmatched(source.shapes, plan.rename):
+    for prefix in find_unmatched(source.shapes, plan.rename):
         message, hint = words(prefix, "it", list(source.shapes))
         raise RunFailure(f"model.weights: {plan.path}: {message}; help: {hint}")
     _require_none(plan, same_name(source.shapes, plan.rename))
     if plan.tensors is not None:
-        return _opened_published(model, plan, plan.tensors, source, whole)
+        return _open_published(model, plan, plan.tensors, source, whole)
     prefix = f"{plan.node}." if plan.node else ""
-    made = made_of(source.shapes, plan.rename)
+    made = resolve_joins(source.shapes, plan.rename)
     if not whole:
         held = model.state_dict()
         made = {name: parts for name, parts in made.items() if f"{prefix}{name}" in held}
-    shapes, wrong = joined_shapes(made, source.shapes)
+    shapes, wrong = join_shapes(made, source.shapes)
     _require_none(plan, wrong or misfit(model, plan, shapes, whole=whole))
     made = {name: parts for name, parts in made.items() if not is_selected(plan.exclude, name)}
     if joins(plan.rename) is None:
-        return Opened(source, {f"{prefix}{name}": part.name for name, (part,) in made.items()})
+        return OpenedWeights(source, {f"{prefix}{name}": part.name for name, (part,) in made.items()})
     if not isinstance(source, Tensors):
         raise RunFailure(f"model.weights: {plan.path} is a checkpoint, and `rename` joins tensors of files alone")
-    return Opened(under_joins(source, made), {f"{prefix}{name}": name for name in made})
+    return OpenedWeights(under_joins(source, made), {f"{prefix}{name}": name for name in made})
 
 
-def _opened_published(
+def _open_published(
     model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: Source, whole: bool
-) -> Opened:
-    """By the names of the model, each made of the tensors that the map names."""
+) -> OpenedWeights:
+    """Open a published model, with each parameter made of the tensors that the map lists."""
     assert isinstance(source, Tensors)
     source = under_names(source, tensors, plan.rename)
-    _require_none(plan, published_misfit(Held.by(model), plan, source.shapes, whole=whole))
+    _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))
     prefix = f"{plan.node}." if plan.node else ""
     parts: dict[str, tuple[TensorPart, ...]] = {}
     for name in model.state_dict(keep_vars=True):
@@ -118,13 +119,13 @@ def _opened_published(
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         assert dim == 0  # columns are those of a file
-        return joined(source, parts[name], first, last)
+        return join_rows(source, parts[name], first, last)
 
-    return Opened(Tensors(shapes, read), {name: name for name in shapes})
+    return OpenedWeights(Tensors(shapes, read), {name: name for name in shapes})
 
 
-def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
-    """Into the model's tensors, in place. Raises RunFailure."""
+def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:
+    """Write into the model's tensors, in place. Raises RunFailure."""
     held, packed = model.state_dict(keep_vars=True), find_packed(model)
     with torch.no_grad():
         for each in opened:
@@ -134,7 +135,7 @@ def write_weights(model: nn.Module, opened: Iterable[Opened]) -> None:
 
 
 def write_packed(source: Source, into: Mapping[str, torch.Tensor], packed: Mapping[str, Packed]) -> None:
-    """Also into what is held as bytes: one weight after the other, so that one alone is there in float32."""
+    """Write also into packed weights, one after the other, so that only one is in float32 at a time."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain)
     for name in into:
@@ -143,8 +144,8 @@ def write_packed(source: Source, into: Mapping[str, torch.Tensor], packed: Mappi
                 source.write({name: values})
 
 
-def names_in(model: nn.Module, opened: Iterable[Opened]) -> Iterator[str]:
-    """Every name of the parameters that are written: a tied one has several."""
+def names_in(model: nn.Module, opened: Iterable[OpenedWeights]) -> Iterator[str]:
+    """Return every name of the parameters that are written: a tied one has several."""
     held = dict(model.named_parameters(remove_duplicate=False))
     written = {id(held[name]) for each in opened for name in each.names if name in held}
     return (name for name, item in held.items() if id(item) in written)
@@ -158,9 +159,9 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Those of a run's checkpoint, whatever the layout that wrote it."""
+    """Tensors of a run's checkpoint, written in any layout."""
 
-    entry: Entry
+    entry: CheckpointEntry
     shapes: Shapes
     dtypes: Mapping[str, torch.dtype]
     kind: str = "model/"
@@ -189,8 +190,8 @@ class CheckpointTensors:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What a checkpoint holds, and the base that it names, as its run held that."""
+class CheckpointWithBase:
+    """Tensors of a checkpoint, and of the base that it references, in the run's storage format."""
 
     held: CheckpointTensors
     base: tuple[Tensors, ...]
@@ -216,15 +217,16 @@ class Beside:
 
 
 def open_averages(path: str) -> Source:
-    """The weights of a checkpoint's folder with the moving averages of those that have one. Raises RunFailure."""
+    """Return the weights of a checkpoint, with moving averages in place of the parameters that have one. Raises
+    RunFailure."""
     entry = read_entry(path)
     weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
     return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
 
 
 def open_source(path: str) -> Source:
-    """A `.safetensors` file, the index of several, a `.pt` file, or a checkpoint's folder (that of a run's which
-    `run_dir.settled_weights` chose). No code in it is run. Raises RunFailure."""
+    """Open a `.safetensors` file, the index of several, a `.pt` file, or a checkpoint's folder (chosen by
+    `find.resolve_weights`). No code in it is run. Raises RunFailure."""
     if path.endswith((".safetensors", INDEX)):
         return open_tensors(path)
     if path.endswith((".pt", ".pth", ".bin")):
@@ -233,22 +235,22 @@ def open_source(path: str) -> Source:
 
 
 def _read_torch(path: str) -> dict[str, torch.Tensor]:
-    """Of an archive on this machine the numbers are read when they are looked at."""
+    """Read a torch file; numbers of a local archive are read on use."""
     import io
     import pickle
 
     local = local_path(path)
     content = read_bytes(path, None if local is None else len(TORCH_BEGINS[0]))
     if not content.startswith(TORCH_BEGINS):
-        raise RunFailure(f"model.weights: {path} cannot be read: it is no file of torch")
+        raise RunFailure(f"model.weights: {path} cannot be read: it is not a torch file")
     mapped = local is not None and content.startswith(TORCH_BEGINS[0])
     source: Any = local if local is not None else io.BytesIO(content)
     try:
         found: Any = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError:  # whose words are about arguments of torch's own
+    except pickle.UnpicklingError:  # its message is about torch's own arguments
         message = f"model.weights: {path} holds more than tensors, and no code from it is run"
         raise RunFailure(f"{message}; help: save a state_dict()") from None
-    except Exception as error:  # whatever torn bytes lead to
+    except Exception as error:  # any error from damaged bytes
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RunFailure(f"model.weights: {path} cannot be read: {reason[:200]}") from None
     for key in ("state_dict", "model"):
@@ -259,8 +261,8 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     return dict(found)
 
 
-def _open_checkpoint(entry: Entry, kind: str = "model/") -> Source:
-    """With the base that it names. Raises CheckpointFailure where that is not what it was."""
+def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> Source:
+    """Open a checkpoint with the base that it references. Raises CheckpointFailure if the base changed."""
     from declarative_train.engine.checkpoints.format import entries
 
     records = entry.manifest.get("base", []) if kind == "model/" else []
@@ -274,11 +276,13 @@ def _open_checkpoint(entry: Entry, kind: str = "model/") -> Source:
     if not records:
         return held
     storages = storages_in(entry)
-    return Beside(held, tuple(rounded(source_of(record, entry.path), storages) for record in records))
+    return CheckpointWithBase(
+        held, tuple(round_to_storage(source_of(record, entry.path), storages) for record in records)
+    )
 
 
-def storages_in(entry: Entry) -> dict[str, StorageName]:
-    """What the run of a checkpoint held weights in, by name. Raises CheckpointFailure."""
+def storages_in(entry: CheckpointEntry) -> dict[str, StorageName]:
+    """Return the storage formats of weights in a checkpoint's run, by name. Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     if PLAN not in entry.manifest["files"]:

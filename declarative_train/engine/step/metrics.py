@@ -1,4 +1,4 @@
-"""The metrics of a set, or of training: built from the plan, fed chunk by chunk, read once."""
+"""Metrics of a set, or of training: built from the plan, updated chunk by chunk, read once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """`training`: only those that are means over items, as the others would need all rows of a window at once."""
+    """Metrics of a plan. `training`: only those that are means over items; others would need all rows of a window at
+    once."""
 
     def __init__(self, plan: Plan, device: torch.device, *, training: bool) -> None:
         specs = tensor_specs(plan)
         self._units: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._parts: list[tuple[MetricPlan, MetricModule]] = []
         for metric in plan.objective.metrics:
-            from declarative_train.components.metrics import METRICS  # only a plan that has some pays for them
+            from declarative_train.components.metrics import METRICS  # imported only if a plan has metrics
 
             component = METRICS.read(metric.component)
             if component.is_mean or not training:
@@ -30,7 +31,7 @@ class Metrics:
                 edges = Judged(specs[metric.input], target, mask, metric.class_dim, metric.ignore_index)
                 module = component.build(edges, device)
                 self._parts.append((metric, module))
-                if (unit := metric.unit) is not None:  # here, so that no step copies from the host
+                if (unit := metric.unit) is not None:  # made here, so that no step copies from the host
                     multiply, add = (
                         torch.tensor(part, dtype=torch.float64, device=device).reshape(unit.shape)
                         for part in (unit.multiply, unit.add)
@@ -49,12 +50,12 @@ class Metrics:
                 module.update(judged, target, None if metric.mask is None else values[metric.mask], row_weight)
 
     def _in_unit(self, unit: UnitPlan, values: torch.Tensor) -> torch.Tensor:
-        """(B, *S) as they were before scale and normalize, in float64: exact enough for any offset."""
+        """Return (B, *S) values as before scale and normalize, in float64: exact enough for any offset."""
         multiply, add = self._units[unit.field]
         return values.double() * multiply + add
 
     def take(self, ranks: Collective) -> dict[str, float]:
-        """The values over all ranks since the last time. The host waits; all ranks must call it."""
+        """Return the values over all ranks since the last call. The host waits; all ranks must call it."""
         if not self._parts:
             return {}
         computed = torch.stack([module.compute(ranks).double() for _, module in self._parts]).tolist()

@@ -1,6 +1,6 @@
-"""From the plan to a model that can be trained: built, initialised, frozen where asked, its units made ready.
+"""Model for training, built from the plan: initialised, frozen as requested, its units prepared.
 
-Order per unit: activation checkpointing, then compile, then (in the fsdp engine) sharding.
+Order per unit: activation checkpointing, then compile, then (with fsdp) sharding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.engine.step.load_weights import names_in, open_weights, write_weights
 from declarative_train.graph.build import build
 from declarative_train.graph.initialise import has_module, initialise
-from declarative_train.plan.channels_last import lies_last
+from declarative_train.plan.channels_last import uses_channels_last
 
 if TYPE_CHECKING:
     from declarative_train.components.storages import StorageName
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import ParameterPlan, Plan, TrainingPlan
 
 
-class Held:
-    """The part of the model that a rank holds.
+class BuiltModel:
+    """Part of the model on a rank.
 
-    model    under the plan's names
-    roots    what is called: the model itself, or the stages of a pipeline
-    modules  what is switched between training and evaluation; in dp, every replica
-    stages   of a pipeline, by number
-    whole    the whole model, without values: what nodes are in it
+    model    the parameters under the plan's names
+    roots    modules to call: the model itself, or the stages of a pipeline
+    modules  modules to switch between training and evaluation; in dp, every replica
+    stages   stages of a pipeline, by number
+    whole    the whole model without values, for its structure
     """
 
     def __init__(self, model: nn.Module, stages: dict[int, nn.Module] | None = None, whole: nn.Module | None = None):
@@ -49,26 +49,27 @@ class Held:
 
     @property
     def graph_module(self) -> fx.GraphModule:
-        """The model, where it is not cut into stages."""
+        """Model that is not cut into stages."""
         assert isinstance(self.model, fx.GraphModule)
         return self.model
 
 
-def whole_model(plan: Plan) -> Held:
-    """On meta: memory and start values come by `fill`."""
+def whole_model(plan: Plan) -> BuiltModel:
+    """Build the whole model on the meta device; `fill` adds memory and start values."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
     model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties)
     hold([model], storages_of(plan))
-    return Held(model)
+    return BuiltModel(model)
 
 
 def storages_of(plan: Plan) -> dict[str, StorageName]:
-    """What weights are held in, by name, but for those that are held as they are computed with."""
+    """Return the storage format of weights that have one, by name."""
     return {item.name: item.storage for item in plan.parameters if item.storage is not None}
 
 
-def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
-    """On the device, start values by (seed, parameter name), then those of `model.weights`. Raises RunFailure.
+def fill(held: BuiltModel, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
+    """Allocate the model on the device, and write start values by (seed, parameter name), then those of
+    `model.weights`. Raises RunFailure.
 
     `restores`: a checkpoint brings every parameter, and none is drawn. `alone`: the model is whole, whatever the plan.
     """
@@ -80,7 +81,7 @@ def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False
     names = (item.name for item in plan.parameters) if restores else names_in(held.model, files)
     replaced = frozenset(names)
     initialise(held.model, plan.graph, plan.parameters, plan.seed, plan.plugins, replaced=replaced)
-    widen(held, plan)  # drawn in float32 in every mode; those of a file may have more digits
+    widen(held, plan)  # drawn in float32 in every mode; a file may have more digits
     write_weights(held.model, files)
     for root in held.roots:
         root.to(device)
@@ -89,7 +90,7 @@ def fill(held: Held, plan: Plan, device: torch.device, *, restores: bool = False
 
 
 def _start_magnitudes(model: nn.Module, given: set[str]) -> None:
-    """Of adapters with lengths of rows: those of the weights beside them, which are there now."""
+    """Initialise row norms of adapters from the weights they adapt, which have their values now."""
     from declarative_train.components.adapters.modules.lora import LoraLinear
 
     with torch.no_grad():
@@ -98,20 +99,20 @@ def _start_magnitudes(model: nn.Module, given: set[str]) -> None:
                 part.start_magnitude()
 
 
-def widen(held: Held, plan: Plan) -> None:
+def widen(held: BuiltModel, plan: Plan) -> None:
     if plan.training.precision == "fp64":
         for root in held.roots:
             root.double()
 
 
-def lay_out(held: Held, plan: Plan, device: torch.device) -> None:
-    """In memory, as the plan has it for the device."""
-    if lies_last(plan, device.type):
+def lay_out(held: BuiltModel, plan: Plan, device: torch.device) -> None:
+    """Set the memory format that the plan has for the device."""
+    if uses_channels_last(plan, device.type):
         lay_out_convolutions(held.model)
 
 
-def allocate(held: Held, plan: Plan, device: torch.device) -> None:
-    """Memory for every tensor, without values."""
+def allocate(held: BuiltModel, plan: Plan, device: torch.device) -> None:
+    """Allocate memory for every tensor, without values."""
     if not plan.layout.is_sharded:
         materialise(held.roots, device)
         return
@@ -120,8 +121,8 @@ def allocate(held: Held, plan: Plan, device: torch.device) -> None:
 
 
 def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Memory for what lies on meta. Unlike `to_empty`, what is one tensor under several names stays one. `dtype` of
-    floating-point tensors, if another than theirs."""
+    """Allocate memory for tensors on the meta device. Unlike `to_empty`, tensors shared under several names stay
+    shared. `dtype` replaces that of floating-point tensors."""
     made: dict[int, torch.Tensor] = {}
     for part in (part for root in roots for part in root.modules()):
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
@@ -129,26 +130,26 @@ def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.d
                 continue
             if id(tensor) not in made:
                 kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-                # not `empty_like`: of a tensor on meta it is torch's Python code, whose imports take 0.2 s
+                # not `empty_like`: for a meta tensor it is Python code in torch, whose imports take 0.2 s
                 empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=kind, device=device)
                 is_parameter = isinstance(tensor, nn.Parameter)
                 made[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
             setattr(part, name, made[id(tensor)])
 
 
-def started_model(plan: Plan) -> nn.Module:
-    """The whole model on the CPU with its start values, under any plan, without a run. Raises RunFailure."""
-    from declarative_train.engine.checkpoints.find import settled_weights
+def build_with_start_values(plan: Plan) -> nn.Module:
+    """Return the whole model on the CPU with its start values, for any plan, without a run. Raises RunFailure."""
+    from declarative_train.engine.checkpoints.find import resolve_weights
     from declarative_train.engine.checkpoints.store import damage
 
     held = whole_model(plan)
-    fill(held, replace(plan, weights=settled_weights(plan.weights, damage)[0]), torch.device("cpu"), alone=True)
+    fill(held, replace(plan, weights=resolve_weights(plan.weights, damage)[0]), torch.device("cpu"), alone=True)
     return held.model
 
 
 def lay_out_convolutions(module: nn.Module) -> None:
-    """Weights of convolutions over images with the channels last: what comes out of them has that layout too. Values
-    and shapes stay as they are. A library's model is left alone."""
+    """Store weights of 2d convolutions with channels last, so that their outputs have that layout too. Values and
+    shapes do not change; a library's model is skipped."""
     fixed = {id(inner) for part in module.modules() if isinstance(part, LibraryNode) for inner in part.modules()}
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
@@ -156,13 +157,14 @@ def lay_out_convolutions(module: nn.Module) -> None:
 
 
 def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
-    """Those that the recipe freezes, and those that no loss reaches: no optimizer sees either."""
+    """Freeze the parameters that the recipe freezes, and those that no loss reaches, so that no optimizer updates
+    them."""
     frozen = {item.name for item in parameters if item.frozen}
     idle = {item.name for item in parameters if item.idle}
     named = dict(module.named_parameters())
     for name, parameter in named.items():
         parameter.requires_grad_((name not in frozen or name in idle) and parameter.is_floating_point())
-    # of a stage that is frozen as a whole the nodes count one by one, as they do in the whole model
+    # in a stage that is frozen as a whole, the nodes count one by one, as in the whole model
     for part in (part for child in module.children() for top in frozen_parts(child) for part in top.modules()):
         part._is_frozen = True  # type: ignore[assignment]
     for name in idle & named.keys():
@@ -170,8 +172,8 @@ def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
 
 
 def set_training(module: nn.Module, training: bool) -> None:
-    """Training or evaluation behaviour. What is frozen keeps that of evaluation: a module all of whose parameters are
-    frozen by the recipe, with everything below it (its dropout, its running statistics)."""
+    """Switch to training or evaluation behaviour. Modules whose parameters are all frozen by the recipe stay in
+    evaluation, with everything below them (dropout, running statistics)."""
     module.train(training)
     if training:
         for part in module.modules():
@@ -180,7 +182,7 @@ def set_training(module: nn.Module, training: bool) -> None:
 
 
 def frozen_parts(module: nn.Module) -> list[nn.Module]:
-    """The topmost modules that have parameters, all of them frozen."""
+    """Return the topmost modules that have parameters, all of them frozen."""
     parameters = list(module.parameters())
     if not parameters:
         return []
@@ -192,11 +194,11 @@ def frozen_parts(module: nn.Module) -> list[nn.Module]:
 def prepare_units(
     module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups, *, draws: bool
 ) -> None:
-    """Activation checkpointing and compilation, in place, names unchanged. `draws`: some node draws random numbers, so
-    that what is computed again begins with the same generators.
+    """Set up activation checkpointing and compilation in place, names unchanged.
 
-    A unit that mixes samples and is computed again in backward is left as it is by the compiler, which does not follow
-    what the second time must know of the first (`SampleGroups.checkpoint_contexts`).
+    `draws`: some node draws random numbers, so that a recomputation restores the generators. A unit that mixes samples
+    and is recomputed is not compiled: the compiler cannot follow what the recomputation needs from the forward
+    (`SampleGroups.checkpoint_contexts`).
     """
     forgetful: list[nn.Module] = []
     if training.compile:
@@ -208,7 +210,7 @@ def prepare_units(
         pipeline = layout.pipeline
         splits = pipeline is not None and PIPELINE_SCHEDULES[pipeline.schedule].splits_backward
         forgetful = unit_modules(module, again.units(layout.units), rest=again.policy == "all")
-        forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # which keeps nothing anyway
+        forgetful = [unit for unit in forgetful if not isinstance(unit, ChunkedHead)]  # keeps no activations anyway
         for unit in forgetful:
             checkpoint_activations(unit, groups, keep=frozenset(again.keep), draws=draws, splits=splits)
     if training.compile:
@@ -219,22 +221,23 @@ def prepare_units(
 
 
 def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
-    """The modules of the units; with `rest` also the nodes beside them, so that together they cover the model."""
+    """Return the modules of the units; with `rest` also the nodes outside units, so that together they cover the
+    model."""
     found = [unit for unit in units if has_module(module, unit)]
     paths = list(found)
     if rest:
-        paths += _beside(module, "", tuple(found))
+        paths += _paths_outside(module, "", tuple(found))
     return [module.get_submodule(path) for path in paths]
 
 
-def _beside(module: nn.Module, prefix: str, units: tuple[str, ...]) -> list[str]:
+def _paths_outside(module: nn.Module, prefix: str, units: tuple[str, ...]) -> list[str]:
     paths: list[str] = []
     for name, child in module.named_children():
         path = f"{prefix}{name}"
         if path in units:
             continue
         if any(unit.startswith(f"{path}.") for unit in units):
-            paths += _beside(child, f"{path}.", units)
+            paths += _paths_outside(child, f"{path}.", units)
         else:
             paths.append(path)
     return paths
@@ -247,17 +250,17 @@ def mixes_samples(unit: nn.Module) -> bool:
 def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
-    """The unit forgets its activations and computes them again in backward, but for those that
-    `engine/step/selective.py` keeps by these words. `splits`: the backward comes in several calls."""
+    """Make a unit recompute its activations in backward, except those that `engine/step/selective.py` keeps by these
+    words. `splits`: the backward comes in several calls."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward
     contexts: Any = None
     of_groups = groups.checkpoint_contexts if mixes_samples(unit) else None
     if keep:
-        from declarative_train.engine.step.selective import kept_contexts
+        from declarative_train.engine.step.selective import make_contexts
 
-        contexts = partial(kept_contexts, keep, of_groups)
+        contexts = partial(make_contexts, keep, of_groups)
     elif of_groups is not None:
         contexts = of_groups
     if splits:
@@ -269,7 +272,7 @@ def checkpoint_activations(
     else:
         settings = {} if contexts is None else {"context_fn": contexts}
 
-        def forward_again(*inputs: Any, **named: Any) -> Any:  # named: inside a library's model
+        def forward_again(*inputs: Any, **named: Any) -> Any:  # `named` occurs inside a library's model
             call = partial(forward, **named) if named else forward
             return checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=draws, **settings)
 

@@ -1,4 +1,4 @@
-"""The terms of the objective, ready to be computed: sums and counts of a chunk, from what the model gave."""
+"""Terms of the objective in a step: sums and counts of a chunk from the model's outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values = Mapping[str, torch.Tensor]
 
 
 class Objective:
-    """`terms` in the order of the plan; `modules[i]` computes term i. L terms."""
+    """Loss terms of a plan, L of them, in its order; `modules[i]` computes term i."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         specs = tensor_specs(plan)
@@ -37,11 +37,11 @@ class Objective:
             for module, term in zip(self.modules, self.terms, strict=True)
         ]
         rows = [module.items_per_row for module, *_ in self._calls]
-        # what each term is divided by per row, when that does not depend on the values
+        # divisor of each term per row, if it does not depend on the values
         self.items_per_row = None if None in rows else tuple(cast(list[float], rows))
 
     def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """L scalars of one chunk, with their graph."""
+        """Return the L sums of one chunk, as scalars with their graph."""
         return tuple(
             module.sum(
                 values[source],
@@ -53,33 +53,34 @@ class Objective:
         )
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
-        """(term, this rank's sum) of what still waited for more rows after the last batch of an evaluation."""
+        """Return (term, this rank's sum) for rows that were still waiting for more after the last batch of an
+        evaluation."""
         return [
             (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """(L,) float64, on the device: this chunk's part of what the terms are divided by. Needs the batch alone, no
-        outputs."""
+        """Return (L,) float64 counts on the device: this chunk's part of the divisors of the terms. Needs the batch
+        only, no outputs."""
         counts = [
             module.count(
-                None if target is None else values.get(target),  # a target that a node gives sets no count
+                None if target is None else values.get(target),  # a target computed by a node sets no count
                 None if mask is None else values[mask],
                 row_weight,
                 num_rows,
             )
             for module, _, target, mask in self._calls
         ]
-        # what follows from the number of rows alone was made of no tensor, so on the CPU
+        # counts from the number of rows alone are on the CPU
         return torch.stack([count.to(self._device, non_blocking=True) for count in counts])
 
     def as_values(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
-        """`loss`, and `loss/<term>` when there are several, from (L,) sums and counts over everything."""
-        return self.named([mean(*pair) for pair in zip(sums.tolist(), counts.tolist(), strict=True)])
+        """Return `loss`, and `loss/<term>` if there are several, from (L,) sums and counts over everything."""
+        return self.by_name([mean(*pair) for pair in zip(sums.tolist(), counts.tolist(), strict=True)])
 
-    def named(self, per_term: Sequence[float | None]) -> dict[str, float]:
-        """The same from each term's value. None: without a valid item a term adds nothing to the loss, and is nan
-        itself; so is the loss when no term has any."""
+    def by_name(self, per_term: Sequence[float | None]) -> dict[str, float]:
+        """Return the same from each term's value. A term of None had no valid item: it adds nothing to the loss, and is
+        nan itself; so is the loss if all terms are None."""
         parts = [weight * value for weight, value in zip(self.weights, per_term, strict=True) if value is not None]
         values = {"loss": sum(parts) if parts else math.nan}
         if len(self.terms) > 1:
@@ -89,12 +90,12 @@ class Objective:
 
 
 def mean(total: float, count: float) -> float | None:
-    """None where there was no valid item."""
+    """Return the mean, or None without a valid item."""
     return total / count if count else None
 
 
 def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
-    """The module of one term; `specs` as in `tensor_specs`."""
+    """Return the module of one term; `specs` as in `tensor_specs`."""
     return LOSSES.read(term.component).build(
         specs[term.input],
         None if term.target is None else specs[term.target],
@@ -103,7 +104,7 @@ def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
 
 
 def as_run(plan: Plan) -> Plan:
-    """The plan with the graph that a rank runs: losses in chunks are computed where their scores were."""
+    """Return the plan with the graph that a rank runs, in which losses in chunks replace their scores."""
     if all(term.component.get("chunks") is None for term in plan.objective.terms):
         return plan
     batch = {field.name: field.tensor for field in plan.data.fields}
@@ -112,7 +113,8 @@ def as_run(plan: Plan) -> Plan:
 
 
 def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
-    """Everything that the objective may name: fields, nodes of the batch graph, outputs of the model."""
+    """Return the specs of everything that the objective may name: fields, nodes of the batch graph, outputs of the
+    model."""
     specs = {field.name: field.tensor for field in plan.data.fields}
     for graph in (plan.batch_graph, plan.graph):
         specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}

@@ -1,4 +1,5 @@
-"""All update rules of a model behind one face: groups by (optimizer, lr_scale, weight_decay), one lr factor for all."""
+"""Common interface over all optimizers of a model: groups by (optimizer, lr_scale, weight_decay), and one lr factor for
+all."""
 
 from __future__ import annotations
 
@@ -19,21 +20,23 @@ if TYPE_CHECKING:
 
 
 Setting = tuple[float, float | None]  # lr_scale, weight_decay
-Rules = Mapping[str, tuple[Optimizer, Mapping[Setting, Sequence[str]]]]  # by name: what updates which parameters
+Rules = Mapping[
+    str, tuple[Optimizer, Mapping[Setting, Sequence[str]]]
+]  # by name: an optimizer and the parameters that it updates
 
 
 @dataclass(slots=True)
 class Group:
-    """One param group: its lr before the schedule, torch's own dict."""
+    """Parameter group: its lr before the schedule, and torch's own dict."""
 
     base_lr: float
     live: dict[str, Any]
 
 
 class Optimizers:
-    """What the loop and the checkpoint need of `torch.optim.Optimizer`, over several of them.
+    """Group of `torch.optim.Optimizer`s behind the interface that the loop and the checkpoint need.
 
-    `parameters` are those that are updated, by name; a frozen one is not among them. `base_lrs`: see `base_lrs`.
+    `parameters` are the updated ones, by name, without frozen ones. `base_lrs`: see `base_lrs`.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Optimizers:
         return [parameter.grad for parameter in self._tensors if parameter.grad is not None]
 
     def whole_gradients(self) -> list[torch.Tensor]:
-        """One of every parameter, of zeros where backward did not come by: all ranks have equally many."""
+        """Return one gradient for every parameter, zeros if backward gave none: all ranks have equally many."""
         for parameter in self._tensors:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -71,7 +74,7 @@ class Optimizers:
                 group.live["lr"] = group.base_lr * factor
 
     def lr(self) -> dict[str, float]:
-        """For the logs, of the whole model: other stages' groups too."""
+        """Return the learning rates of the whole model for the logs, including groups of other stages."""
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def step(self) -> None:
@@ -79,8 +82,8 @@ class Optimizers:
             part.step()
 
     def step_if(self, finite: torch.Tensor) -> None:
-        """Step unless `finite` (a bool tensor) is false. On CUDA the fused rules look at it on the device; the others
-        make the host wait for it, and so does the first step of a momentum."""
+        """Step unless `finite` (a bool tensor) is false. On CUDA the fused optimizers check it on the device; for
+        others, and in the first step of a momentum, the host waits."""
         fused = finite.device.type == "cuda" and all(map(_can_skip, self._parts))
         if not fused:
             if bool(finite):
@@ -93,21 +96,21 @@ class Optimizers:
             part.step()
 
     def state(self) -> Iterator[tuple[str, str, Any]]:
-        """(parameter name, entry, value) of everything that the rules remember."""
+        """Yield (parameter name, entry, value) for the whole optimizer state."""
         for name, parameter in self.parameters.items():
             for part in self._parts:
                 for entry, value in part.state.get(parameter, {}).items():
                     yield name, entry, value
 
     def load(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """`state[parameter name][entry]`; parameters without an entry start anew."""
+        """Load `state[parameter name][entry]`; parameters without an entry start without state."""
         for part in self._parts:
             for group in part.param_groups:
                 for parameter in group["params"]:
                     found = state.get(self._name(parameter))
                     if found:
                         part.state[parameter] = {
-                            entry: _placed(entry, value, parameter, group) for entry, value in found.items()
+                            entry: _place_state(entry, value, parameter, group) for entry, value in found.items()
                         }
 
     def _name(self, parameter: nn.Parameter) -> str:
@@ -115,8 +118,8 @@ class Optimizers:
 
 
 def _can_skip(part: torch.optim.Optimizer) -> bool:
-    """Whether a step that its kernel leaves out leaves no trace. torch's fused SGD makes a momentum in the first step
-    that it is called for, left out or not, of memory that only the kernel writes."""
+    """Return whether the kernel can skip a step without a trace. torch's fused SGD creates a momentum in its first
+    step, even a skipped one, in memory that only the kernel writes."""
     if not getattr(part, "_step_supports_amp_scaling", False):
         return False
     return all(
@@ -128,9 +131,9 @@ def _can_skip(part: torch.optim.Optimizer) -> bool:
     )
 
 
-def _placed(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
-    """A step counter is a tensor of torch's kind, and lives where its own `load_state_dict` would put it: with the
-    parameter when the kernel reads it there, else on the CPU."""
+def _place_state(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
+    """Return a state value on the device where torch's `load_state_dict` puts it. Step counters are tensors: with the
+    parameter if the kernel reads them there, else on the CPU."""
     if entry != "step":
         return value
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
@@ -145,9 +148,11 @@ def build_optimizers(
     *,
     functional: bool | None = None,
 ) -> Optimizers:
-    """`named` are the parameters that this rank holds; `plans` say how each is updated. `functional`: use the forms
-    that cost less than torch's objects and do not import `torch._dynamo`, where the rule has one; unless told, on
-    CPU."""
+    """Return the optimizers of the parameters `named` that this rank holds; `plans` say how each is updated.
+
+    `functional`: use implementations that have less overhead than torch's classes and do not import `torch._dynamo`, if
+    available; by default on CPU.
+    """
     if functional is None:
         functional = all(item.device.type == "cpu" for item in named.values())
     rules = rules_of(plans, optimizer)
@@ -171,8 +176,8 @@ def build_optimizers(
 
 
 def rules_of(plans: Sequence[ParameterPlan], optimizer: Mapping[str, object]) -> Rules:
-    """The recipe's optimizer first, then those of parameters of their own in the order of the model. The names are the
-    same on every rank and in every mode: the type, with a number from the second of a type on."""
+    """Return the optimizers by name: the recipe's first, then those of single parameters in the order of the model. The
+    names, the same on every rank and in every mode, are the types, with a number from the second of a type on."""
     found: dict[str, tuple[Mapping[str, object], dict[Setting, list[str]]]] = {}
     found[_key(optimizer)] = optimizer, {}
     for parameter in plans:
@@ -196,7 +201,7 @@ def _key(fields: Mapping[str, object]) -> str:
 
 
 def base_lrs(rules: Rules) -> dict[str, float]:
-    """The lr of every group before the schedule, by its tag in the logs; one for all is called `lr`."""
+    """Return the lr of every group before the schedule, by its tag in the logs; a single lr is called `lr`."""
     found: dict[str, float] = {}
     for name, (component, by_setting) in rules.items():
         for lr_scale, weight_decay in by_setting:

@@ -1,8 +1,8 @@
 """Mixed precision, the same in every mode; docs/precision.md has it in one table.
 
-Parameters, their gradients, the optimizer and what all ranks reduce stay in float32. Forward and backward read the
-parameters in the compute dtype: where they are sharded, fully_shard gathers them so; everywhere else they are cast once
-a step. What an operation computes in is autocast's business.
+Parameters, gradients, optimizer state and reductions stay in float32. Forward and backward read the parameters in the
+compute dtype: fully_shard gathers sharded ones in it; all others are cast once a step. Autocast decides the dtype of
+each operation.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 REDUCED = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-AT_ONCE = 2**64 - 1  # the rank in autograd's queue that torch gives to what adds up a parameter's gradient
+AT_ONCE = 2**64 - 1  # priority in autograd's queue, as torch gives it to the accumulation of a parameter's gradient
 
 
 def compute_dtype(training: TrainingPlan) -> torch.dtype | None:
-    """The half-precision dtype of forward and backward; None where they are as wide as the parameters."""
+    """Return the half-precision dtype of forward and backward; None if they use the dtype of the parameters."""
     return HALF.get(training.precision)
 
 
 def reduce_dtype(training: TrainingPlan) -> torch.dtype:
-    """In which gradients travel between ranks."""
+    """Return the dtype in which gradients are reduced between ranks."""
     return REDUCED[training.reduce]
 
 
 def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
-    """What fully_shard gathers and reduces in. Inputs are left as they are, as they are in every other mode."""
+    """Return the dtypes in which fully_shard gathers and reduces. Inputs are not cast, as in every other mode."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(
@@ -44,8 +44,8 @@ def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
 
 
 @contextmanager
-def products(matmul: str, device: torch.device) -> Iterator[None]:
-    """`training.precision.matmul`, while it lasts, on GPUs: those that have no TF32 compute as before."""
+def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
+    """Apply `training.precision.matmul` on GPUs; those without TF32 compute as before."""
     if matmul == "highest" or device.type != "cuda":
         yield
         return
@@ -58,16 +58,14 @@ def products(matmul: str, device: torch.device) -> Iterator[None]:
 
 
 class CastParameters:
-    """While it is entered, the modules' floating-point parameters are copies in `dtype`, cast once, through which
-    gradients reach the parameters themselves: those of a chunk or microbatch are in `dtype`, and add up in float32.
+    """Context in which the modules' floating-point parameters are replaced by copies in `dtype`, cast once.
 
-    Backward must run within it: a unit that is computed again looks its parameters up once more. For parameters that
-    fully_shard holds there is nothing to do.
+    Gradients of a chunk or microbatch are in `dtype`, pass through the cast, and accumulate in float32. Backward must
+    run within the context: a recomputed unit reads its parameters again. Parameters of fully_shard are not cast here.
 
-    Of what is ready, backward does first what was done last in the forward. So the way back through a cast, which came
-    before everything, would be the end of all: every gradient would be held in half precision until then, and what
-    waits for gradients of parameters (DistributedDataParallel's buckets) would wait, too. A cast is therefore told to
-    go back as soon as it can.
+    Autograd runs ready nodes in reverse order of the forward. The casts, which came first, would run last: every
+    gradient would stay in half precision until then, and DistributedDataParallel's buckets would wait. So a cast gets a
+    priority that runs it as soon as possible.
     """
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
@@ -90,16 +88,16 @@ class CastParameters:
             if copy.grad_fn is not None:
                 copy.grad_fn._set_sequence_nr(AT_ONCE)  # type: ignore[attr-defined]
             for module, name in places:
-                put(module, name, copy)
+                put_parameter(module, name, copy)
 
     def __exit__(self, *error: object) -> None:
         for parameter, places in self._places:
             for module, name in places:
-                put(module, name, parameter)
+                put_parameter(module, name, parameter)
 
 
-def put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """In the place of a parameter; a recurrent network also keeps a list of its own."""
+def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Replace a parameter; a recurrent network also keeps its own list."""
     parameters: dict[str, Any] = module._parameters
     parameters[name] = tensor
     if isinstance(module, nn.RNNBase):
@@ -109,13 +107,13 @@ def put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 def parameters_in(
     dtype: torch.dtype | None, modules: Iterable[nn.Module], *, sharded: bool
 ) -> AbstractContextManager[None]:
-    """For the forwards and backwards of a step, or one evaluation."""
+    """Return the context of a step's forwards and backwards, or of one evaluation."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
 
 
 @contextmanager
 def default_dtype(plan: Plan) -> Iterator[None]:
-    """fp64 runs: what an expression turns into a float is float64, too."""
+    """Make float64 the default dtype in fp64 runs, so that expressions convert to it."""
     before = torch.get_default_dtype()
     if plan.training.precision == "fp64":
         torch.set_default_dtype(torch.float64)

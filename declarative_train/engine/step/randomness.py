@@ -1,4 +1,5 @@
-"""Draws in training, keyed by (seed, step, data-parallel rank, stage, chunk): there is no generator state to save.
+"""Random numbers in training, keyed by (seed, step, data-parallel rank, stage, chunk), so that no generator state is
+saved.
 
 The same layout draws the same bits, whether the run was interrupted or not; another layout draws others from the same
 distribution. `torch.manual_seed` costs 96 us (it looks for every backend), a generator's own `manual_seed` a few.
@@ -23,7 +24,8 @@ _MASK = (1 << 64) - 1
 
 
 class Randomness:
-    """`key`: what tells this rank's draws from the others': (dp rank, stage). Does nothing when not `needed`."""
+    """Seeding of the generators. `key`, (dp rank, stage), distinguishes this rank's numbers from others'. Does nothing
+    unless `needed`."""
 
     def __init__(self, seed: int, key: tuple[int, ...], device: torch.device, *, needed: bool) -> None:
         self._key = mix(seed, *key)
@@ -32,7 +34,7 @@ class Randomness:
         self.add([device])
 
     def add(self, devices: Sequence[torch.device]) -> None:
-        """Other devices that this process draws on."""
+        """Add devices on which this process draws."""
         if self._needed:
             self._generators += [
                 torch.cuda.default_generators[device.index or 0] for device in devices if device.type == "cuda"
@@ -40,17 +42,20 @@ class Randomness:
             self._generators += [torch.mps for device in devices if device.type == "mps"]
 
     def begin(self, step: int, chunk: int, part: int = 0) -> None:
-        """Before the forward of a chunk; `part` tells several forwards of it apart (stages of one rank)."""
+        """Seed the generators before the forward of a chunk; `part` distinguishes several forwards of it (stages of one
+        rank)."""
         if self._needed:
             for number, generator in enumerate(self._generators):
                 generator.manual_seed(mix(self._key, step, chunk, part, number))
 
 
 @contextmanager
-def same_bits(wanted: bool) -> Iterator[None]:
-    """`training.deterministic`, while it lasts. An operation that has no such kernel then fails (engine/failures.py
-    says which). Before the first product of matrices on a GPU, since cuBLAS reads its setting then. Where it is not
-    wanted, cuDNN tries its kernels for each shape and takes the fastest."""
+def deterministic_kernels(wanted: bool) -> Iterator[None]:
+    """Apply `training.deterministic`. Operations without a deterministic kernel fail then (engine/failures.py).
+
+    Enter it before the first matrix product on a GPU, when cuBLAS reads its setting. If not `wanted`, cuDNN tries its
+    kernels for each shape and takes the fastest.
+    """
     cudnn = torch.backends.cudnn
     if not wanted:
         tried, cudnn.benchmark = cudnn.benchmark, True
@@ -71,7 +76,7 @@ def same_bits(wanted: bool) -> Iterator[None]:
 
 
 def mix(*words: int) -> int:
-    """64 well-stirred bits of whole numbers (splitmix64's finaliser, word by word)."""
+    """Hash whole numbers to 64 bits (splitmix64's finaliser, word by word)."""
     state = 0x9E3779B97F4A7C15
     for word in words:
         state = (state ^ word & _MASK) * 0xBF58476D1CE4E5B9 & _MASK
@@ -81,7 +86,7 @@ def mix(*words: int) -> int:
 
 
 def draws(graph: Graph, plugins: tuple[str, ...] = ()) -> bool:
-    """Whether some node of the graph draws random numbers in training."""
+    """Return whether some node of the graph draws random numbers in training."""
     for node in graph.nodes:
         if node.kind == "layer" and node.component is not None and read_layer(node.component, plugins).is_random:
             return True

@@ -1,10 +1,9 @@
-"""Activation checkpointing under a backward that comes in several calls, as zero-bubble schedules make it: one for the
+"""Activation checkpointing for backwards in several calls, as zero-bubble schedules make them: one call for the
 gradients of a stage's inputs, and one for each group of its weights.
 
-torch's own checkpoint computes a unit anew in each call to the autograd engine, and keeps what a call did not ask for:
-on a stage of two llama blocks that was one forward for each weight, and more memory than without. Here a unit is
-computed again once, when the first of its saved tensors is asked for, and each of them goes with the history that holds
-it.
+torch's own checkpoint recomputes a unit in each call to the autograd engine, and keeps what a call did not use: a stage
+of two llama blocks had one forward for each weight, and more memory than without checkpointing. Here a unit is
+recomputed once, when the first of its saved tensors is used, and each tensor is freed with the graph that holds it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class _Saved:
-    """What the history holds in the place of a tensor."""
+    """Placeholder for a saved tensor in the autograd graph."""
 
     __slots__ = ("__weakref__", "again", "value")
 
@@ -31,17 +30,18 @@ class _Saved:
         self.value: torch.Tensor | None = None
 
 
-class _EnoughError(Exception):
-    """All that was saved is there: the rest of the forward need not run."""
+class _AllRecomputedError(Exception):
+    """Signal that all saved tensors are recomputed, so that the rest of the forward need not run."""
 
 
 def checkpoint_once(
     forward: Callable[..., Any], inputs: tuple[Any, ...], *, draws: bool, contexts: Callable[[], Contexts] | None
 ) -> Any:
-    """As `torch.utils.checkpoint.checkpoint`. `contexts`: of the forward and of its recomputation."""
+    """Run a forward like `torch.utils.checkpoint.checkpoint`. `contexts` gives those of the forward and of its
+    recomputation."""
     saved: list[ref[_Saved]] = []
     of_forward, of_recomputation = (nullcontext(), nullcontext()) if contexts is None else contexts()
-    surroundings = _surroundings(inputs, draws=draws)
+    surroundings = _capture_state(inputs, draws=draws)
 
     def again() -> None:
         left = iter(saved)
@@ -58,13 +58,13 @@ def checkpoint_once(
             if holder is not None:
                 holder.value = value
             if number == len(saved):
-                raise _EnoughError
+                raise _AllRecomputedError
             return value
 
         with surroundings(), of_recomputation, torch.enable_grad(), saved_tensors_hooks(keep, lambda value: value):
             try:
                 forward(*inputs)
-            except _EnoughError:
+            except _AllRecomputedError:
                 return
         raise RuntimeError(f"a unit that was computed again saved {number} tensors, {len(saved)} in its forward")
 
@@ -83,15 +83,15 @@ def checkpoint_once(
         return forward(*inputs)
 
 
-def _surroundings(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Generators and autocast as they are now."""
+def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
+    """Return a context that restores the current generators and autocast settings."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()
     states = (torch.get_rng_state(), *get_device_states(*inputs)) if draws else None
 
     @contextmanager
-    def restored() -> Iterator[None]:
+    def restore() -> Iterator[None]:
         with ExitStack() as stack:
             if states is not None:
                 generator, devices, of_devices = states
@@ -102,4 +102,4 @@ def _surroundings(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], Abstr
                 stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=caches))
             yield
 
-    return restored
+    return restore

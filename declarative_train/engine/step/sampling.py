@@ -1,4 +1,4 @@
-"""Logits -> one token."""
+"""Sampling of a token from logits."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """`temperature` 0: always the likeliest token. `top_k`: among so many of the likeliest; `top_p`: among the fewest
-    that have this probability together."""
+    """Settings of sampling. `temperature` 0: always the most likely token. `top_k`: sample among the k most likely;
+    `top_p`: among the fewest that have this probability together."""
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
 
 
-def chosen(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """One token of (V,) logits."""
+def choose_token(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """Return one token sampled from (V,) logits."""
     if sampling.temperature == 0:
         return int(logits.argmax())
     p = (logits.double() / sampling.temperature).softmax(-1)

@@ -1,4 +1,4 @@
-"""The one place that decides what a gradient is divided by.
+"""Scale of the loss: the only place that decides what a gradient is divided by.
 
     loss of a microbatch = sum over its terms of  weight x sum x dp_size / global count
 
@@ -6,7 +6,7 @@ where `dp_size` is the number of ranks whose gradients torch averages (1 in `sin
 the whole global batch: all ranks, accumulation chunks and microbatches. Nothing else is scaled anywhere, but
 for `LossScale`'s factor in fp16, which the update takes out again.
 
-Counts that depend on the values (ignored targets, masks, class weights) are added up over the ranks, once per step, in
+Counts that depend on the values (ignored targets, masks, class weights) are summed over the ranks, once per step, in
 float64, before the first backward; all others are known from the number of rows.
 """
 
@@ -28,7 +28,7 @@ START = 65536.0
 
 
 class Scale:
-    """`of` gives the factors of a step. `dtype` is that of the sums: float64 for fp64, else float32."""
+    """Factors of a step, given by `of`. `dtype` is that of the sums: float64 for fp64, else float32."""
 
     def __init__(
         self, objective: Objective, dp_size: int, ranks: Collective, device: torch.device, dtype: torch.dtype
@@ -43,9 +43,9 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """(L scalars to multiply the sums by, L global counts). `num_rows`: real rows of the global batch."""
+        """Return (L scalars to multiply the sums by, L global counts). `num_rows`: real rows of the global batch."""
         if self._objective.items_per_row is None:
-            return self._counted(chunks)
+            return self._from_counts(chunks)
         found = self._known.get(num_rows)
         if found is None:
             found = self._known[num_rows] = self._from_rows(self._objective.items_per_row, num_rows)
@@ -56,25 +56,25 @@ class Scale:
         factors = [
             torch.full(
                 (), weight * self._dp_size / count, dtype=self._dtype, device=self._device
-            )  # no copy to wait for
+            )  # no copy from the host
             for weight, count in zip(self._objective.weights, counts, strict=True)
         ]
         return factors, counts
 
-    def _counted(self, chunks: Sequence[Chunk]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def _from_counts(self, chunks: Sequence[Chunk]) -> tuple[list[torch.Tensor], torch.Tensor]:
         with torch.no_grad():
             mine = sum_of([self._objective.counts(chunk.tensors, chunk.row_weight, chunk.num_rows) for chunk in chunks])
             counts = self._ranks.sum(mine)
-            # a global batch without a single valid item gives no gradient, and not nan
+            # a global batch without a valid item gives gradient 0, not nan
             factors = torch.where(counts != 0, self._weights / counts, 0.0).to(self._dtype)
             return list(factors.unbind()), counts
 
 
 class LossScale:
-    """fp16: the factor that keeps small gradients above the smallest half-precision number.
+    """Loss scale of fp16, which keeps small gradients above the smallest half-precision number.
 
-    As torch's GradScaler, but the factor stays on the device, and whether a step was finite comes from the global
-    gradient norm, which all ranks share: no rank can skip a step that another one takes.
+    As torch's GradScaler, but the factor stays on the device, and the global gradient norm, which all ranks share,
+    decides whether a step was finite: all ranks skip the same steps.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -82,7 +82,7 @@ class LossScale:
         self._good_steps = torch.zeros((), device=device)
 
     def update(self, finite: torch.Tensor) -> None:
-        """After a step: halve when it was not finite, double after 2000 that were."""
+        """Halve the factor after a step that was not finite, double it after 2000 finite ones."""
         good = torch.where(finite, self._good_steps + 1, 0.0)
         grows = good >= GROWTH_STEPS
         growth = torch.where(grows, 2.0, 1.0)
@@ -90,7 +90,7 @@ class LossScale:
         self._good_steps = torch.where(grows, 0.0, good)
 
     def state(self) -> dict[str, float]:
-        """The host waits."""
+        """Return the state for a checkpoint. The host waits."""
         return {"factor": self.factor.item(), "good_steps": self._good_steps.item()}
 
     def load(self, state: dict[str, float]) -> None:

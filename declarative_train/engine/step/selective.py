@@ -1,8 +1,8 @@
-"""Selective activation checkpointing: of a unit's activations those are kept that take long to compute again, the rest
-is computed once more in its backward.
+"""Selective activation checkpointing: activations that are slow to recompute are kept, the rest is computed again in
+the backward.
 
-By themselves attention is kept, and of the products of matrices and the convolutions every second, beginning with the
-first: half of them are about as much as all else that is computed again. That is torchtitan's "op" option.
+By default attention is kept, and every second matrix product or convolution, beginning with the first: recomputing half
+of them costs about as much as recomputing everything else. This is torchtitan's "op" option.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ATTENTION = frozenset(
     )
     if (found := getattr(_aten, name, None)) is not None
 )
-VARLEN = "torch_attn._varlen_attn.default"  # which torch defines where it is asked for
+VARLEN = "torch_attn._varlen_attn.default"  # torch defines it on first use
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class Policy:
-    """Of one forward, and of its recomputation: both count alike. `keep`: words of
+    """Policy of one forward and of its recomputation, which count products alike. `keep`: words of
     `training.activation_checkpointing.keep`."""
 
     def __init__(self, keep: frozenset[str]) -> None:
@@ -53,16 +53,17 @@ class Policy:
         return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def kept_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
-    """`context_fn` of `torch.utils.checkpoint.checkpoint`; `others`: what the unit needs besides."""
+def make_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
+    """Return the `context_fn` result for `torch.utils.checkpoint.checkpoint`; `others` are further contexts of the
+    unit."""
     mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine
-    return tuple(_both(*pair) for pair in zip(others(), mine, strict=True))  # type: ignore[return-value]
+    return tuple(_enter_both(*pair) for pair in zip(others(), mine, strict=True))  # type: ignore[return-value]
 
 
 @contextmanager
-def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
+def _enter_both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(one)
         stack.enter_context(other)

@@ -1,4 +1,4 @@
-"""What one rank does with its chunks, whatever the mode: forward, backward from the scaled sums, training metrics."""
+"""Step of one rank, the same in every mode: forward, backward from the scaled sums, training metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _run_backward: Any = torch.autograd.Variable._execution_engine.run_backward
 
 
 class StepRunner:
-    """The parts of a rank that do not depend on how the ranks share the work."""
+    """Parts of a rank's step that do not depend on the mode."""
 
     def __init__(
         self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
@@ -60,7 +60,7 @@ class StepRunner:
     def factors(
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """What backward starts from, and the global counts (see `scale`)."""
+        """Return the factors that backward starts from, and the global counts (see `scale`)."""
         if self._judged is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
@@ -71,7 +71,7 @@ class StepRunner:
     def run(
         self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
     ) -> tuple[torch.Tensor, ...]:
-        """Forward and backward of chunk number `position`; its sums (L,), without their graph."""
+        """Run forward and backward of chunk number `position`; return its sums (L,), without their graph."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         values = self._to_judge(self.forward_path.values(chunk, call))
@@ -86,7 +86,7 @@ class StepRunner:
         return tuple(value.detach() for value in sums)
 
     def finish(self, finite: torch.Tensor | None) -> None:
-        """After the update: running statistics move by the groups of the step."""
+        """Update running statistics by the groups of the step, after the update."""
         if self._end_step:
             end_step(self._model, self._ranks, finite)
 
@@ -95,7 +95,7 @@ class StepRunner:
         return self._to_judge(self.forward_path.values(self.forward_path.chunk(batch), call))
 
     def _to_judge(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Where losses and metrics are computed."""
+        """Move values to the device of losses and metrics."""
         if self._judged is None:
             return values
         return {name: value.to(self._judged) for name, value in values.items() if name in self._read}
@@ -106,14 +106,14 @@ class StepRunner:
 
 
 def _names_read(plan: Plan) -> set[str]:
-    """All that losses and metrics look at."""
+    """Return all names that losses and metrics read."""
     judged: tuple[TermPlan | MetricPlan, ...] = (*plan.objective.terms, *plan.objective.metrics)
     return {name for each in judged for name in (each.input, each.target, each.mask) if name is not None}
 
 
 class RankContext:
-    """Where a rank stands among the others: how many ranks' gradients are averaged, what keys its draws, and which
-    process groups share nodes that mix samples."""
+    """Position of a rank: the number of ranks whose gradients are averaged, the key of its random numbers, and the
+    process groups of nodes that mix samples."""
 
     def __init__(
         self, dp_size: int = 1, key: tuple[int, ...] = (0, 0), process_groups: Mapping[int, ProcessGroup] | None = None
@@ -124,17 +124,16 @@ class RankContext:
 
 
 def group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """The numbers of neighbouring ranks that hold one group of samples of some node or, as losses may mix samples too,
-    of some loss."""
+    """Return the numbers of neighbouring ranks that share a group of samples in some node or loss."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 
 def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor], *, at_once: bool = False) -> None:
     """Accumulate the gradient of the sum of sums x factors; a term that reaches no parameter gives none.
 
-    `at_once`: the factors go to the engine of autograd as what backward begins with, the same to the bit as through the
-    products and a sixth sooner in a small step. `torch.autograd.backward` would import sympy first (0.6 s), and keeps
-    contexts for the threads of GPUs and of the compiler, so this is for neither.
+    `at_once`: pass the factors to the autograd engine as initial gradients; the result is the same to the bit, and a
+    small step is a sixth faster. `torch.autograd.backward` would import sympy first (0.6 s), and keeps contexts for the
+    threads of GPUs and of the compiler, so this is for neither.
     """
     pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
     if not pairs:

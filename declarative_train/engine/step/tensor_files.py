@@ -1,4 +1,4 @@
-"""Tensors of safetensors files by name, which are not read yet; of a file on this machine no other byte is read."""
+"""Unread tensors of safetensors files by name; from a local file only the needed bytes are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import local_path
 from declarative_train.graph.initialise import local_rows, write_whole
 from declarative_train.plan.published import respelt
-from declarative_train.plan.renames import joined_shapes, renamed
+from declarative_train.plan.renames import apply_renames, join_shapes
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.plan.weights import INDEX, files_of_index
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """`read(name, first, last, dim)`: rows of a tensor (or columns, with dim 1), or all of it (None, None)."""
+    """Tensors by name. `read(name, first, last, dim)` returns rows of a tensor (or columns, with dim 1), or all of it
+    (None, None)."""
 
     shapes: Shapes
     read: Callable[[str, int | None, int | None, int], torch.Tensor]
@@ -50,34 +51,34 @@ class Tensors:
 
 
 def open_tensors(path: str) -> Tensors:
-    """A `.safetensors` file, or the index of several. Raises RunFailure."""
+    """Open a `.safetensors` file, or the index of several. Raises RunFailure."""
     return _open_index(path) if path.endswith(INDEX) else _open_safetensors(path)
 
 
 def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
-    """The same by the names that a map knows: without those that are dropped, and old ones as they are spelt today."""
-    names = renamed({name: name for name in source.shapes}, rename)
+    """Return the tensors under the names of a map: renamed, without dropped ones, in current spelling."""
+    names = apply_renames({name: name for name in source.shapes}, rename)
     names = {respelt(tensors, new): old for new, old in names.items()}
     shapes = {new: source.shapes[old] for new, old in names.items()}
     return Tensors(shapes, lambda name, first, last, dim: source.read(names[name], first, last, dim))
 
 
 def under_joins(source: Tensors, made: Mapping[str, Sequence[TensorPart]]) -> Tensors:
-    """The same by the names of what its tensors are made into."""
-    shapes, _ = joined_shapes(made, source.shapes)
+    """Return the tensors under the names of those that they are joined into."""
+    shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         parts = made[name]
         if len(parts) == 1:
             return source.read(parts[0].name, first, last, dim)
         assert dim == 0  # columns are those of a file
-        return joined(source, parts, first, last)
+        return join_rows(source, parts, first, last)
 
     return Tensors(shapes, read)
 
 
-def rounded(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
-    """The same with what is left of the weights that these names are held in: rows are rounded each by itself."""
+def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
+    """Return the tensors rounded to the storage format of these names; each row is rounded by itself."""
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         values = source.read(name, first, last, dim)
@@ -89,8 +90,8 @@ def rounded(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
     return Tensors(source.shapes, read)
 
 
-def joined(source: Tensors, parts: Iterable[TensorPart], first: int | None, last: int | None) -> torch.Tensor:
-    """The rows from `first` to `last` of the parts below each other, or all of them; nothing else is read."""
+def join_rows(source: Tensors, parts: Iterable[TensorPart], first: int | None, last: int | None) -> torch.Tensor:
+    """Return rows `first` to `last` of the concatenated parts, or all rows; nothing else is read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
         if part.ones < 0:  # the only row is all of the file's tensor
@@ -104,14 +105,15 @@ def joined(source: Tensors, parts: Iterable[TensorPart], first: int | None, last
 
 
 def _rows_at(part: TensorPart) -> int:
-    """The dimension of the file that holds the rows of the parameter."""
+    """Return the dimension of the file that holds the rows of the parameter."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _rows_of(
     parts: Iterable[TensorPart], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[TensorPart, int | None, int | None]]:
-    """What of each part lies in the rows from `first` to `last` of all together; else no rows of the last part."""
+    """Yield the rows of each part that are in rows `first` to `last` of all together, or else no rows of the last
+    part."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):
@@ -124,7 +126,7 @@ def _rows_of(
 
 
 def _open_index(path: str) -> Tensors:
-    """Of a model in several files: https://huggingface.co/docs/safetensors, `model.safetensors.index.json`."""
+    """Open a model in several files: https://huggingface.co/docs/safetensors, `model.safetensors.index.json`."""
     try:
         files = files_of_index(path, parse_json(read_bytes(path)))
     except ValueError as problem:
@@ -132,7 +134,7 @@ def _open_index(path: str) -> Tensors:
     opened = {file: _open_safetensors(file) for file in sorted(set(files.values()))}
     lacking = next((name for name, file in files.items() if name not in opened[file].shapes), None)
     if lacking is not None:
-        raise RunFailure(f"model.weights: {path} says that {lacking} is in {files[lacking]}, and it is not")
+        raise RunFailure(f"model.weights: {path} lists {lacking} in {files[lacking]}, which does not have it")
     shapes = {name: opened[file].shapes[name] for name, file in files.items()}
     return Tensors(shapes, lambda name, first, last, dim: opened[files[name]].read(name, first, last, dim))
 
@@ -175,7 +177,7 @@ def of_tensors(tensors: Mapping[str, torch.Tensor]) -> Tensors:
 
 
 def read_bytes(path: str, count: int | None = None) -> bytes:
-    """All of a file, or its first `count` bytes."""
+    """Return the content of a file, or its first `count` bytes."""
     from fsspec.core import open as open_file
 
     try:

@@ -1,4 +1,4 @@
-"""From accumulated gradients to the next parameters: norm, loss scale, clipping, the guard, the optimizer's step."""
+"""Update of the parameters from accumulated gradients: norm, loss scale, clipping, the guard, the optimizer's step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Update:
-    """`global_norm` gives the norm of the whole model's gradients, the same on every rank: what is decided by it
-    (clipping, `non_finite: skip`, fp16's skipping) is decided alike everywhere, without another message."""
+    """Update of a step. `global_norm` returns the norm of the whole model's gradients, the same on every rank, so that
+    decisions from it (clipping, `non_finite: skip`, fp16's skipping) need no other message."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Update:
         self._global_norm = global_norm
 
     def __call__(self, lr_factor: float, measure: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """(gradient norm before clipping, whether all was finite), each None when nothing asked for it."""
+        """Return (gradient norm before clipping, whether all was finite), each None if not requested."""
         optimizers = self._optimizers
         optimizers.set_lr_factor(lr_factor)
         if not (measure or self._guarded or self._max_norm is not None):
@@ -60,7 +60,7 @@ class Update:
 
 
 def local_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The 2-norm of plain tensors that every rank holds whole."""
+    """Return the 2-norm of plain tensors that every rank holds whole."""
     if not gradients:
         return torch.zeros(())
     norms = torch._foreach_norm(list(gradients))
@@ -68,8 +68,8 @@ def local_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def sharded_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The 2-norm over DTensors: each rank's part, joined."""
+def norm_of_shards(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the 2-norm over DTensors, all ranks together."""
     from torch.distributed.tensor import DTensor
 
     total = torch.nn.utils.get_total_norm(gradients)

@@ -1,4 +1,4 @@
-"""The rules of this room: code -> `family.function`, or a file of one rule, whose docstring is its manual page."""
+"""Rules of the package `plan`: code -> `family.function`, or a file of one rule; the docstring is its manual page."""
 
 RULES: dict[str, str] = {
     "G009": "shapes.no_gradient",

@@ -28,16 +28,18 @@ def adapts_nothing(span: Span, selector: str, met: Sequence[str], maps: Sequence
     -       norm: {adapter: {type: lora, rank: 4}}
     +       hidden: {adapter: {type: lora, rank: 4}}
     """
-    hint = f"linear maps are {_listed(maps)}" if maps else "this model has no linear map"
-    return error("U120", span, f"`{selector}` meets {_listed(met)}, and none of them is a linear map's weight", hint)
+    hint = f"linear maps are {_list_names(maps)}" if maps else "this model has no linear map"
+    return error(
+        "U120", span, f"`{selector}` meets {_list_names(met)}, and none of them is a linear map's weight", hint
+    )
 
 
 def adapted_and_trained(span: Span, name: str) -> Diagnostic:
     """adapted-and-trained (U121)
 
     Finds: a weight that has an adapter, and `frozen: false` too.
-    Why:   an adapter is trained in the place of the weight beside it; with both, a checkpoint of the adapter alone would lose
-           what the weight learned.
+    Why:   an adapter is trained instead of its weight; with both, a checkpoint of the adapter alone would lose what the weight
+           learned.
     Diff:
         model:
     +     weights: {hidden: {path: hidden.safetensors}}
@@ -52,8 +54,8 @@ def adapted_and_trained(span: Span, name: str) -> Diagnostic:
 def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Diagnostic:
     """rank-is-full (U122)
 
-    Finds: an adapter whose rank is no smaller than the smaller side of the weight.
-    Why:   it takes more memory than the weight, and can say no more than the weight itself.
+    Finds: an adapter whose rank is not smaller than the smaller side of the weight.
+    Why:   it takes more memory than the weight, and can represent no more than training the weight itself.
     Diff:
         model:
     +     weights: {hidden: {path: hidden.safetensors}}
@@ -70,8 +72,8 @@ def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
     """adapted-and-tied (U123)
 
     Finds: an adapter for a weight that is tied to another parameter, and for no other.
-    Why:   the two places would no longer have one weight, so the adapter could not be merged into it. Where a selector
-           meets others, too (all of a model with tied embeddings), the tied weight is left out, as PEFT does it.
+    Why:   the two layers would no longer share one weight, so the adapter could not be merged into it. Where a selector
+           matches other weights too (all of a model with tied embeddings), the tied weight is left out, as in PEFT.
     Diff:
         model:
     -     graph:
@@ -92,9 +94,9 @@ def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
 def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnostic:
     """base-is-drawn (U124)
 
-    Finds: adapters beside weights, or frozen parameters of a model with adapters, that start from random numbers; also
-           those that `exclude` of `model.weights` keeps from the file.
-    Why:   what is frozen stays as it was drawn. An adapter tunes what was learned before; a new head has to learn itself.
+    Finds: adapted weights, or frozen parameters of a model with adapters, that start from random numbers; also those
+           that `exclude` of `model.weights` does not read from the file.
+    Why:   frozen parameters keep their random values. An adapter tunes a trained model; a new head must be trained itself.
     Diff:
         model:
     +     weights: {hidden: {path: hidden.safetensors}}
@@ -104,12 +106,12 @@ def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnost
     """  # noqa: E501
     if of_all:
         message = "the frozen base of the adapters starts from random numbers"
-        return warning("U124", span, message, "`model.weights` says what was learned before")
-    message = f"{_listed(names)} start from random numbers, and are frozen as all beside adapters is"
+        return warning("U124", span, message, "load trained weights with `model.weights`")
+    message = f"{_list_names(names)} start from random numbers and are frozen, as everything but adapters is"
     holder = names[0].rpartition(".")[0] or names[0]
     return warning("U124", span, message, f"to train it, add under `model.parameters`: `{holder}: {{frozen: false}}`")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

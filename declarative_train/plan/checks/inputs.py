@@ -1,6 +1,6 @@
-"""Messages on the numbers of the samples: what they are beside those that a network is started for.
+"""Messages on the numbers of the samples, compared with those that a network is initialised for.
 
-Each function is one message; its docstring is the manual page of its code. The run is a valid one in every case.
+Each function is one message; its docstring is the manual page of its code. Each is a warning: the run is valid.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
     """channels-last (G020)
 
     Finds: images of height, width, channels that a `conv2d` reads.
-    Why:   it takes channels first: every row of pixels is then a channel, and the kernel slides over one side of the image
-           and its colours.
+    Why:   `conv2d` expects channels first: every row of pixels becomes a channel, and the kernel slides over the width and
+           the colours.
     Diff:
         data:
           fields:
@@ -39,14 +39,14 @@ def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float]
     """unscaled-input (R131)
 
     Finds: a field of large numbers, such as pixels from 0 to 255, that a layer with weights reads as they are.
-    Why:   the start values of weights are made for inputs of about -1 to 1. With a hundred times that, the first outputs and
-           gradients are as much too large, and training is unstable or slow.
+    Why:   weights are initialised for inputs of about -1 to 1. Inputs a hundred times larger make the first outputs and
+           gradients a hundred times too large, and training is unstable or slow.
     Diff:
         data:
           fields:
     -       pixels: {columns: "p*", dtype: float32, scale: 16}
     +       pixels: {columns: "p*", dtype: float32, scale: 0.0625}
-    """  # noqa: E501
+    """
     hint = "`scale: 0.00392` (1/255) makes that 0 to 1" if is_image else "`normalize: standard` brings them there"
     message = f"`{field}` goes from {ends[0]:g} to {ends[1]:g} into `{layer}`, whose start values are made for -1 to 1"
     return unverified("R131", span, message, hint)
@@ -84,7 +84,7 @@ def columns_of_other_magnitude(
 def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
     """large-targets (R133)
 
-    Finds: numbers of ten thousand and more as the target of a regression, and a layer that is to give them.
+    Finds: numbers of ten thousand and more as the target of a regression that a layer has to predict.
     Why:   a network starts with outputs of about 1. The gradient of a squared error of that size makes sgd diverge, and
            adam, which moves each weight by about the lr in a step, needs millions of steps to get there.
     Diff:
@@ -103,7 +103,7 @@ def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
         2,190000
     """
     message = f"`{field}` is about {size:.2g}, and the outputs that the loss `{term}` compares it with start at about 1"
-    hint = "`normalize: standard`; metrics such as mae are shown in its own unit all the same"
+    hint = "`normalize: standard`; metrics such as mae are still reported in its own unit"
     return warning("R133", span, message, hint)
 
 
@@ -111,8 +111,8 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
     """id-as-feature (R134)
 
     Finds: a column that counts the rows (1, 2, 3, ...) among those that the model reads.
-    Why:   it says where a row stands in the file and nothing about it. Where the file is in any order, the model learns the
-           target from the place; rows to come have other numbers.
+    Why:   it gives the position of a row in the file, which carries no information about the row. If the file is sorted, the
+           model learns the target from the position; future rows have other numbers.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -128,16 +128,16 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
         2,5,30
         3,2,7
     """  # noqa: E501
-    message = f"`{field}` holds `{column}`, which counts the rows: it says nothing about them"
+    message = f"`{field}` holds `{column}`, which is a row index and carries no information"
     return unverified("R134", span, message, f"leave it out, in a glob by `exclude: [{column}]`")
 
 
 def padding_is_read(span: Span, node: str, kind: str, field: str, ports: tuple[str, str]) -> Diagnostic:
     """padding-is-read (R139)
 
-    Finds: texts of different lengths, and an encoder that sees what fills up the shorter ones.
-    Why:   every token looks at every other: what a text gives would depend on how much padding stands behind it, and on
-           `length`. A published model was trained with a mask.
+    Finds: texts of different lengths, and an encoder that also reads the padding of the shorter ones.
+    Why:   every token attends to every other: the output for a text would depend on how much padding follows it, and
+           on `length`. A published model was trained with a mask.
     Diff:
         # file: recipe.yaml
         extends: people.yaml

@@ -1,8 +1,8 @@
 """metric-of-another-kind (O010)
 
 Finds: a metric that makes no sense for its loss: the accuracy or auroc of a regression, the rmse of class scores.
-Why:   a number is shown that says nothing. `accuracy` of a regression compares signs, `rmse` of logits the distance of
-       a score from 0 or 1.
+Why:   the number means nothing. `accuracy` of a regression compares signs; `rmse` of logits measures the distance of a
+       score from 0 or 1.
 Diff:
     objective:
       loss: {type: mse, input: logits, target: years}
@@ -48,5 +48,5 @@ def _differ(measure: Measure, term: Term, data: DataSpec) -> bool:
 
 
 def _only_yes_and_no(chunks: Iterable[np.ndarray]) -> bool:
-    """Whether a regression is one of 0 and 1, which are answers too."""
+    """Return whether all values are 0 or 1; such a regression can be measured as classes, too."""
     return all(bool(((chunk == 0) | (chunk == 1)).all()) for chunk in chunks)

@@ -18,7 +18,7 @@ from declarative_train.files.open_files import shown
 def init_does_not_fit(span: Span, parameter: str, misfit: Misfit) -> Diagnostic:
     """init-does-not-fit (U101)
 
-    Finds: start values chosen for a parameter whose shape the rule cannot fill.
+    Finds: an `init` for a parameter whose shape the rule cannot fill.
     Why:   rules that count inputs and outputs have no meaning for a bias.
     Diff:
         model:
@@ -59,10 +59,12 @@ def tie_does_not_fit(
         return error("U102", span, message, did_you_mean(tie, shapes), fixes=fixes)
     fitting = [other for other, size in shapes.items() if size == shape and other != name]
     listed = f"of that shape: {', '.join(fitting[:6])}" if fitting else "no other parameter has that shape"
-    return error("U102", span, f"`{name}` has shape {_shown(shape)}, `{tie}` has {_shown(shapes[tie])}", listed)
+    return error(
+        "U102", span, f"`{name}` has shape {_format_shape(shape)}, `{tie}` has {_format_shape(shapes[tie])}", listed
+    )
 
 
-def _shown(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
@@ -84,7 +86,7 @@ def nothing_trains(span: Span) -> Diagnostic:
     """nothing-trains (U104)
 
     Finds: a model all of whose parameters are frozen.
-    Why:   there is nothing to train; mostly a selector reaches further than was meant.
+    Why:   there is nothing to train; usually a selector matches more than was intended.
     Diff:
         model:
           parameters:
@@ -97,7 +99,7 @@ def nothing_trains(span: Span) -> Diagnostic:
 def weights_not_found(span: Span, path: str) -> Diagnostic:
     """weights-not-found (U105)
 
-    Finds: a file of start values that is not there.
+    Finds: a file of start values that does not exist.
     Why:   every rank would fail before its first step.
     Diff:
         model:
@@ -128,7 +130,7 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
     """head-is-drawn (U110)
 
     Finds: a published model without the head that the node asks for: its parameters start from random numbers.
-    Why:   that is how a new task begins. It is told because a slip in `head`, or another file than was meant, looks the same.
+    Why:   this is normal for a new task. It is reported because a typo in `head`, or the wrong file, looks the same.
     Diff:
         model:
           graph:
@@ -137,7 +139,7 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
     +       text: {type: bert, from: tiny_bert, input: tokens}
             hidden: {input: text}
           weights: {text: {path: tiny_bert, format: huggingface}}
-    """  # noqa: E501
+    """
     names = [name.removeprefix(f"{node}.") for name in sizes]
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     total = f"{counted(len(names), 'parameter')} ({counted(sum(sizes.values()), 'number')})"
@@ -146,12 +148,13 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
         "U110",
         span,
         message,
-        "a new task begins so; `# dtrain: ignore[U110]` at the end of this line says that it is meant",
+        "this is normal for a new task; confirm it with `# dtrain: ignore[U110]` at the end of this line",
     )
 
 
 def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
-    """(what is wrong, a hint); `names` are those in the file. A run says the same of a file that lint could not see."""
+    """Return (the problem, a hint) for a `rename` entry that no name matches. `names` are those in the file. A run uses
+    the same words for a file that lint could not see."""
     heads = list(dict.fromkeys(name.rpartition(".")[0] + "." for name in names if "." in name))
     close = nearest(prefix, heads)
     listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
@@ -163,8 +166,8 @@ def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
 def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[str]) -> Diagnostic:
     """rename-matches-nothing (U107)
 
-    Finds: an entry of `rename` that no name in the file of start values begins with, or that as a selector meets none.
-    Why:   nothing is renamed by it: a slip in the name, or another file than the one it was written for.
+    Finds: an entry of `rename` that no name in the file of start values begins with, or a selector that matches none.
+    Why:   it renames nothing: a typo in the name, or another file than the one it was written for.
     Diff:
         model:
     -     weights: {hidden: {path: hidden.safetensors, rename: {"encoder.": ""}}}
@@ -176,9 +179,9 @@ def rename_matches_nothing(span: Span, prefix: str, path: str, names: Sequence[s
 def tied_embedding_start(span: Span, table: str, head: str, std: float, width: int) -> Diagnostic:
     """tied-embedding-start (U108)
 
-    Finds: an embedding whose weights are those of the last layer too, and start as an embedding alone does: N(0, 1).
-    Why:   as a head they make logits as large as the square root of the width, so that training starts with a loss of tens
-           or hundreds, far above ln(number of classes), and spends its first part on coming down.
+    Finds: an embedding tied to the last layer, with the start values of an embedding: N(0, 1).
+    Why:   in the last layer they make logits as large as the square root of the width, so that training starts with a loss
+           of tens or hundreds, far above ln(number of classes), and needs many steps to reduce it.
     Diff:
         model:
           graph:
@@ -200,8 +203,8 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
     """muon-on-embedding (U109)
 
     Finds: an embedding that `muon` updates.
-    Why:   its rows are looked up one by one, and those of the samples alone have a gradient; made orthogonal, that gradient
-           moves all others as much. The authors of muon give embeddings another optimizer.
+    Why:   only the rows that the samples look up have a gradient; muon makes it orthogonal, which moves all other rows as
+           much. The authors of muon give embeddings another optimizer.
     Diff:
         model:
           graph:
@@ -214,7 +217,7 @@ def muon_on_embedding(span: Span, names: Sequence[str]) -> Diagnostic:
         training:
           optimizer: {type: muon, lr: 0.02}
     """  # noqa: E501
-    # Said once, of the first of them.
+    # Reported once, for the first of them.
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     message = f"`muon` is for the matrices of hidden layers, and `{names[0]}`{more} is an embedding"
     hint = f"under `model.parameters`: `{names[0]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`"
@@ -225,15 +228,15 @@ def zeros_everywhere(span: Span, num_matrices: int) -> Diagnostic:
     """zeros-everywhere (G021)
 
     Finds: a model of several layers whose matrices all start at zero.
-    Why:   each layer gives zeros to the next one and passes a gradient of zero back to the one before: the last bias alone
-           learns, and the model gives the same for every sample. One layer alone may start so.
+    Why:   each layer passes zeros to the next one and a gradient of zero to the one before: only the last bias learns, and
+           the model gives the same output for every sample. A single layer may start at zero.
     Diff:
         model:
           parameters:
     -       "*": {init: {type: zeros}}
     +       "*": {init: {type: normal, std: 0.02}}
     """  # noqa: E501
-    # A warning: layers that stand side by side, and are added up, learn all the same.
+    # A warning, not an error: parallel layers whose outputs are added up do learn.
     message = f"all {num_matrices} matrices start at zero: no gradient passes from one layer to another"
     hint = "leave `init` out, or start only the last layer, or the biases (`*.bias`), at zero"
     return warning("G021", span, message, hint)

@@ -18,14 +18,14 @@ def plugin_not_run(span: Span, type: str) -> Diagnostic:
     """plugin-not-run (G022)
 
     Finds: an optimizer, lr schedule, loss or metric of a plugin, in a recipe that is checked without running its code.
-    Why:   what a step with it does and needs only its code can tell; the graph and the plan are not checked either.
+    Why:   only its code knows what a step does and how much memory it needs; the graph and the plan are unchecked, too.
     Bad:
         plugins: [my_optimizer.py]
         training: {optimizer: {type: my_optimizer, lr: 0.1}}
     Good:
         training: {optimizer: {type: sgd, lr: 0.1}}
     """
-    message = f"`{type}` is a plugin's: what its code does is not checked, nor is the graph"
+    message = f"`{type}` comes from a plugin: neither its code nor the graph is checked"
     return unverified("G022", span, message, "`--plugins` imports the recipe's plugins and checks all of it")
 
 
@@ -35,8 +35,8 @@ def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec
     Finds: a layer of a plugin in which the result of a sample depends on the other samples of its batch, or that holds a
            batch normalisation of torch, in a layout that shares the batch out; or, in evaluation, in any layout. Found by
            running it on made samples, with `--plugins` and by `run`.
-    Why:   what one rank has at a time depends on the number of ranks, accumulation steps and microbatches, and so does
-           every gradient. That every mode gives the same gradients is promised without such layers.
+    Why:   the slice of a rank depends on the number of ranks, accumulation steps and microbatches, and so does every
+           gradient. Every mode gives the same gradients only without such layers.
     Diff:
     -   plugins: [mixes.py]       # def forward(self, x): return x - x.mean(0)
     +   plugins: [my_layers.py]   # def forward(self, x): return x
@@ -118,7 +118,7 @@ def plugin_changes_input(span: Span, name: str, port: str) -> Diagnostic:
     Finds: a layer of a plugin whose `forward` writes into its input (`x += 1`, `x.clamp_()`, `nn.ReLU(inplace=True)` as
            the first thing that it does). Seen with `--plugins`, and by `run`.
     Why:   another node, or the loss, may read the same tensor and would see other numbers; in some modes the input is a
-           view that torch does not let anybody write to.
+           view that torch does not allow to be modified.
     Diff:
     -   plugins: [in_place.py]   # def forward(self, x): return x.mul_(2)
     +   plugins: [my_layers.py]  # def forward(self, x): return x

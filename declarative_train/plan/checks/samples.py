@@ -48,7 +48,7 @@ def cannot_write(span: Span, problem: str, help: str | None = None) -> Diagnosti
     """cannot-write (R109)
 
     Finds: `evaluation.samples` where the model gives no logits of the next token, or cannot read a prompt.
-    Why:   a text is written token by token, each from the logits behind those before it.
+    Why:   a text is generated token by token, each from the logits of the tokens before it.
     Diff:
         # whole file
         name: bytes
@@ -107,7 +107,7 @@ def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, 
 
     Finds: an interval, a patience or a duration of the lr schedule that, counted in steps of this data and batch, is longer
            than the run, or than what a warm-up leaves of it.
-    Why:   it never comes; and a warm-up that takes the whole run never reaches the learning rate that the recipe names.
+    Why:   it never happens; and a warm-up as long as the run never reaches the learning rate of the recipe.
     Diff:
         training: {epochs: 1}
     -   checkpoint: {every: 1000000 steps}
@@ -125,24 +125,31 @@ def average_longer_than_run(span: Span, decay: float, num_steps: int) -> Diagnos
     """average-longer-than-run (R111)
 
     Finds: a moving average of the weights that looks back over more than a third of the run.
-    Why:   such an average does not use its decay in most of the run, and its weights are far behind the trained ones.
+    Why:   such an average does not reach its decay in most of the run, and its weights are far behind the trained ones.
     Diff:
         training:
           steps: 300
     -     ema: {decay: 0.9999}
     +     ema: {decay: 0.99}
     """
-    message = f"a decay of {decay:g} averages about {_look_back(decay):,} steps, and the run has {num_steps:,}"
-    fitting = [each for each in (0.9999, 0.999, 0.99, 0.9) if 3 * _look_back(each) <= num_steps]
-    hint = f"set it to {fitting[0]:g} ({counted(_look_back(fitting[0]), 'step')})" if fitting else "leave `ema` out"
+    message = (
+        f"a decay of {decay:g} averages about {_count_averaged_steps(decay):,} steps, and the run has {num_steps:,}"
+    )
+    fitting = [each for each in (0.9999, 0.999, 0.99, 0.9) if 3 * _count_averaged_steps(each) <= num_steps]
+    hint = (
+        f"set it to {fitting[0]:g} ({counted(_count_averaged_steps(fitting[0]), 'step')})"
+        if fitting
+        else "leave `ema` out"
+    )
     return warning("R111", span, message, hint)
 
 
-def _look_back(decay: float) -> int:
+def _count_averaged_steps(decay: float) -> int:
     return round(1 / (1 - decay))
 
 
 def schedule_past_the_end(span: Span, misfit: Misfit) -> Diagnostic:
+    """Report a problem of an lr schedule under R103."""
     say = warning if misfit.is_warning else error
     return say("R103", span, misfit.message, misfit.help)
 
@@ -172,8 +179,8 @@ def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
     """pairs-torn (R110)
 
     Finds: `mixup` or `cutmix` where an odd number of samples goes through a rank at a time.
-    Why:   positions 2k and 2k + 1 of the epoch's order are mixed with each other; they have to be in one microbatch, so that
-           every layout mixes the same samples and no rank asks another one for its.
+    Why:   positions 2k and 2k + 1 of the epoch's order are mixed with each other. Both must be in one microbatch, so that
+           every layout mixes the same samples without communication between ranks.
     Diff:
         data:
           fields: {digit: {type: category, column: label, one_hot: true}}
@@ -195,7 +202,7 @@ def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
 def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> Diagnostic:
     """group-of-microbatch (R105)
 
-    Finds: a node that reads across the batch, over whatever one rank has at a time, in a layout with several such slices.
+    Finds: a node that reads across the batch, over the slice of one rank, in a layout with several such slices.
     Why:   its result, and so every gradient, depends on the number of ranks, accumulation steps and microbatches; with a
            number of samples it is the same everywhere.
     Diff:
@@ -208,7 +215,7 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
         layout: {gpus: 2}
         training: {global_batch_size: 16}
     """  # noqa: E501
-    # Said once, at the first of them.
+    # Reported once, at the first of them.
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
     return warning(
         "R105",
@@ -243,7 +250,7 @@ def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) ->
     """group-across-replicas (R107)
 
     Finds: a node in `dp` that looks at more samples at a time than one replica has.
-    Why:   the replicas of `dp` share one process and cannot talk to each other in the middle of a forward, as ranks do.
+    Why:   the replicas of `dp` share one process and cannot communicate within a forward, as ranks can.
     Diff:
         model:
           graph:
@@ -264,11 +271,11 @@ def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) ->
 def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True) -> Diagnostic:
     """draws-of-layout (R108)
 
-    Finds: a node of the model that draws random numbers (dropout, `randn_like(hidden)`), in a layout that shares a batch
-           out. What an expression draws from fields alone is the same on every layout.
-    Why:   the numbers are drawn where the samples are: the same layout draws the same ones, to the bit, and another layout
-           others, of the same distribution. That every mode gives the same gradients is promised without such nodes. No
-           file can tell whether that matters here; `# dtrain: ignore[R108]` on its line says that it does not.
+    Finds: a node of the model that draws random numbers (dropout, `randn_like(hidden)`), in a layout that splits a batch.
+           Numbers that an expression draws from fields alone are the same on every layout.
+    Why:   each rank draws the numbers for its samples: the same layout draws the same ones, to the bit; another layout
+           draws others of the same distribution. Every mode gives the same gradients only without such nodes. If that
+           does not matter for this run, confirm it with `# dtrain: ignore[R108]` on its line.
     Diff:
         model:
           graph:
@@ -278,7 +285,7 @@ def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True
     +   parallelism: single
     +   layout: {gpus: 1}
     """  # noqa: E501
-    # Said once, at the first of them. Of a plugin too large to be tried nobody knows whether it draws.
+    # Reported once, at the first of them. A plugin that is too large to be tried may or may not draw numbers.
     draws = "draws" if is_certain else "may draw"
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
     message = (
@@ -291,8 +298,8 @@ def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagn
     """group-of-one (R120)
 
     Finds: a batch_norm over single values whose last group of an epoch is one sample.
-    Why:   one value has no variance. It is normalised to 0, so that the sample teaches the layers below nothing, and is
-           left out of the running statistics; torch stops there.
+    Why:   one value has no variance. It is normalised to 0, so that the layers below learn nothing from the sample, and
+           is left out of the running statistics; torch raises an error instead.
     Diff:
     -   data: {split: {validation: 0.1}}
     +   data: {split: {validation: 0.1}, last_batch: drop}
@@ -307,22 +314,22 @@ def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagn
         f"`{name}`: of {num_rows} training rows in batches of {batch_size}, the last group of an epoch is 1 sample, "
         "which has no variance"
     )
-    return warning("R120", span, message, "set data.last_batch to drop, or take another training.global_batch_size")
+    return warning("R120", span, message, "set data.last_batch to drop, or change training.global_batch_size")
 
 
 def weights_without_statistics(span: Span, path: str) -> Diagnostic:
     """weights-without-statistics (R126)
 
-    Finds: weights of a run whose checkpoint does not say how its fields were read, since it holds no plan.
-    Why:   means, standard deviations and class numbers are made anew from the training rows. Where these are others than
-           the run's, the weights see other numbers than those that they were trained on.
+    Finds: weights of a run whose checkpoint has no plan, so that the statistics of its fields are unknown.
+    Why:   means, standard deviations and class numbers are computed again from the training rows. If these rows differ
+           from those of the run, the weights get other numbers than those that they were trained on.
     Diff:
         data:
           fields:
             pixels: {columns: "p*", normalize: standard}
     -   model: {weights: bare}
     +   model: {weights: {path: bare, statistics: data}}
-    """  # noqa: E501
-    message = f"the checkpoint in {path} does not hold its run's statistics: they are made anew of the training rows"
-    hint = "if new ones are meant, write `statistics: data`"
+    """
+    message = f"the checkpoint in {path} has no statistics of its run: they are computed again from the training rows"
+    hint = "if this is intended, write `statistics: data`"
     return warning("R126", span, message, hint)

@@ -15,10 +15,10 @@ from declarative_train.core.span import Span
 def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
     """no-gradient (G009)
 
-    Finds: a loss term from which no gradient comes back to any parameter, since a function on the way stops it, or one that
-           torch cannot differentiate.
+    Finds: a loss term that gives no gradient to any parameter, since a function on the way stops it or has no derivative in
+           torch.
     Why:   `detach`, comparisons, `argmax`, `int` and `one_hot` have no derivative, that of `round`, `floor` and `sign` is
-           zero: the run ends well and has learned nothing, or fails in the first backward.
+           zero: the run ends normally without learning anything, or fails in the first backward.
     Diff:
         model:
           graph:
@@ -29,12 +29,13 @@ def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -
           losses: {far: {type: mean, input: far}}
           metrics: {accuracy: {input: logits, target: digit}}
     """  # noqa: E501
-    message = f"the loss `{term}` teaches nothing: no gradient comes back from `{input}` to a parameter"
-    hint = f"take the function that stops it out of the loss's way; as a number to watch, `{input}` can be a metric"
+    message = f"no parameter receives a gradient from the loss `{term}`: it gets lost before `{input}`"
+    hint = f"remove the function that stops the gradient; to watch `{input}` only, make it a metric"
     return error("G009", span, message, hint, stops)
 
 
 def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
+    """Report a loss term that a function without a derivative precedes (G009)."""
     message = f"the loss `{term}` cannot be learned from: a function on the way to `{input}` has no derivative"
     return error("G009", span, message, "`//` is for whole numbers: `floor(detach(x / y))` has its value", stops)
 
@@ -43,8 +44,8 @@ def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
     """idle-parameters (G010)
 
     Finds: parameters that no loss term reaches, while others are trained.
-    Why:   they keep their start values: a head that only a metric reads, or what stands behind `detach`. They are left out
-           of the optimizer in every mode, so that its weight decay does not move them either.
+    Why:   they keep their start values: a head that only a metric reads, or layers before a `detach`. They are left out of
+           the optimizer in every mode, so that its weight decay does not change them either.
     Diff:
         model:
           graph:
@@ -69,7 +70,7 @@ def no_images(span: Span, word: bool) -> Diagnostic:
     """no-images (G023)
 
     Finds: `training.channels_last` of a model without a convolution over images.
-    Why:   it says how the channels of images lie in memory behind `conv2d` and `conv_transpose2d`, and there is none.
+    Why:   it sets the memory order of the channels of `conv2d` and `conv_transpose2d`, and the model has none.
     Diff:
     -   training: {channels_last: true}
     +   training: {channels_last: auto}
@@ -81,7 +82,7 @@ def no_images(span: Span, word: bool) -> Diagnostic:
 def lone_sample(span: Span, name: str) -> Diagnostic:
     """lone-sample (G012)
 
-    Finds: a node or loss that compares samples, such as `batch_norm` or `info_nce`, with one sample at a time to look at.
+    Finds: a node or loss that compares samples, such as `batch_norm` or `info_nce`, but gets one sample at a time.
     Why:   one number less its own mean is 0, and one candidate is always the right one: nothing is learned.
     Diff:
         model:
@@ -91,16 +92,16 @@ def lone_sample(span: Span, name: str) -> Diagnostic:
     +       act: {type: batch_norm, over: 12 samples}
             logits: {type: linear, out_features: 10}
     -   training: {global_batch_size: 2}
-    """  # noqa: E501
-    message = f"`{name}` looks at one sample at a time: compared with nothing, it gives the same for all"
+    """
+    message = f"`{name}` gets one sample at a time: with nothing to compare, its output is the same for all samples"
     return error("G012", span, message, "`over: 16 samples`, or larger microbatches")
 
 
-def step_fails(span: Span, phase: str, said: str, node: str | None) -> Diagnostic:
+def step_fails(span: Span, phase: str, message: str, node: str | None) -> Diagnostic:
     """step-fails (G013)
 
     Finds: a model that cannot make its first step on the first rows: an operation fails, or a loss is not a finite number.
-    Why:   the run would stop there; here the node is known that begins it.
+    Why:   the run would stop there; this check also names the node that causes it.
     Diff:
         model:
           graph:
@@ -110,17 +111,19 @@ def step_fails(span: Span, phase: str, said: str, node: str | None) -> Diagnosti
           loss: {input: size}
     """  # noqa: E501
     where = "" if node is None else f" in `{node}`"
-    return error("G013", span, f"the first {phase} step fails{where}", f"torch says: {said}")
+    return error("G013", span, f"the first {phase} step fails{where}", f"torch says: {message}")
 
 
 def not_finite(span: Span, term: str, value: float, culprit: tuple[str, Span] | None, *, skips: bool) -> Diagnostic:
-    """`skips`: steps that are not finite are left out, as the recipe asks."""
-    made = () if culprit is None else (Related(culprit[1], f"the first such number comes out of `{culprit[0]}`"),)
-    said = error(
+    """Report a loss that is not finite in the first step (G013). `skips`: the recipe skips such steps."""
+    made = (
+        () if culprit is None else (Related(culprit[1], f"the first such number is in the output of `{culprit[0]}`"),)
+    )
+    found = error(
         "G013",
         span,
         f"the loss `{term}` is {value:g} in the first step, before anything is learned",
-        "look at what is divided by, and at what logarithms and roots are taken of",
+        "check the divisors, and the arguments of logarithms and roots",
         made,
     )
-    return said._replace(severity=Severity.WARNING) if skips else said
+    return found._replace(severity=Severity.WARNING) if skips else found

@@ -33,7 +33,7 @@ def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
     """cut-out-of-order (P102)
 
     Finds: names in `cut_before` that are not in the order of the graph, or that open a stage without a node.
-    Why:   stage after stage, the model is gone through from the fields to the loss.
+    Why:   the stages run in the order of the graph, from the fields to the loss.
     Diff:
     -   parallelism: {pipeline: {stages: 3, microbatches: 4, cut_before: [logits, hidden]}}
     -   layout: {gpus: 3}
@@ -54,7 +54,7 @@ def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic
     """nothing-in-stage (P103)
 
     Finds: a pipeline stage without a parameter.
-    Why:   its rank would train nothing, and only pass on what it gets.
+    Why:   its rank would train nothing, and only pass on its inputs.
     Diff:
         model:
           graph:
@@ -73,7 +73,7 @@ def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic
 def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
     """too-few-nodes (P104)
 
-    Finds: more pipeline stages than nodes with parameters to share out.
+    Finds: more pipeline stages than nodes with parameters.
     Why:   a stage needs at least one node that learns; a node is never split.
     Bad:
         parallelism: {pipeline: {stages: 3, microbatches: 3}}
@@ -92,7 +92,7 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
 def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: str) -> Diagnostic:
     """tie-across-stages (P105)
 
-    Finds: a parameter of two pipeline stages that lie on one rank, while the stages are sharded.
+    Finds: a parameter of two pipeline stages that are on one rank, while the stages are sharded.
     Why:   both stages would use one tensor, and torch's `fully_shard` shards it for one of them only.
     Diff:
         model:
@@ -121,8 +121,8 @@ def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_s
     """reuse-across-stages (P106)
 
     Finds: a node with running statistics, or one of a plugin, that is called again in another pipeline stage.
-    Why:   each stage holds a copy. Parameters stay equal, since their gradients are added up; statistics would be moved
-           by each stage's own samples, and what a plugin's code keeps is not known.
+    Why:   each stage holds a copy. Parameters stay equal, since their gradients are added up; statistics would be
+           updated by each stage on its own, and the state of a plugin's code is not known.
     Diff:
         model:
           graph:
@@ -180,7 +180,7 @@ def does_not_fit(
         parallelism: auto
         layout: {gpus: 1, hardware: h100-sxm}
     """
-    # `mode` needs the least of those that were looked at. `is_certain`: nothing can be taken that fits.
+    # `mode` needs the least memory of those that were considered. `is_certain`: no mode fits.
     message = (
         f"{mode} needs about {amount(needed_bytes, 'B')} on a device, of {amount(memory_bytes, 'B')} that it may fill"
     )
@@ -196,14 +196,14 @@ def _either(head: str, hints: Sequence[str]) -> str:
 def no_mode_left(span: Span, mode: str, refusal: Diagnostic) -> Diagnostic:
     """no-mode-left (P109)
 
-    Finds: `parallelism: auto` where lint would refuse every mode, most often because the batch divides over none.
-    Why:   nothing is floored and no GPU is left out, so there is nothing to choose from.
+    Finds: `parallelism: auto` where lint would reject every mode, most often because the batch size divides over none.
+    Why:   sizes are never rounded down and no GPU is left out, so there is nothing to choose from.
     Diff:
     -   training: {global_batch_size: 100, microbatch_size: 3}
     +   training: {global_batch_size: 100, microbatch_size: 5}
         parallelism: auto
         layout: {gpus: 2}
     """
-    # `refusal` of the simplest mode.
-    message = f"auto has no mode to choose: {mode} is refused, as all others are, since {refusal.message}"
+    # `refusal`: the error of the simplest mode.
+    message = f"no mode is feasible; {mode} was rejected because {refusal.message}"
     return error("P109", span, message, refusal.help, (Related(refusal.span, f"{refusal.code}, for {mode}"),))

@@ -1,4 +1,4 @@
-"""Messages on what frozen weights are held in.
+"""Messages on `storage`, the number format of frozen weights.
 
 Each function is one message; its docstring is the manual page of its code.
 """
@@ -17,8 +17,8 @@ def stored_and_trained(span: Span, name: str, storage: str) -> Diagnostic:
     """stored-and-trained (U125)
 
     Finds: a `storage` for a weight that is trained.
-    Why:   the steps of an optimizer are smaller than the steps of 16, 8 or 4 bits: they would round away. What is
-           trained is held in float32.
+    Why:   the updates of an optimizer are smaller than the resolution of 16, 8 or 4 bits and would be rounded away.
+           Trained weights are held in float32.
     Diff:
         model:
           parameters:
@@ -37,8 +37,8 @@ def stores_nothing(span: Span, selector: str, met: Sequence[str], tables: Sequen
     """stores-nothing (U126)
 
     Finds: a `storage` for parameters none of which is the weight of a linear map or an embedding.
-    Why:   norms, biases and convolutions are held as they are computed with, and so are all parameters of a library's
-           model and of plugins, whose code may read them itself: no memory would be saved.
+    Why:   norms, biases and convolutions keep the precision of their computation, and so do all parameters of a
+           library's model and of plugins, whose code may read them itself: no memory would be saved.
     Diff:
         model:
           graph:
@@ -48,8 +48,8 @@ def stores_nothing(span: Span, selector: str, met: Sequence[str], tables: Sequen
     -       norm: {frozen: true, storage: int8}
     +       hidden: {frozen: true, storage: int8}
     """
-    hint = f"select some of {_listed(tables)}" if tables else "leave it out: this model has no such weight"
-    message = f"`{selector}` meets {_listed(met)}, and none of them is held in another type of number"
+    hint = f"select some of {_list_names(tables)}" if tables else "leave it out: this model has no such weight"
+    message = f"`{selector}` meets {_list_names(met)}, and none of them is held in another type of number"
     return error("U126", span, message, hint)
 
 
@@ -57,7 +57,7 @@ def stored_and_tied(span: Span, name: str, storage: str, other: str) -> Diagnost
     """stored-and-tied (U127)
 
     Finds: a `storage` for one of two parameters that share their values.
-    Why:   they are one tensor, which is held in one way.
+    Why:   they are one tensor, which has one format.
     Diff:
         model:
           graph:
@@ -73,6 +73,6 @@ def stored_and_tied(span: Span, name: str, storage: str, other: str) -> Diagnost
     return error("U127", span, message, f"the same `storage` for `{other}`, or none for both")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -1,1 +1,1 @@
-"""`parallelism: auto`: the ways to run that a recipe leaves open, and which of them the planner takes."""
+"""`parallelism: auto`: the modes that a recipe allows, and the choice between them."""

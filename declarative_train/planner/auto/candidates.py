@@ -1,4 +1,5 @@
-"""The ways in which a recipe could run on its devices, the simpler ones first: this order settles a tie."""
+"""Candidates of `auto`: the modes in which a recipe could run on its devices, the simplest first, as order breaks
+ties."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ FILLINGS = (
     2,
     4,
     8,
-)  # microbatches for each rank of a pipeline: more make the bubble smaller, and smaller ones dearer
+)  # microbatches per rank of a pipeline: more of them shrink the bubble, but smaller ones are less efficient
 MOST_REPLICAS = 4096
-DEFAULT: Schedule = "1f1b"  # which wins a tie
+DEFAULT: Schedule = "1f1b"  # wins a tie
 SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule) if name != DEFAULT))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`family`: a row of the table that the plan shows; the best of a family stands in it."""
+    """Mode that `auto` considers. `family`: its row in the table of the plan, which shows the best of each family."""
 
     parallelism: Parallelism
     family: str
@@ -39,7 +40,8 @@ class Candidate:
 
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
-    """`most_stages`: the nodes that have parameters, of which every stage needs one."""
+    """Yield the candidates of a recipe. `most_stages`: the number of nodes with parameters, of which every stage needs
+    one."""
     layout = recipe.layout
     if layout.num_gpus == 1:
         yield Candidate(Axes(), "single")
@@ -56,29 +58,29 @@ def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> I
     products: dict[str, DataAxes | None] = {"": None}
     if size > 1:
         products = {f" x ddp {size}": DataAxes(replicate=size), f" x fsdp {size}": DataAxes(shard=size)}
-    for beside, data in products.items():
+    for suffix, data in products.items():
         for schedule in SCHEDULES:
             num_stages = num_ranks * _chunks(schedule)
             if num_stages > most_stages:
                 continue
             for number in _microbatches(recipe, num_ranks, size):
                 pipeline = PipelineAxis(stages=num_stages, schedule=schedule, microbatches=number)
-                yield Candidate(Axes(data=data, pipeline=pipeline), f"pipeline of {num_ranks}{beside}")
+                yield Candidate(Axes(data=data, pipeline=pipeline), f"pipeline of {num_ranks}{suffix}")
 
 
 def _chunks(schedule: Schedule) -> int:
-    """Stages on each rank: two where the schedule wants several."""
+    """Return the number of stages on each rank: two if the schedule needs several."""
     return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
-    """Numbers that the batch of one pipeline divides by, a few for each rank. With `microbatch_size` there is one: what
-    the recipe would accumulate is made microbatches."""
+    """Return numbers of microbatches that divide the batch of one pipeline, a few per rank. With `microbatch_size`
+    there is one: accumulation steps become microbatches."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))
     if rest or not share:
-        return [num_ranks]  # and lint says what does not divide
+        return [num_ranks]  # lint reports what does not divide
     if training.microbatch_size is not None:
         return [share]
     wanted = [divisors(share, filling * num_ranks, 2 * filling * num_ranks - 1)[:1] for filling in FILLINGS]
@@ -86,5 +88,5 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
 
 
 def divisors(number: int, least: int, most: int) -> list[int]:
-    """Between two bounds: a batch or a layout may be a very large number."""
+    """Return the divisors of a number between two bounds, as a batch or a layout may be a very large number."""
     return [each for each in range(least, min(number, most) + 1) if number % each == 0]

@@ -1,13 +1,13 @@
-"""`parallelism: auto` -> one of the modes, and why.
+"""Choice of `parallelism: auto`: one of the modes, and the reason.
 
-Every candidate is judged by the rules that a written mode meets, by its memory, and by its predicted step time; the
-smallest time wins. Times that differ by less than a hundredth are equal, and then the simpler mode is taken: the
-estimates are not as exact as that.
+Every candidate is checked by the rules of a written mode, by its memory, and by its predicted step time; the smallest
+time wins. Times that differ by less than a hundredth count as equal, and then the simpler mode wins: the estimates are
+not more exact.
 
-It is a search by branch and bound. A candidate is out when its update alone needs more than there is, when a trace said
-that it does not fit, or when the estimate says so by more than it may be too high: by less where a pipeline of the same
-kind with other microbatches was tried, and tells how far off the estimate is. What would be taken if all that is left
-fitted is tried, until that is known to fit: then nothing that is left could be faster.
+The search is branch and bound. A candidate is excluded if its update alone needs more memory than there is, if a trace
+showed that it does not fit, or if the estimate exceeds the memory by more than its possible error. That error is
+smaller after a trace of a pipeline of the same kind with other microbatches, which calibrates the estimate. The best
+candidate that may fit is traced until one fits: no remaining candidate can be faster then.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from declarative_train.planner.auto.target import Target
 from declarative_train.recipe.recipe import Recipe
 
 EQUAL = 1.01
-TOO_HIGH = 1.25  # an estimate over what is needed: 1.19 was seen (tests/planner/test_auto_search.py)
+TOO_HIGH = 1.25  # highest ratio of estimate to need: 1.19 was measured (tests/planner/test_auto_search.py)
 CORRECTED_TOO_HIGH = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`recipe` with the mode in the place of `auto`, None when there is none to take. `doubtful`, and then nothing
-    else: a candidate whose trace decides what is taken; `is_last_hope`: no estimate says that anything fits."""
+    """Result of a choice. `recipe` has the mode in place of `auto`, None if no mode works. `doubtful`, then without the
+    rest: a candidate that must be traced first; `is_last_hope`: by the estimates nothing fits."""
 
     recipe: Recipe | None
     plan: ChoicePlan | None
@@ -42,21 +42,23 @@ class Choice:
     is_last_hope: bool = False
 
 
-def judged(judge: Judge) -> list[Verdict]:
+def judge_all(judge: Judge) -> list[Verdict]:
+    """Return the verdict on every candidate."""
     most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, most_stages)]
 
 
 def choose(judge: Judge, verdicts: Sequence[Verdict], known: Mapping[str, int], *, may_trace: bool) -> Choice:
-    """`known`: bytes of candidates that were traced, by their words; `may_trace`: more of them can be."""
+    """Choose a mode. `known`: memory in bytes of traced candidates, by their words; `may_trace`: more of them can be
+    traced."""
     recipe, target = judge.recipe, judge.target
-    verdicts, may_fit = [_corrected(each, known, target) for each in verdicts], _may_fit(verdicts, known, target)
+    verdicts, may_fit = [_apply_trace(each, known, target) for each in verdicts], _may_fit(verdicts, known, target)
     fitting = [each for each in verdicts if each.fits]
     possible = [each for each in verdicts if each.refusal is None]
     if not possible:
         return Choice(None, None, [_nothing_left(recipe, verdicts)])
     promising = [each for each in possible if may_fit(each)] if may_trace else fitting
-    doubtful = _doubtful(promising, possible, known, target) if may_trace else None
+    doubtful = _find_doubtful(promising, possible, known, target) if may_trace else None
     if doubtful is not None:
         return Choice(None, None, [], doubtful.candidate, is_last_hope=not promising)
     diagnostics = []
@@ -66,21 +68,22 @@ def choose(judge: Judge, verdicts: Sequence[Verdict], known: Mapping[str, int], 
             return Choice(None, None, diagnostics)
     best = fastest(promising) if fitting else _smallest(possible)
     chosen = recipe._replace(parallelism=best.candidate.parallelism)
-    said = findings(recipe)
-    diagnostics += [each for each in findings(chosen) if each not in said]
+    before = findings(recipe)
+    diagnostics += [each for each in findings(chosen) if each not in before]
     plan = replace(_choice(best, verdicts, target), num_traced=len(known))
-    if known:  # else nothing is traced at all
-        plan = replace(plan, untried=tuple(_untried(filter(may_fit, possible), best)))
+    if known:  # otherwise nothing is traced
+        plan = replace(plan, untried=tuple(_list_untried(filter(may_fit, possible), best)))
     return Choice(chosen, plan, diagnostics)
 
 
-def _corrected(verdict: Verdict, known: Mapping[str, int], target: Target) -> Verdict:
+def _apply_trace(verdict: Verdict, known: Mapping[str, int], target: Target) -> Verdict:
     needed = known.get(verdict.candidate.words)
     return verdict if needed is None else replace(verdict, memory_bytes=needed, fits=target.holds(needed))
 
 
 def _may_fit(verdicts: Sequence[Verdict], known: Mapping[str, int], target: Target) -> Callable[[Verdict], bool]:
-    """`verdicts` by the estimate alone."""
+    """Return a function that tells whether a candidate may fit, given the error of the estimate. `verdicts` are by the
+    estimate alone."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -100,18 +103,21 @@ def _may_fit(verdicts: Sequence[Verdict], known: Mapping[str, int], target: Targ
 
 
 def _kind(each: Verdict) -> tuple[tuple[str, str], int]:
-    """Of a pipeline, and how many microbatches; 0 of others."""
+    """Return the kind of a candidate and its number of microbatches, 0 without a pipeline."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.family, schedule), number
 
 
-def _doubtful(
+def _find_doubtful(
     promising: Sequence[Verdict], possible: Sequence[Verdict], known: Mapping[str, int], target: Target
 ) -> Verdict | None:
-    """What has to be tried before anything is taken. That which would be taken, where the estimate says that it is too
-    large; what is tried when it is taken is not asked for here. The fastest, where on it depends what counts as equally
-    fast; the smallest, where nothing is promising."""
+    """Return the candidate to trace before a mode is chosen, or None.
+
+    It is the fastest candidate, if the estimate says that it is too large; otherwise it is traced when chosen. It is
+    the candidate with the least time, if that time decides which simpler ones count as equally fast. It is the smallest
+    one, if none may fit.
+    """
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
         return _smallest(left) if left else None
@@ -129,8 +135,8 @@ def _seconds(each: Verdict) -> float:
     return each.step_s or 0.0
 
 
-def _untried(may_fit: Iterable[Verdict], best: Verdict) -> Iterator[str]:
-    """What would have been taken if it fitted, the fastest first."""
+def _list_untried(may_fit: Iterable[Verdict], best: Verdict) -> Iterator[str]:
+    """Yield the candidates that would be chosen if they fitted, the fastest first."""
     if best.step_s is None:
         return
     for each in sorted(may_fit, key=_seconds):
@@ -139,7 +145,7 @@ def _untried(may_fit: Iterable[Verdict], best: Verdict) -> Iterator[str]:
 
 
 def fastest(fitting: Sequence[Verdict]) -> Verdict:
-    """The first of those that take the least time; the first of all, where no time is known."""
+    """Return the first candidate with the least time; the first of all if no time is known."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
         return fitting[0]
@@ -157,11 +163,12 @@ def _nothing_left(recipe: Recipe, verdicts: Sequence[Verdict]) -> Diagnostic:
 
 
 def _too_large(judge: Judge, possible: Sequence[Verdict]) -> Diagnostic:
-    """A warning where no hardware is named: the run may be meant for another machine than this one."""
+    """Return the error that nothing fits; a warning if no hardware is named, as the run may be meant for another
+    machine."""
     least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit where the memory is unknown"
     is_certain = judge.target.hardware is not None
-    ways = hints(judge) if is_certain else ["layout.hardware, where this machine is not the one that it is for"]
+    ways = hints(judge) if is_certain else ["set layout.hardware, if the run is for another machine"]
     span = judge.recipe.span("parallelism")
     return does_not_fit(span, least.candidate.words, least.memory_bytes, memory, ways, is_certain=is_certain)
 
@@ -172,7 +179,7 @@ def _choice(best: Verdict, verdicts: Sequence[Verdict], target: Target) -> Choic
 
 
 def _best_of_families(verdicts: Iterable[Verdict], best: Verdict) -> list[Verdict]:
-    """One for each family, in the order of the candidates."""
+    """Return one verdict for each family, in the order of the candidates."""
     families: dict[str, list[Verdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)
@@ -203,18 +210,18 @@ def _row(each: Verdict, best: Verdict, target: Target) -> CandidatePlan:
 
 
 def _reason(best: Verdict, verdicts: Sequence[Verdict]) -> str:
-    """One sentence."""
+    """Return one sentence."""
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
         return f"{name}: there is one device"
     if not fitting:
         return f"{name}: nothing fits here, and it needs the least"
-    said = _against_others(best, [each for each in fitting if each.candidate.family != best.candidate.family])
-    return f"{name}: {'; '.join([*said, *_passed_over(verdicts[: verdicts.index(best)])])}"
+    reasons = _compare_others(best, [each for each in fitting if each.candidate.family != best.candidate.family])
+    return f"{name}: {'; '.join([*reasons, *_explain_skipped(verdicts[: verdicts.index(best)])])}"
 
 
-def _against_others(best: Verdict, others: Sequence[Verdict]) -> list[str]:
-    """`others`: of other families, and they fit."""
+def _compare_others(best: Verdict, others: Sequence[Verdict]) -> list[str]:
+    """Compare the best candidate with those of other families that fit."""
     if not others:
         return ["nothing else fits"]
     if best.step_s is None:
@@ -222,16 +229,16 @@ def _against_others(best: Verdict, others: Sequence[Verdict]) -> list[str]:
     second = min(others, key=lambda each: each.step_s or 0.0)
     assert second.step_s is not None
     if second.step_s <= best.step_s * EQUAL:
-        return [f"{time_in_words(best.step_s)} a step, as little as {second.candidate.words}, which is no simpler"]
+        return [f"{time_in_words(best.step_s)} a step, as little as {second.candidate.words}, which is not simpler"]
     then = f"{second.candidate.words} with {time_in_words(second.step_s)}"
     return [f"{time_in_words(best.step_s)} a step, the least of all that fit; next is {then}"]
 
 
-def _passed_over(simpler: Sequence[Verdict]) -> list[str]:
-    """Why what is simpler was not taken, where it is not for its time."""
+def _explain_skipped(simpler: Sequence[Verdict]) -> list[str]:
+    """Return why simpler candidates were not chosen, other than for their time."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)
-    said = [] if large is None else [f"{large.candidate.family} does not fit"]
+    reasons = [] if large is None else [f"{large.candidate.family} does not fit"]
     if refused is not None and refused.refusal is not None:
-        said.append(f"{refused.candidate.family} is refused ({refused.refusal.code})")
-    return said
+        reasons.append(f"{refused.candidate.family} is rejected ({refused.refusal.code})")
+    return reasons

@@ -1,4 +1,4 @@
-"""What would make a model fit that does not: the same recipe with one or two values changed, judged again."""
+"""Hints for a model that does not fit: the same recipe with one or two values changed, judged again."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from declarative_train.planner.auto.target import target_of
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.training import ActivationCheckpointing, Training
 
-MOST = 3  # hints that are given
+MOST = 3  # hints
 FACTORS = (2, 4, 8, 16, 32, 64)  # of the GPUs
 
 
 def hints(judge: Judge) -> list[str]:
+    """Return changes that make the recipe fit."""
     found: list[str] = []
-    for way, recipe in _changed(judge.recipe):
+    for way, recipe in _variants(judge.recipe):
         target = target_of(recipe.layout)
         changed = Judge.of(recipe, judge.lowered, judge.parameters, judge.data, target, judge.scales)
-        for candidate in candidates(recipe, most_stages=0):  # data-parallel ones: enough to say that it would do
+        for candidate in candidates(recipe, most_stages=0):  # data-parallel ones: enough to show that it fits
             verdict = changed.verdict(candidate)
             if verdict.fits:
                 found.append(f"{way} ({candidate.words}, {amount(verdict.memory_bytes, 'B')})")
@@ -30,7 +31,8 @@ def hints(judge: Judge) -> list[str]:
     return found
 
 
-def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+def _variants(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+    """Yield changed recipes, each with the text of the change."""
     training, layout = recipe.training, recipe.layout
     policy = training.activation_checkpointing.policy
     again = _with(training, activation_checkpointing=ActivationCheckpointing(policy="blocks"))
@@ -58,7 +60,7 @@ def _changed(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
 
 
 def _most_accumulation(recipe: Recipe) -> int | None:
-    """One sample at a time on each GPU; None where that is no more than there is."""
+    """Return the accumulation with one sample at a time on each GPU; None if the recipe has that already."""
     share, rest = divmod(recipe.training.global_batch_size, recipe.layout.num_gpus)
     return share if not rest and share > (recipe.training.gradient_accumulation_steps or 1) else None
 

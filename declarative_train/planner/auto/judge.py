@@ -1,4 +1,4 @@
-"""A candidate of `auto` -> what speaks against it, or its memory and step time. Nothing is compiled for it."""
+"""Judgement of a candidate of `auto`: the error that rules it out, or its memory and step time. No plan is compiled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ from declarative_train.planner.auto.candidates import Candidate
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.estimate.memory import Scale, largest_bytes, least_bytes
 from declarative_train.planner.estimate.model import ModelFacts, model_facts
-from declarative_train.planner.estimate.placement import Part, Pipes, Placement, candidate_parts, groups
+from declarative_train.planner.estimate.placement import (
+    DevicePart,
+    PipelinePlacement,
+    Placement,
+    candidate_parts,
+    groups,
+)
 from declarative_train.planner.estimate.step_time import step_time
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.parse import CHECKS
@@ -38,7 +44,8 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`refusal`: what lint would say of it, and then there is nothing else. `least_bytes` it needs in any case."""
+    """Verdict on a candidate. `refusal`: the error that lint would report, then without the rest. `least_bytes`: memory
+    that every step needs."""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -50,7 +57,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """What all candidates of a recipe have in common. `cuts` are made once for each number of stages."""
+    """Facts that all candidates of a recipe share. `cuts` has the stages, made once for each number of stages."""
 
     recipe: Recipe
     lowered: Lowered
@@ -124,7 +131,7 @@ class Judge:
             replicas=replicas,
             rows=batch.microbatch_size,
             num_microbatches=number,
-            parts=(Part("each device", (tuple(self.model.nodes),), (1,)),),
+            parts=(DevicePart("each device", (tuple(self.model.nodes),), (1,)),),
             sharding=sharding_of(
                 self.model.opened,
                 self.lowered.units,
@@ -148,7 +155,9 @@ class Judge:
         return replace(
             placement,
             parts=candidate_parts(stages, held, pipeline.schedule, number),
-            pipes=Pipes(pipeline.schedule, num_ranks, pipeline.stages, wires, stride=batch.data_parallel_size),
+            pipes=PipelinePlacement(
+                pipeline.schedule, num_ranks, pipeline.stages, wires, stride=batch.data_parallel_size
+            ),
         ), None
 
     def _stage_graphs(self, site: PlacementInput, pipeline: PipelineAxis) -> Cut:
@@ -158,7 +167,7 @@ class Judge:
 
 
 def findings(recipe: Recipe) -> list[Diagnostic]:
-    """What the recipe's own rules say of it."""
+    """Return the diagnostics of the recipe's own rules."""
     sections: Mapping[str, object] = {name: getattr(recipe, name) for name in SECTIONS if name != "model"}
     draft = Draft(recipe.tree, sections, recipe.model.scope, tuple(recipe.data.split), recipe.model.rules)
     return [diagnostic for rule in CHECKS for diagnostic in rule(draft)]

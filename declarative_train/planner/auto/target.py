@@ -1,4 +1,4 @@
-"""What `auto` chooses for: the hardware that the recipe names, else what this machine has, and what is not known."""
+"""Target of `auto`: the hardware that the recipe names, or else that of this machine, and what is unknown about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.core.amounts import amount, counted
 from declarative_train.recipe.sections.layout import Layout
 
-RESERVE = 0.1  # of a device's memory: for CUDA, its libraries, fragments, and what the estimate does not count
+RESERVE = (
+    0.1  # fraction of a device's memory for CUDA, its libraries, fragmentation, and what the estimate does not count
+)
 DRIVER = Path(
     "/proc/driver/nvidia/gpus"
 )  # the driver's own files: asking CUDA would initialise it before the ranks fork
@@ -19,7 +21,7 @@ DRIVER = Path(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`memory_bytes` that a device may be filled with; None: unknown, and so not looked at."""
+    """Hardware to plan for. `memory_bytes` is the usable memory of a device; None: unknown, and not checked."""
 
     hardware: Hardware | None
     memory_bytes: int | None
@@ -33,38 +35,42 @@ def target_of(layout: Layout) -> Target:
     if layout.hardware is not None and layout.hardware != "cpu":
         return _on(HARDWARE[layout.hardware], ())
     if layout.device == "mps":
-        return Target(None, None, ("on mps: no figures are known of Apple's GPUs",))
+        return Target(None, None, ("on mps: the speed and memory of Apple's GPUs are unknown",))
     if layout.hardware is None and layout.device != "cpu":
         name = gpu_here(layout.num_gpus_per_node)
         if name is not None:
-            return _found(name)
+            return _target_of_gpu(name)
     if layout.hardware is None and layout.device == "cuda":
         return Target(None, None, ("layout.hardware is not given: neither speed nor memory of the GPUs are known",))
     return _cpu(layout)
 
 
-def _on(hardware: Hardware, said: tuple[str, ...]) -> Target:
+def _on(hardware: Hardware, assumptions: tuple[str, ...]) -> Target:
     assert hardware.memory_bytes is not None
     usable = int(hardware.memory_bytes * (1 - RESERVE))
     reserve = f"of {amount(hardware.memory_bytes, 'B')} on a device, {RESERVE:.0%} are kept free"
-    return Target(hardware, usable, (*said, reserve))
+    return Target(hardware, usable, (*assumptions, reserve))
 
 
-def _found(name: str) -> Target:
+def _target_of_gpu(name: str) -> Target:
     hardware = hardware_of_device(name)
     if hardware is None:
-        return Target(None, None, (f"layout.hardware is not given, and no figures are known of {name}, which is here",))
-    return _on(hardware, (f"layout.hardware is not given: {hardware.name}, which this machine has, is taken",))
+        return Target(
+            None,
+            None,
+            (f"layout.hardware is not given, and the speed and memory of {name}, found here, are unknown",),
+        )
+    return _on(hardware, (f"layout.hardware is not given: {hardware.name} of this machine is assumed",))
 
 
 def _cpu(layout: Layout) -> Target:
     ranks = layout.num_gpus_per_node
-    said = "layout.hardware is not given, and this machine has not the GPUs" if layout.device == "auto" else "on CPUs"
+    where = "layout.hardware is not given, and this machine lacks the GPUs" if layout.device == "auto" else "on CPUs"
     if layout.hardware == "cpu":
-        said = "layout.hardware is cpu"
-    unknown = f"{said}: nothing is known of the speed, so the simplest mode that fits is taken"
+        where = "layout.hardware is cpu"
+    unknown = f"{where}: the speed is unknown, so the simplest mode that fits is chosen"
     if layout.num_nodes > 1:
-        return Target(None, None, (unknown, f"nor of the memory of {counted(layout.num_nodes, 'node')}"))
+        return Target(None, None, (unknown, f"the memory of {counted(layout.num_nodes, 'node')} is unknown"))
     memory = memory_here()
     shared = (
         f"its memory, {amount(memory, 'B')}, is shared by {counted(ranks, 'rank')}, and {RESERVE:.0%} are kept free"
@@ -77,10 +83,10 @@ def memory_here() -> int:
 
 
 def gpu_here(number: int) -> str | None:
-    """What torch calls the GPUs of this machine, where there are so many."""
+    """Return torch's name for the GPUs of this machine, or None if there are fewer than `number`."""
     import torch
 
-    if torch.cuda.device_count() < number:  # NVML's, where torch has CUDA at all: nothing is initialised
+    if torch.cuda.device_count() < number:  # counted by NVML, which does not initialise CUDA
         return None
     for path in sorted(DRIVER.glob("*/information")):
         for line in path.read_text().splitlines():

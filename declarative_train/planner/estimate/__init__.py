@@ -1,1 +1,1 @@
-"""What a layout will need and take: memory, operations, bytes on each link, the time of a step. From shapes alone."""
+"""Estimates of a layout from shapes alone: memory, operations, bytes on each link, the time of a step."""

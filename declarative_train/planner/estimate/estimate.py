@@ -1,4 +1,4 @@
-"""Model, placement and hardware -> the estimate of a plan, with what it assumes in words."""
+"""Estimate of a plan from its model, placement and hardware, with its assumptions in words."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def estimate(
     global_batch_size: int,
     memory_bytes: int,
 ) -> EstimatePlan:
-    """`memory_bytes` that the device needs which needs the most."""
+    """Return the estimate. `memory_bytes`: memory of the device that needs the most."""
     time = step_time(model, placement, hardware)
     transfers = transfers_of(model, placement, hardware)
     peak = hardware.peak_of(model.arithmetic)
@@ -60,13 +60,13 @@ def assumptions(hardware: Hardware, precision: str) -> list[str]:
     not_counted = "not counted: evaluations, metrics, fragments of the device's memory"
     if peak is None:
         lacking = "its speed" if not hardware.peak_flops else precision
-        return [f"there is no figure of {hardware.name} for {lacking}, and so no times", not_counted]
+        return [f"no figure of {hardware.name} for {lacking} is known, so there are no times", not_counted]
     wide = " without TF32" if precision == "fp32" else ""
     return [
         f"{hardware.name}, {precision}{wide}: {amount(peak, 'FLOP/s')} at its peak, of which large products reach "
         f"{COMPUTE_EFFICIENCY:.0%} ({hardware.source})",
         f"memory at {MEMORY_EFFICIENCY:.0%} and links at {LINK_EFFICIENCY:.0%} of their figures",
         f"at least {LAUNCH_S * 1e6:g} us for a layer, {LATENCY_S * 1e6:g} us for a collective or message",
-        "communication hides behind the backward (ddp) or behind both ways (fsdp), not in a pipeline",
+        "communication overlaps with the backward (ddp) or with forward and backward (fsdp), not in a pipeline",
         f"{not_counted}, what `compile` saves",
     ]

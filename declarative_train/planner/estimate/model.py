@@ -1,4 +1,4 @@
-"""What the estimates know of a model, whatever its layout: computed once, for all candidates of `auto`."""
+"""Facts about a model for the estimates, whatever its layout: computed once, for all candidates of `auto`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from declarative_train.graph.chunked import heads_of
 from declarative_train.graph.cost import Work, activations
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.partition import open_blocks
-from declarative_train.plan.channels_last import Images, Turned, Word, turned_by_node
+from declarative_train.plan.channels_last import ImageLayout, ReorderedElements, Word, count_reordered_by_node
 from declarative_train.plan.flops import unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.recomputation import Recomputation
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
-REDUCE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}  # of gradients on their way between devices
-COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, and of what fsdp gathers
+REDUCE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}  # of gradients in reductions
+COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, and of gathered parameters
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Elements of a device's share of some parameters, ties counted once; `packed` are the bytes of those that are held
-    in fewer bits, which are none of the `weights`."""
+class ParameterShare:
+    """Elements of a device's share of some parameters, ties counted once; `packed` are the bytes of weights in a
+    storage format, which `weights` excludes."""
 
     weights: int = 0
     trained: int = 0
     state: int = 0
     packed: int = 0
 
-    def __add__(self, other: Held) -> Held:
-        return Held(
+    def __add__(self, other: ParameterShare) -> ParameterShare:
+        return ParameterShare(
             self.weights + other.weights,
             self.trained + other.trained,
             self.state + other.state,
@@ -44,9 +44,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node of the model, opened down to its units. `recomputed`: how much of its forward runs once more; `kept`
-    elements per sample stay from forward to backward,
-    `passing` are there only while the backward of a node that is computed again is at work."""
+    """Node of the model, opened down to its units. `recomputed`: the share of its forward that runs again; `kept`
+    elements per sample stay from forward to backward; `passing` elements exist only during the backward of a recomputed
+    node."""
 
     name: str
     is_unit: bool
@@ -54,13 +54,14 @@ class NodeFacts:
     recomputed: float
     kept: int
     passing: int
-    parameters: tuple[tuple[int, int, int, int], ...]  # of each tensor: as `Held`
-    turned: Turned = field(default_factory=Turned)
+    parameters: tuple[tuple[int, int, int, int], ...]  # of each tensor: as `ParameterShare`
+    reordered: ReorderedElements = field(default_factory=ReorderedElements)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`nodes` by name, in the order of the opened graph; `judged` elements per sample are what the losses read."""
+    """Facts about a model. `nodes` by name, in the order of the opened graph; `judged` is the number of elements per
+    sample that the losses read."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -68,25 +69,27 @@ class ModelFacts:
     judged: int = 0
     reduce: str = "fp32"
     matmul: str = "highest"
-    images: Images = field(default_factory=lambda: Images("auto", Turned(), "fp32", has_plugins=False))
-    _shares: dict[tuple[str, int], Held] = field(default_factory=dict, repr=False, compare=False)
+    images: ImageLayout = field(
+        default_factory=lambda: ImageLayout("auto", ReorderedElements(), "fp32", has_plugins=False)
+    )
+    _shares: dict[tuple[str, int], ParameterShare] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def arithmetic(self) -> Precision:
-        """Of the matrix products: whose peak counts."""
+        """Precision of the matrix products, whose peak rate counts."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
-    def held(self, name: str, num_shards: int) -> Held:
-        """By one device of those over which each parameter of a node is spread."""
+    def share(self, name: str, num_shards: int) -> ParameterShare:
+        """Return the share of a node's parameters on one of `num_shards` devices."""
         key = (name, num_shards)
         if key not in self._shares:
             tensors = self.nodes[name].parameters
             sizes = zip(*((ceil(size / num_shards) for size in each) for each in tensors), strict=True)
-            self._shares[key] = Held(*(sum(column) for column in sizes)) if tensors else Held()
+            self._shares[key] = ParameterShare(*(sum(column) for column in sizes)) if tensors else ParameterShare()
         return self._shares[key]
 
-    def held_by(self, names: Iterable[str], num_shards: int = 1) -> Held:
-        return sum((self.held(name, num_shards) for name in names), Held())
+    def share_of(self, names: Iterable[str], num_shards: int = 1) -> ParameterShare:
+        return sum((self.share(name, num_shards) for name in names), ParameterShare())
 
 
 def model_facts(
@@ -104,32 +107,32 @@ def model_facts(
     channels_last: Word = "auto",
     has_plugins: bool = False,
 ) -> ModelFacts:
-    """`optimizer`: the fields of that of the run. `averages`: a moving average is kept of what is trained.
-    `heads`: the layers that losses in chunks compute once more."""
+    """Return the facts about a model. `optimizer`: fields of the run's optimizer. `averages`: the run keeps a moving
+    average. `heads`: layers that losses in chunks compute twice."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, parameters, optimizer, averages)
-    around = turned_by_node(opened)
+    around = count_reordered_by_node(opened)
     nodes, computed_again = {}, recomputation.units(units)
     for node in opened.nodes:
         again = recomputation.part_of(node, computed_again)
         inside = activations(node)
-        if node.name in heads:  # an item in the place of its scores
-            again, inside = 1.0, _given(node) // next(iter(node.outputs.values())).shape[-1]
+        if node.name in heads:  # an item in place of its scores
+            again, inside = 1.0, _count_outputs(node) // next(iter(node.outputs.values())).shape[-1]
         nodes[node.name] = NodeFacts(
             name=node.name,
             is_unit=node.name in units,
             works=works[node.name],
             recomputed=again,
-            kept=round(again * _given(node) + (1 - again) * inside) if node.name not in heads else inside,
+            kept=round(again * _count_outputs(node) + (1 - again) * inside) if node.name not in heads else inside,
             passing=inside if again else 0,
             parameters=tuple(tensors.get(node.name, ())),
-            turned=around[node.name],
+            reordered=around[node.name],
         )
     judged = sum(
         opened.spec(edge).num_elements for edge in opened.outputs.values() if edge.partition(":")[0] not in heads
     )
-    images = Images(channels_last, sum(around.values(), Turned()), precision, has_plugins)
+    images = ImageLayout(channels_last, sum(around.values(), ReorderedElements()), precision, has_plugins)
     return ModelFacts(opened, nodes, precision, judged, reduce, matmul, images)
 
 
@@ -151,14 +154,14 @@ def facts_of(plan: Plan) -> ModelFacts:
     )
 
 
-def _given(node: Node) -> int:
+def _count_outputs(node: Node) -> int:
     return sum(spec.num_elements for spec in node.outputs.values())
 
 
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """By the node that a parameter's name leads to."""
+    """Return the tensors of each node."""
     names = {node.name for node in opened.nodes}
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     for item in parameters:

@@ -1,4 +1,4 @@
-"""Who holds what, as far as the estimates look at it: read from a plan's layout, or made for a candidate of `auto`."""
+"""Placement of a model on devices, as the estimates need it: from a plan's layout, or for a candidate of `auto`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from declarative_train.plan.layout import LayoutPlan, ShardingPlan, WireBytes
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Devices that exchange something: every `stride`-th one, `size` of them."""
+class DeviceGroup:
+    """Devices that communicate: every `stride`-th one, `size` of them."""
 
     size: int
     stride: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one kind of device holds: the nodes of its stages (of the whole model where there is but one), of each stage
-    how many microbatches wait for their backward, and its number."""
+class DevicePart:
+    """Part of the model on one kind of device: the nodes of its stages (one stage without a pipeline), the microbatches
+    of each stage that wait for their backward, and the stages' numbers."""
 
     name: str
     stages: tuple[tuple[str, ...], ...]
@@ -35,8 +35,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipes:
-    """`wires[i]`: what goes from stage i to the next one, and back."""
+class PipelinePlacement:
+    """Pipeline of a placement. `wires[i]`: bytes from stage i to the next one, and back."""
 
     schedule: str
     num_ranks: int
@@ -47,21 +47,21 @@ class Pipes:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`shards` spread each parameter, `replicas` average gradients: of devices that hold the same. `num_microbatches`
-    are the forwards of a device in one optimizer step, `rows` the samples in each. `loss_part` has the loss; None: the
-    last. `scatters`: one process sends the
-    model to the others, and takes their gradients (dp)."""
+    """Placement of a model. `shards` split each parameter, `replicas` average gradients between devices with the same
+    part. `num_microbatches` are the forwards of a device in one optimizer step, `rows` the samples in each. `loss_part`
+    computes the loss; None: the last. `scatters`: one process sends the model to the others, and receives their
+    gradients (dp)."""
 
     scatters: bool
     devices_per_node: int
     num_devices: int
-    shards: Group
-    replicas: Group
+    shards: DeviceGroup
+    replicas: DeviceGroup
     rows: int
     num_microbatches: int
-    parts: tuple[Part, ...]
+    parts: tuple[DevicePart, ...]
     loss_part: int | None = None
-    pipes: Pipes | None = None
+    pipes: PipelinePlacement | None = None
     sharding: ShardingPlan | None = None
 
     @property
@@ -70,15 +70,15 @@ class Placement:
 
 
 def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> Placement:
-    """`nodes` of the whole model, opened down to its units."""
+    """Return the placement of a plan. `nodes` are those of the whole model, opened down to its units."""
     shards, replicas = groups(layout.mesh, layout.num_copies)
-    parts: tuple[Part, ...] = (Part("each device", (tuple(nodes),), (1,)),)
+    parts: tuple[DevicePart, ...] = (DevicePart("each device", (tuple(nodes),), (1,)),)
     pipes = None
     if layout.pipeline is not None:
         pipeline, num_ranks = layout.pipeline, layout.size("pipeline")
         held = {rank.coordinates["pipeline"]: rank.stages for rank in layout.ranks}
         parts = tuple(
-            Part(
+            DevicePart(
                 f"pipeline rank {rank}",
                 tuple(pipeline.stages[stage] for stage in stages),
                 tuple(in_flight(pipeline.grid[rank], stage) for stage in stages),
@@ -86,7 +86,9 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
             )
             for rank, stages in sorted(held.items())
         )
-        pipes = Pipes(pipeline.schedule, num_ranks, pipeline.num_stages, pipeline.wire_bytes, layout.data_parallel_size)
+        pipes = PipelinePlacement(
+            pipeline.schedule, num_ranks, pipeline.num_stages, pipeline.wire_bytes, layout.data_parallel_size
+        )
     return Placement(
         scatters=layout.scatters,
         devices_per_node=layout.gpus_per_node,
@@ -102,19 +104,19 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
     )
 
 
-def groups(mesh: Mesh, num_copies: int = 1) -> tuple[Group, Group]:
-    """Who shares out a parameter, and who holds the same: shards are neighbours."""
-    shards = Group(size_of(mesh, "shard"))
-    return shards, Group(size_of(mesh, "replicate") * num_copies, stride=shards.size)
+def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
+    """Return the devices that shard a parameter, and those that hold the same shard; shards are neighbours."""
+    shards = DeviceGroup(size_of(mesh, "shard"))
+    return shards, DeviceGroup(size_of(mesh, "replicate") * num_copies, stride=shards.size)
 
 
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
-) -> tuple[Part, ...]:
-    """Of a pipeline that has no grid yet. `held[rank]` are the stages of a rank."""
+) -> tuple[DevicePart, ...]:
+    """Return the parts of a pipeline that has no grid yet. `held[rank]` are the stages of a rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
-        Part(
+        DevicePart(
             f"pipeline rank {rank}",
             tuple(stages[stage] for stage in mine),
             (row.most_in_flight(rank, len(held), len(mine), num_microbatches) / len(mine),) * len(mine),
@@ -125,7 +127,7 @@ def candidate_parts(
 
 
 def in_flight(row: Sequence[str], stage: int) -> int:
-    """The most microbatches whose forward of a stage is done and whose backward is not."""
+    """Return the largest number of microbatches between forward and backward of a stage."""
     most = now = 0
     for cell in row:
         for action in cell.split("+"):

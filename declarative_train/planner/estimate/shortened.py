@@ -1,5 +1,5 @@
-"""A plan with fewer copies of what is repeated, and fewer ranks of an axis: small enough to be tried, and of the same
-kind. What it needs of memory grows evenly with each copy and with each rank's share."""
+"""Shortened plans for traces: fewer copies of repeated blocks, and fewer ranks of an axis, but of the same kind. Memory
+grows linearly with each copy and with each rank's share."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ MOST_RANKS = 8  # of an axis
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Copies of one thing, each of which reads the one before it: their paths in the model."""
+class Chain:
+    """Chain of copies, each of which reads the one before it, by their paths in the model."""
 
     paths: tuple[str, ...]
 
 
-def runs_of(plan: Plan, least: int) -> list[Run]:
-    """The chains of at least `least` equal copies, in one pipeline stage each, whose parameters are set alike."""
+def find_chains(plan: Plan, least: int) -> list[Chain]:
+    """Return the chains of at least `least` equal copies with equal parameter settings, each in one pipeline stage."""
     settings = _settings(plan.parameters)
     found = []
-    for run in _runs(plan.graph, ""):
+    for run in _chains(plan.graph, ""):
         alike: list[str] = []
         for path in (*run, None):
-            if alike and (path is None or not _go_on(alike[-1], path, plan, settings)):
-                if len(alike) >= least and not _tied(alike, plan.parameters):
-                    found.append(Run(tuple(alike)))
+            if alike and (path is None or not _are_equal(alike[-1], path, plan, settings)):
+                if len(alike) >= least and not _has_ties(alike, plan.parameters):
+                    found.append(Chain(tuple(alike)))
                 alike = []
             if path is not None:
                 alike.append(path)
     return found
 
 
-def shortened(plan: Plan, runs: Sequence[Run], kept: Sequence[int]) -> Plan:
-    """Of each run the first so many copies."""
-    moved: dict[str, str] = {}  # what goes, and who stands in for it
+def shorten(plan: Plan, runs: Sequence[Chain], kept: Sequence[int]) -> Plan:
+    """Return the plan with the first `kept` copies of each chain."""
+    moved: dict[str, str] = {}  # removed path -> the path that replaces it
     for run, number in zip(runs, kept, strict=True):
         moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])
     if not moved:
@@ -60,8 +60,8 @@ def shortened(plan: Plan, runs: Sequence[Run], kept: Sequence[int]) -> Plan:
 
 
 def fewer_ranks(plan: Plan) -> Plan:
-    """At most so many that share parameters; two of those that average gradients, who send the same however many they
-    are. The pipeline stays."""
+    """Return the plan with at most `MOST_RANKS` ranks that shard parameters, and two that average gradients, which send
+    the same for any number. The pipeline is unchanged."""
     most = {"pipeline": plan.layout.size("pipeline"), "replicate": 2, "shard": MOST_RANKS}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most[axis.name])) for axis in plan.layout.mesh)
     if mesh == plan.layout.mesh:
@@ -77,8 +77,8 @@ def fewer_ranks(plan: Plan) -> Plan:
     return replace(plan, layout=replace(plan.layout, mesh=mesh, ranks=tuple(ranks)))
 
 
-def alone(plan: Plan) -> Plan:
-    """The same model on one device, with the rows of a microbatch."""
+def on_one_device(plan: Plan) -> Plan:
+    """Return the same model on one device, with the rows of a microbatch."""
     rows = plan.batch.microbatch_size
     batch = BatchSpec(rows, 1, 1, rows, 1, steps_per_epoch=1)
     layout = LayoutPlan("single", plan.layout.device, 1, 1, (), (RankPlan(0, 0, 0, 0, {}),), plan.layout.units)
@@ -86,14 +86,14 @@ def alone(plan: Plan) -> Plan:
 
 
 def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:
-    """The first rank at each place of the pipeline."""
+    """Return the first rank at each position in the pipeline."""
     found: dict[int, RankPlan] = {}
     for rank in layout.ranks:
         found.setdefault(rank.coordinates.get("pipeline", 0), rank)
     return dict(sorted(found.items()))
 
 
-def _runs(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
+def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
     chain: list[Node] = []
     used = _readers(graph)
     for node in (*graph.nodes, None):
@@ -101,14 +101,14 @@ def _runs(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
             if len(chain) > 1:
                 yield tuple(f"{prefix}{each.name}" for each in chain)
             elif chain[0].graph is not None:
-                yield from _runs(chain[0].graph, f"{prefix}{chain[0].name}.")
+                yield from _chains(chain[0].graph, f"{prefix}{chain[0].name}.")
             chain = []
         if node is not None:
             chain.append(node)
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Of each node: who reads it, "" being the graph's outputs."""
+    """Return the readers of each node, "" for the graph's outputs."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -121,7 +121,7 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """The next copy: alone in reading the one before it, and reading else what that reads."""
+    """Return whether a node is the next copy: the only reader of the previous one, with otherwise the same inputs."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":
@@ -148,7 +148,7 @@ def _bare(node: Node) -> Node:
 
 
 def _settings(parameters: Sequence[ParameterPlan]) -> dict[str, list[tuple[Any, ...]]]:
-    """What stands below each path, without names: equal for equal copies."""
+    """Return the parameter settings below each path, without names: equal for equal copies."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for item in parameters:
         parts = item.name.split(".")
@@ -158,14 +158,14 @@ def _settings(parameters: Sequence[ParameterPlan]) -> dict[str, list[tuple[Any, 
     return found
 
 
-def _go_on(last: str, path: str, plan: Plan, settings: Mapping[str, list[tuple[Any, ...]]]) -> bool:
+def _are_equal(last: str, path: str, plan: Plan, settings: Mapping[str, list[tuple[Any, ...]]]) -> bool:
     if settings.get(last) != settings.get(path):
         return False
     pipeline = plan.layout.pipeline
     return pipeline is None or any(last in stage and path in stage for stage in pipeline.stages)
 
 
-def _tied(paths: Sequence[str], parameters: Sequence[ParameterPlan]) -> bool:
+def _has_ties(paths: Sequence[str], parameters: Sequence[ParameterPlan]) -> bool:
     return any(
         _below(name, dict.fromkeys(paths, ""))
         for item in parameters
@@ -180,7 +180,7 @@ def _below(path: str, tops: Mapping[str, str]) -> bool:
 
 
 def _without(graph: Graph, moved: Mapping[str, str], prefix: str) -> Graph:
-    def standing(edge: Edge) -> Edge:
+    def redirect(edge: Edge) -> Edge:
         name, colon, output = edge.partition(":")
         path = f"{prefix}{name}"
         return f"{moved[path][len(prefix) :]}{colon}{output}" if path in moved else edge
@@ -191,5 +191,5 @@ def _without(graph: Graph, moved: Mapping[str, str], prefix: str) -> Graph:
         if path in moved:
             continue
         body = node.graph if node.graph is None else _without(node.graph, moved, f"{path}.")
-        nodes.append(replace(node, graph=body, inputs={port: standing(edge) for port, edge in node.inputs.items()}))
-    return Graph(graph.inputs, tuple(nodes), {name: standing(edge) for name, edge in graph.outputs.items()})
+        nodes.append(replace(node, graph=body, inputs={port: redirect(edge) for port, edge in node.inputs.items()}))
+    return Graph(graph.inputs, tuple(nodes), {name: redirect(edge) for name, edge in graph.outputs.items()})

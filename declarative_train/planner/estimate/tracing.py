@@ -1,5 +1,5 @@
-"""What the plan asks of those who can try a step: the runtime can, and the plan knows no runtime. So who compiles a
-recipe hands it over."""
+"""Interface of the planner to tracers, which measure the memory of a step. The caller of `compile` passes one, so that
+this package does not import the engine."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
-    """A row for each kind of device; none where the step could not be tried, and then `why_not` says why."""
+class TraceResult:
+    """Memory of a step, one row for each kind of device; no rows if the trace failed, with the reason in `why_not`."""
 
     rows: tuple[MemoryPlan, ...]
     why_not: str = ""
 
 
 class Tracer(Protocol):
-    """Tries steps on tensors without memory."""
+    """Tracer of steps on tensors without memory."""
 
     @property
     def spent_s(self) -> float:
-        """What all that it was asked for takes, about, in seconds of a processor: by the number of calls, so that the
-        same recipe gives the same plan on every machine."""
+        """Approximate CPU seconds of all traces, from the number of calls, so that the same recipe gives the same plan
+        on every machine."""
 
-    def memory(self, plan: Plan) -> Traced: ...
+    def memory(self, plan: Plan) -> TraceResult: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
-        """What one plan tells of all others of its model; None where it cannot be tried."""
+        """Return the scale for all plans of this plan's model; None if the trace failed."""

@@ -1,8 +1,9 @@
-"""What travels between devices in one optimizer step, on which link, and how long it takes.
+"""Traffic between devices in one optimizer step: what is sent, on which link, and how long it takes.
 
-Rings, as NCCL uses them for large messages: of n devices each sends (n - 1) / n of a gathered or scattered tensor, and
-twice that in an all-reduce. A ring over several nodes enters and leaves each of them once, through the network of all
-its members there; it is as fast as its slowest link (Thakur et al., Optimization of collective communication, 2005).
+Collectives are rings, as NCCL uses for large messages: each of n devices sends (n - 1) / n of a gathered or scattered
+tensor, and twice that in an all-reduce. A ring over several nodes enters and leaves each node once, through the network
+of all its members there; it is as fast as its slowest link (Thakur et al., Optimization of collective communication,
+2005).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Literal
 from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.plan.layout import ShardingPlan
 from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
-from declarative_train.planner.estimate.placement import Group, Part, Placement
+from declarative_train.planner.estimate.placement import DeviceGroup, DevicePart, Placement
 
-LINK_EFFICIENCY = 0.8  # of a link's figure: what large collectives reach
+LINK_EFFICIENCY = 0.8  # fraction of a link's figure that large collectives reach
 BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
 LATENCY_S = 20e-6  # of one collective or message, whatever its size
 
@@ -26,7 +27,7 @@ Link = Literal["node", "network"]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """`bytes_sent` by each device in a step, in `num_calls` collectives or messages."""
+    """Communication of one kind: `bytes_sent` by each device in a step, in `num_calls` collectives or messages."""
 
     what: str
     link: Link
@@ -41,32 +42,35 @@ class Transfer:
 
 
 def transfers_of(model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """All of the device that sends the most."""
+    """Return all transfers of the device that sends the most."""
     every = ([each for kind in KINDS for each in kind(part, model, placement, hardware)] for part in placement.parts)
     return max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
 
 
-def gathers(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Sharded parameters made whole, in what the run computes in, for each microbatch: before the forward, and before
-    the backward what was let go or spread over fewer; in a pipeline once a step, since a stage stays whole."""
+def gathers(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """Return the all-gathers of sharded parameters, in the compute dtype.
+
+    They run for each microbatch before the forward, and again before the backward for freed or resharded ones; in a
+    pipeline once a step, since a stage stays gathered.
+    """
     sharding = placement.sharding
     if sharding is None:
         return []
     shards, width = placement.shards, COMPUTE_BYTES[model.precision]
-    groups = [(again, shares(names, model, shards, width)) for again, names in gathered(part, model, sharding)]
+    groups = [(again, shares(names, model, shards, width)) for again, names in gather_groups(part, model, sharding)]
     first, again = [size for _, size in groups], [size for is_again, size in groups if is_again]
     times = placement.num_microbatches if placement.pipes is None else 1
     if sharding.reshard is True:
         return _gather("parameters, all-gather", first + again, times, shards, placement, hardware)
     found = _gather("parameters, all-gather", first, times, shards, placement, hardware)
     if sharding.reshard:
-        near = Group(sharding.reshard)
+        near = DeviceGroup(sharding.reshard)
         found += _gather("parameters, all-gather again", again, times, near, placement, hardware)
     return found
 
 
 def _gather(
-    what: str, sizes: list[int], times: int, group: Group, placement: Placement, hardware: Hardware
+    what: str, sizes: list[int], times: int, group: DeviceGroup, placement: Placement, hardware: Hardware
 ) -> list[Transfer]:
     if group.size < 2:
         return []
@@ -74,8 +78,8 @@ def _gather(
     return [_collective(what, sent, times * len(sizes), group, placement, hardware)]
 
 
-def gathered(part: Part, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """The nodes whose parameters travel together, and whether they do so again for the backward."""
+def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
+    """Return the nodes whose parameters are gathered together, and whether they are gathered again for the backward."""
     units = [
         name
         for name in part.nodes
@@ -88,22 +92,23 @@ def gathered(part: Part, model: ModelFacts, sharding: ShardingPlan) -> list[tupl
     return [(again, names) for again, names in found if names]
 
 
-def shares(names: Iterable[str], model: ModelFacts, group: Group, width: int) -> int:
-    """Bytes of what all of a group hold of these nodes, padding included; `width` of a parameter on its way."""
-    held = model.held_by(names, group.size)
+def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
+    """Return the bytes of these nodes' parameters on all devices of a group, padding included; `width` is the size of
+    an element."""
+    held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 
 
-def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Gradients: scattered over the shards, once a step or after every microbatch; averaged over those who hold the
-    same, once a step."""
-    size = model.held_by(part.nodes).trained * REDUCE_BYTES[model.reduce]
+def reductions(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """Return the reductions of gradients: scattered over the shards, once a step or after every microbatch; averaged
+    over replicas, once a step."""
+    size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
     shards, replicas, found = placement.shards, placement.replicas, []
     sharding = placement.sharding
     if sharding is not None:
         times = 1 if sharding.keeps_gradients else placement.num_microbatches
-        size = model.held_by(part.nodes, shards.size).trained * shards.size * REDUCE_BYTES[model.reduce]
-        calls = len(gathered(part, model, sharding))
+        size = model.share_of(part.nodes, shards.size).trained * shards.size * REDUCE_BYTES[model.reduce]
+        calls = len(gather_groups(part, model, sharding))
         if shards.size > 1:
             sent = times * size * (shards.size - 1) / shards.size
             found.append(_collective("gradients, reduce-scatter", sent, times * calls, shards, placement, hardware))
@@ -115,24 +120,24 @@ def reductions(part: Part, model: ModelFacts, placement: Placement, hardware: Ha
     return found
 
 
-def scattered(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """In `dp` the first device sends the model to the others, at every forward, and takes their gradients: both as wide
-    as the parameters are."""
+def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """Return the transfers of `dp`: the first device sends the model to the others at every forward, and receives their
+    gradients, in the dtype of the parameters."""
     if not placement.scatters:
         return []
     others = placement.num_devices - 1
-    held, width = model.held_by(part.nodes), PARAMETER_BYTES[model.precision]
+    held, width = model.share_of(part.nodes), PARAMETER_BYTES[model.precision]
     sent = ((held.weights + held.trained) * width + held.packed) * others * placement.num_microbatches
     calls = 2 * others * placement.num_microbatches
     return [Transfer("parameters and gradients, by the first device", "node", sent, calls, hardware.link_per_s)]
 
 
-def messages(part: Part, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """What a rank of a pipeline sends to others: what its stages give, and gradients of what they took."""
+def messages(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+    """Return the messages of a pipeline rank to others: outputs of its stages, and gradients of their inputs."""
     pipes = placement.pipes
     if pipes is None or pipes.num_stages < 2:
         return []
-    group = Group(pipes.num_ranks, pipes.stride)
+    group = DeviceGroup(pipes.num_ranks, pipes.stride)
     link: Link = "node" if group.size * group.stride <= placement.devices_per_node else "network"
     per_s = hardware.link_per_s if link == "node" else hardware.network_per_s
     here = frozenset(part.numbers)
@@ -142,14 +147,16 @@ def messages(part: Part, model: ModelFacts, placement: Placement, hardware: Hard
     return [Transfer("stage to stage", link, sent, len(onward + back) * placement.num_microbatches, per_s)]
 
 
-KINDS = (gathers, reductions, scattered, messages)
+KINDS = (gathers, reductions, dp_transfers, messages)
 
 
-def _collective(what: str, sent: float, calls: int, group: Group, placement: Placement, hardware: Hardware) -> Transfer:
+def _collective(
+    what: str, sent: float, calls: int, group: DeviceGroup, placement: Placement, hardware: Hardware
+) -> Transfer:
     per_node = placement.devices_per_node
     if group.size * group.stride <= per_node:
         return Transfer(what, "node", sent, calls, hardware.link_per_s)
-    members = max(1, per_node // group.stride)  # of the ring on each node, each with its part of the network
+    members = max(1, per_node // group.stride)  # of the ring on each node, each with its own network link
     per_s = None if hardware.network_per_s is None else hardware.network_per_s * members
     if per_s is not None and members > 1 and hardware.link_per_s is not None:
         per_s = min(per_s, hardware.link_per_s)

@@ -1,1 +1,1 @@
-"""What a step needs of memory: counted while it runs, and foretold by the same step on tensors without memory."""
+"""Memory of a step: counted while it runs, and predicted by the same step on tensors without memory."""

@@ -1,5 +1,5 @@
-"""Functions in forked children: what pretended ranks leave behind in torch (groups, meshes, what it remembers of shards
-by them) would be taken for their own by the real ranks that this process forks afterwards."""
+"""Functions in forked children. Fake ranks leave state in torch (groups, meshes, caches of shards by them), which real
+ranks forked from this process would mistake for their own."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LIMIT_S = 120.0  # of the processor: a machine that does other things, too, gives another plan no sooner
-MOST_S = 600.0  # by the clock
-MOST_LETTERS = 160  # of what an error says
-MOST_BYTES = 4 << 30  # more than this process has
+LIMIT_S = 120.0  # CPU time, so that the load of the machine does not change the plan
+MOST_S = 600.0  # wall time
+MOST_LETTERS = 160  # of an error message
+MOST_BYTES = 4 << 30  # in addition to the memory of this process
 
 
 class ChildError(Exception):
-    """It gave nothing; why, in a few words."""
+    """Child without a result; the message says why in a few words."""
 
 
 def in_child(work: Callable[[], T]) -> T:
-    """What it returns, which goes through pickle. Raises ChildError where it fails or takes too long."""
+    """Return the result of a function in a child process, through pickle. Raises ChildError if it fails or takes too
+    long."""
     return in_children([work])[0]
 
 
 def in_children(works: Sequence[Callable[[], T]], meanwhile: Callable[[], object] | None = None) -> list[T]:
-    """What each returns, all at the same time, as `in_child`. Of errors the first in their order is told. `meanwhile`
-    is done here, where there is nothing but to wait."""
+    """Return the results of functions that run at the same time, as `in_child`; of errors the first is raised.
+    `meanwhile` runs in this process while it waits."""
     sys.stdout.flush()
     sys.stderr.flush()
-    children: dict[int, int] = {}  # by the pipe that they answer on
+    children: dict[int, int] = {}  # by the pipe of their result
     try:
         for work in works:
             reading, writing = os.pipe()
-            children[reading] = _forked(work, writing, [*children, reading])
+            children[reading] = _fork(work, writing, [*children, reading])
             os.close(writing)
         if meanwhile is not None:
             meanwhile()
@@ -52,7 +53,7 @@ def in_children(works: Sequence[Callable[[], T]], meanwhile: Callable[[], object
     return [_value(answers[reading]) for reading in children]
 
 
-def _forked(work: Callable[[], T], writing: int, others: Sequence[int]) -> int:
+def _fork(work: Callable[[], T], writing: int, others: Sequence[int]) -> int:
     child = os.fork()
     if child:
         return child
@@ -85,15 +86,15 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """The first cause of it: torch's schedules say only in which stage something failed."""
+    """Return an error's first cause in one line: torch's schedules say only in which stage something failed."""
     while error.__cause__ is not None:
         error = error.__cause__
-    said = str(error).strip().partition("\n")[0][:MOST_LETTERS]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = str(error).strip().partition("\n")[0][:MOST_LETTERS]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _limit_memory() -> None:
-    """Tensors without values may be taken for sizes of others."""
+    """Limit the memory of a child, as tensors without values may be misread as sizes."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError):
@@ -105,7 +106,7 @@ def _limit_memory() -> None:
 
 
 def _read(pipes: Sequence[int], deadline_s: float) -> dict[int, bytes]:
-    """All that comes out of each until it is closed."""
+    """Read each pipe until it is closed."""
     parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     waiting = list(pipes)
     while waiting and (left := deadline_s - time.monotonic()) > 0:

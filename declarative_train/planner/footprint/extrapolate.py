@@ -1,9 +1,9 @@
-"""From the counts of a step with 3 and with 4 copies of a repeat to the count with any number of them.
+"""Extrapolation of a memory trace from steps with 3 and with 4 copies of a repeat to any number of copies.
 
-What lives at a moment grows evenly with the number of copies: each operation of the shorter step has one in the longer
-step that is as far from the beginning of its pass, or from its end, and the difference between the two is what one copy
-brings. The largest of all moments, each carried on to the number of copies wanted, is the peak; between the first and
-the last copies it goes up or down evenly, so that no other copy has more.
+Live memory at a moment grows linearly with the number of copies: each operation of the shorter step matches one in the
+longer step at the same distance from the beginning or the end of its pass, and the difference is the memory of one
+copy. The largest of all moments, each extrapolated to the number of copies, is the peak; between the first and the last
+copies memory changes linearly, so that no other copy needs more.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """The longer step is not the shorter one with a copy more."""
+    """Longer step that is not the shorter one with another copy."""
 
 
 Passes = tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """Names of the operations, pass by pass (casts, forward, backward, ...); `bytes` (operations, kinds) after each.
-    `joined`: passes of a kind that follow each other as one."""
+class MemoryTrace:
+    """Memory trace of a step: names of the operations, pass by pass (casts, forward, backward, ...); `bytes`
+    (operations, kinds) after each. `merged`: consecutive passes of a kind as one."""
 
     passes: Passes
     bytes: Any
-    joined: Passes = ()
+    merged: Passes = ()
 
 
-def course_of(live: LiveBytes) -> Course:
+def memory_trace(live: LiveBytes) -> MemoryTrace:
     kinds = np.array([stored.kind for stored, _ in live.changes], dtype=np.int64)
     more = np.array([change for _, change in live.changes], dtype=np.int64)
     steps = np.zeros((len(more) + 1, KINDS), dtype=np.int64)
@@ -49,40 +49,40 @@ def course_of(live: LiveBytes) -> Course:
     ends = np.array([end for _, end, _ in live.operations], dtype=np.int64)
     each = groupby(live.operations, key=lambda operation: operation[2])
     of_a_kind = groupby(live.operations, key=lambda operation: operation[2][0])
-    passes, joined = (tuple(tuple(name for name, *_ in part) for _, part in parts) for parts in (each, of_a_kind))
-    return Course(passes, levels[ends], joined)
+    passes, merged = (tuple(tuple(name for name, *_ in part) for _, part in parts) for parts in (each, of_a_kind))
+    return MemoryTrace(passes, levels[ends], merged)
 
 
-def extrapolated(base: Course, longer: Sequence[Course], copies: Sequence[int]) -> Any:
-    """(operations, kinds), as floats. `longer[i]`: with one copy more of run i, of which there are to be `copies[i]`,
-    `FEW` of them in `base`. Raises UnevenError."""
+def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequence[int]) -> Any:
+    """Return the extrapolated trace (operations, kinds), as floats. `longer[i]` has one more copy of chain i, of which
+    there are to be `copies[i]`, and `FEW` in `base`. Raises UnevenError."""
     found = base.bytes.astype(np.float64)
     for course, number in zip(longer, copies, strict=True):
-        found = found + (number - FEW) * _brought(base, course)
+        found = found + (number - FEW) * _growth(base, course)
     return found
 
 
-def _brought(base: Course, longer: Course) -> Any:
-    """(operations, kinds): bytes that a copy more brings to each moment of `base`, the larger one where a moment may
-    be counted from either end."""
+def _growth(base: MemoryTrace, longer: MemoryTrace) -> Any:
+    """Return (operations, kinds): bytes that one more copy adds to each moment of `base`; the larger ones for a moment
+    that can be counted from either end."""
     try:
-        return _brought_in(base.passes, longer.passes, base, longer)
-    except UnevenError:  # where backward is cut, for weights alone, a copy may have passes of its own
-        return _brought_in(base.joined, longer.joined, base, longer)
+        return _growth_by_pass(base.passes, longer.passes, base, longer)
+    except UnevenError:  # in a split backward a copy may have passes of its own
+        return _growth_by_pass(base.merged, longer.merged, base, longer)
 
 
-def _brought_in(fewer: Passes, more: Passes, base: Course, longer: Course) -> Any:
+def _growth_by_pass(fewer: Passes, more: Passes, base: MemoryTrace, longer: MemoryTrace) -> Any:
     if not fewer or len(fewer) != len(more):
         raise UnevenError
     parts, here, there = [], 0, 0
     for short, long in zip(fewer, more, strict=True):
         now, then = base.bytes[here : here + len(short)], longer.bytes[there : there + len(long)]
-        parts.append(_brought_in_pass(short, long, now, then))
+        parts.append(_growth_in_pass(short, long, now, then))
         here, there = here + len(short), there + len(long)
     return np.concatenate(parts)
 
 
-def _brought_in_pass(short: Sequence[str], long: Sequence[str], now: Any, then: Any) -> Any:
+def _growth_in_pass(short: Sequence[str], long: Sequence[str], now: Any, then: Any) -> Any:
     more = len(long) - len(short)
     if more < 0:
         raise UnevenError
@@ -91,7 +91,7 @@ def _brought_in_pass(short: Sequence[str], long: Sequence[str], now: Any, then: 
             raise UnevenError
         return then - now
     ahead, behind = _common(short, long), _common(short[::-1], long[::-1])
-    # the last copy of the shorter step stands where the longer one has another in the middle, and so from behind
+    # the last copy of the shorter step is in the place of a middle one of the longer step; likewise from the end
     first, last = max(0, ahead - more), min(len(short), len(short) - behind + more)
     if last > first:
         raise UnevenError

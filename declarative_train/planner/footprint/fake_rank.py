@@ -1,5 +1,5 @@
-"""One rank of a plan as it would be, alone in this process: on tensors without memory, in groups of ranks that answer
-nothing. The engine is the one that runs (`engine/engine.py`)."""
+"""Fake rank of a plan, alone in this process: the engine's step (`engine/engine.py`) on tensors without memory, in fake
+process groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from declarative_train.components.layers.modules.documents import treat_as_gpu
 from declarative_train.data.batch import Batch
-from declarative_train.engine.collectives import Place
+from declarative_train.engine.collectives import MeshPosition
 from declarative_train.engine.devices import start_autograd
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.model import allocate, lay_out, materialise, widen
@@ -24,18 +24,18 @@ from declarative_train.planner.footprint import traced_step
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 
 if TYPE_CHECKING:
-    from declarative_train.engine.step.model import Held
+    from declarative_train.engine.step.model import BuiltModel
     from declarative_train.plan.plan import Plan
 
 _CPU = torch.device("cpu")
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 _LSTM: Any = getattr(torch.ops.aten.mkldnn_rnn_layer, "default", None)
-MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm whose kernel is asked
+MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to measure its workspace
 
 
-class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """No tensor has a value: where a step asks whether it was finite, it was. And what oneDNN's lstm keeps for its
-    backward is as large as it is, while torch says of tensors without memory that it is nothing."""
+class FakeScalarMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode that answers questions about fake tensors: a step is always finite, and oneDNN's lstm keeps its real
+    workspace for the backward, which torch reports as empty for tensors without memory."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):
@@ -49,12 +49,14 @@ class Answers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-Answers.__torch_dispatch__ = getattr(Answers.__torch_dispatch__, "__wrapped__", Answers.__torch_dispatch__)  # type: ignore[method-assign]  # see live_bytes.py
+FakeScalarMode.__torch_dispatch__ = getattr(  # type: ignore[method-assign]
+    FakeScalarMode.__torch_dispatch__, "__wrapped__", FakeScalarMode.__torch_dispatch__
+)  # see live_bytes.py
 
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Bytes, asked of the kernel itself on small tensors: it grows evenly with each of the three. Off by up to 2%,
-    since its parts are rounded up to pages."""
+    """Return the bytes of the lstm kernel's workspace, measured on small tensors: it grows linearly with each of the
+    three sizes. Off by up to 2%, since its parts are rounded up to pages."""
     few_rows, narrow = min(rows, MOST_ROWS), min(width, MOST_WIDTH)
     few, more = (_lstm_workspace(number, few_rows, narrow, dtype) for number in (MOST_STEPS // 2, MOST_STEPS))
     if steps <= MOST_STEPS:
@@ -66,16 +68,16 @@ def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int
 
 @cache
 def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    with _disable_current_modes(), torch.enable_grad():  # without it the kernel keeps nothing
+    with _disable_current_modes(), torch.enable_grad():  # without gradients the kernel keeps nothing
         x, state = torch.zeros(steps, rows, width, dtype=dtype), torch.zeros(rows, width, dtype=dtype)
         weight, bias = torch.zeros(4 * width, width, dtype=dtype), torch.zeros(4 * width, dtype=dtype)
         found = _LSTM(x, weight, weight, bias, bias, state, state, False, [], 2, width, 1, True, False, False, True)
         return int(found[-1].nbytes)
 
 
-def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bool = True) -> LiveBytes:
-    """The count of a step of `rank`, with the optimizer's state there from its beginning; `is_begun`: gradients of
-    earlier chunks, too."""
+def fake_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bool = True) -> LiveBytes:
+    """Count the memory of a step of `rank`, which begins with the optimizer's state; with `is_begun`, also with
+    gradients of earlier chunks."""
     plan = replace(plan, weights=())
     live = LiveBytes(copies_reduced=plan.layout.device != "cuda")
     with ExitStack() as stack:
@@ -83,8 +85,8 @@ def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bo
         if not plan.layout.is_one_process:
             stack.enter_context(_ranks(rank, len(plan.layout.ranks)))
         if plan.layout.pipeline is not None:
-            stack.enter_context(_messages_held())
-        place = Place(plan.layout, _CPU)
+            stack.enter_context(_hold_messages())
+        place = MeshPosition(plan.layout, _CPU)
         if is_fake:
             from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
 
@@ -92,7 +94,7 @@ def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bo
 
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             stack.enter_context(treat_as_gpu(plan.layout.device == "cuda"))
-            stack.enter_context(Answers())  # type: ignore[no-untyped-call]
+            stack.enter_context(FakeScalarMode())  # type: ignore[no-untyped-call]
         engine = Engine(plan, _CPU, place=place, fill=_without_values)
         _begin_state(engine)
         if is_begun:
@@ -104,7 +106,7 @@ def pretended_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bo
     return live
 
 
-def _without_values(held: Held, plan: Plan, device: torch.device) -> None:
+def _without_values(held: BuiltModel, plan: Plan, device: torch.device) -> None:
     if plan.training.precision == "fp64" and not plan.layout.is_sharded:
         materialise(held.roots, device, torch.float64)  # torch cannot swap a fake tensor for a wider one
     else:
@@ -114,7 +116,7 @@ def _without_values(held: Held, plan: Plan, device: torch.device) -> None:
 
 
 def _begin_state(engine: Engine) -> None:
-    """What the optimizer remembers, and gradients, as after a first step."""
+    """Create optimizer state and gradients, as after a first step."""
     for parameter in engine.optimizer.parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     engine.optimizer.step()
@@ -135,8 +137,8 @@ def _batches(plan: Plan) -> list[Batch]:
     ]
 
 
-class Sent:
-    """A message under way, which holds what it sends until the schedule lets go of it, as gloo's and NCCL's do."""
+class PendingSend:
+    """Message in flight that keeps its tensors alive until the schedule waits for it, as gloo and NCCL do."""
 
     def __init__(self, work: Any, tensors: list[Any]) -> None:
         self._work, self._tensors = work, tensors
@@ -146,23 +148,23 @@ class Sent:
 
 
 @contextmanager
-def _messages_held() -> Iterator[None]:
-    """What a group that answers nothing gives for a message holds nothing. Before the first step stages ask each other
-    whether they know the sizes of what travels: they do, where this one does."""
+def _hold_messages() -> Iterator[None]:
+    """Keep sent tensors alive, which a fake group does not. Answer the stages' question before the first step, whether
+    they know the shapes of messages."""
     from torch import distributed
     from torch.distributed.pipelining import schedules
 
     send, receive = schedules._batch_p2p, distributed.recv
 
-    def sent(operations: list[Any], *more: Any, **named: Any) -> list[Any]:
+    def batch_send(operations: list[Any], *more: Any, **named: Any) -> list[Any]:
         tensors = [each.tensor for each in operations]
-        return [Sent(work, tensors) for work in send(operations, *more, **named)]
+        return [PendingSend(work, tensors) for work in send(operations, *more, **named)]
 
-    def agreed(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
+    def agree(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
         tensor.fill_(1)
         return 0
 
-    schedules._batch_p2p, distributed.recv = sent, agreed  # type: ignore[assignment]
+    schedules._batch_p2p, distributed.recv = batch_send, agree  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The peak of a count of live bytes, by class."""
+"""Peak of a count of live bytes, by class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from declarative_train.planner.footprint.live_bytes import CLASSES, GRADIENTS, K
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """`by_class`: bytes of what lived when all together were the most."""
+    """Peak memory. `by_class`: bytes of each class when their sum was the largest."""
 
     by_class: dict[str, int]
 
@@ -19,6 +19,7 @@ class Footprint:
 
 
 def footprint_of(live: LiveBytes) -> Footprint:
+    """Return the peak of a count."""
     now, peak, at_peak = [0] * KINDS, 0, [0] * KINDS
     total = 0
     for stored, more in live.changes:

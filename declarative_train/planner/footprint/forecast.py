@@ -1,10 +1,9 @@
-"""What a plan will need of memory: its own step, tried by one rank of each kind on tensors without memory.
+"""Prediction of a plan's peak memory: its own step, run by one fake rank of each kind on tensors without memory.
 
-Of long chains of equal blocks two short ones are tried and carried on (`extrapolate.py`), of very many ranks a few, of
-many microbatches three smaller numbers.
-Where a step is sooner done than what fake tensors need is imported (1.3 s of the processor) it is tried on real ones. A
-pipeline of so many microbatches that trying it would take longer than a few seconds is left to
-`planner/estimate/memory.py`, on the scale of the same model on one device.
+Long chains of equal blocks are traced with two short chains and extrapolated (`extrapolate.py`), very many ranks with a
+few, many microbatches with three smaller numbers. If a real step is faster than importing fake tensors (1.3 s of CPU
+time), it runs on real tensors. A pipeline with so many microbatches that a trace would take more than a few seconds is
+estimated by `planner/estimate/memory.py`, on the scale of the same model on one device.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.machine import num_cores
 from declarative_train.engine.engine import slots_of
 from declarative_train.plan.predicted import MemoryPlan
-from declarative_train.planner.estimate.memory import Scale, copied_bytes
-from declarative_train.planner.estimate.shortened import Run, fewer_ranks, kinds_of_rank, runs_of, shortened
-from declarative_train.planner.estimate.tracing import Traced
+from declarative_train.planner.estimate.memory import Scale, bytes_of_copies
+from declarative_train.planner.estimate.shortened import Chain, fewer_ranks, find_chains, kinds_of_rank, shorten
+from declarative_train.planner.estimate.tracing import TraceResult
 from declarative_train.planner.footprint.child import ChildError, in_a_line, in_children
-from declarative_train.planner.footprint.extrapolate import FEW, UnevenError, course_of, extrapolated
-from declarative_train.planner.footprint.fake_rank import pretended_step
+from declarative_train.planner.footprint.extrapolate import FEW, UnevenError, extrapolate, memory_trace
+from declarative_train.planner.footprint.fake_rank import fake_step
 from declarative_train.planner.footprint.live_bytes import (
     ACTIVATIONS,
     CLASSES,
@@ -45,49 +44,49 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.planner.estimate.model import ModelFacts
 
-MOST_CALLS = 2500  # of layers and expressions, in all tries together
-START_S, CALL_S = 0.5, 2e-3  # of a try, and of a call in it
+MOST_CALLS = 2500  # of layers and expressions, in all traces together
+START_S, CALL_S = 0.5, 2e-3  # of a trace, and of a call in it
 SMALL_PARAMETERS, SMALL_WORK = 1_000_000, 8_000_000  # elements
-CPU_PARAMETERS, CPU_WORK = 8_000_000, 64_000_000  # of a run on the CPU, which takes as much itself
-CPU_OPERATIONS = {"fp32": 16e9, "fp64": 8e9}  # in a step of one rank: some tenths of a second of one core
+CPU_PARAMETERS, CPU_WORK = 8_000_000, 64_000_000  # of a run on the CPU, which needs as much itself
+CPU_OPERATIONS = {"fp32": 16e9, "fp64": 8e9}  # in a step of one rank: some tenths of a second on one core
 CPU_CALLS = 1000  # of layers and expressions
-SLOW_OPERATIONS = 2e9  # in half precision, which many processors emulate
+SLOW_OPERATIONS = 2e9  # in half precision, which many CPUs emulate
 MOST_RUNS = 4
-MOST_AT_ONCE = 8  # processes that try
-EVEN = 0.002  # of all: what may be between two steps of the same size
-LONG = 2 * FEW + 2  # copies from which on two short chains are sooner tried than the whole one
+MOST_AT_ONCE = 8  # processes that trace
+EVEN = 0.002  # allowed relative difference between two steps of the same size
+LONG = 2 * FEW + 2  # copies from which on two short chains are faster to trace than the whole one
 
-Found = dict[int, Any]  # (operations, kinds) of a step, as floats, by the place in the pipeline
+Found = dict[int, Any]  # (operations, kinds) of a step, as floats, by the position in the pipeline
 
 
 class TooLongError(Exception):
-    """Says how long."""
+    """Trace that would take too long; the message says how long."""
 
 
 class Forecast:
-    """The `Tracer` of `plan.compile`. What it has tried it does not try again: the candidates of `auto` share it.
-    `meanwhile`: what can be done while other processes try."""
+    """`Tracer` of `compile`. It caches its traces, which the candidates of `auto` share. `meanwhile`: work for this
+    process while others trace."""
 
     def __init__(self, meanwhile: Callable[[], object] | None = None) -> None:
         self._meanwhile = meanwhile
         self._tried: list[tuple[Plan, bool, Found]] = []
         self.spent_s = 0.0
 
-    def memory(self, plan: Plan) -> Traced:
+    def memory(self, plan: Plan) -> TraceResult:
         try:
-            small, is_begun = _ready(plan)
-            found = self._found(small, is_begun)
-        except Exception as error:  # a plugin's code, or what torch cannot do without values
-            return Traced((), str(error) if isinstance(error, ChildError | TooLongError) else in_a_line(error))
-        return Traced(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
+            small, is_begun = _prepare(plan)
+            found = self._trace(small, is_begun)
+        except Exception as error:  # in a plugin's code, or an operation that needs values
+            return TraceResult((), str(error) if isinstance(error, ChildError | TooLongError) else in_a_line(error))
+        return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
-        """`plan` is sharded, or for one device: then copies in half precision are taken off."""
+        """Return the scale of a plan that is sharded, or for one device: then half-precision copies are subtracted."""
         try:
-            moments = self._found(*_ready(plan))[0]
+            moments = self._trace(*_prepare(plan))[0]
         except Exception:
             return None
-        copies = copied_bytes(plan, model)
+        copies = bytes_of_copies(plan, model)
         moving = moments[:, ACTIVATIONS] + moments[:, LOSS]
         peak = int(moving.argmax())
         loss = moments[peak, LOSS]
@@ -97,26 +96,26 @@ class Forecast:
         working = max(0.0, float(moving[peak] - loss) - kept - copies)
         return Scale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
-    def _found(self, small: Plan, is_begun: bool) -> Found:
-        """Raises what its tries raise."""
-        key = _deciding(small)
+    def _trace(self, small: Plan, is_begun: bool) -> Found:
+        """Return the traces of all kinds of rank. Raises the errors of the traces."""
+        key = _without_irrelevant(small)
         self.spent_s += START_S + _all_calls(small) * CALL_S
         for known, was_begun, found in self._tried:
             if known == key and was_begun == is_begun:
                 return found
         if small.layout.is_one_process:
-            found = _every_kind(small, is_begun, list(kinds_of_rank(small.layout)))
+            found = _trace_kinds(small, is_begun, list(kinds_of_rank(small.layout)))
         else:
             _import_for_ranks(small)
             with _one_thread():
-                shares = [partial(_every_kind, small, is_begun, places) for places in _shared_out(small.layout)]
+                shares = [partial(_trace_kinds, small, is_begun, places) for places in _split_positions(small.layout)]
                 found = dict(sorted(item for share in in_children(shares, self._meanwhile) for item in share.items()))
         self._tried.append((key, is_begun, found))
         return found
 
 
 def _import_for_ranks(plan: Plan) -> None:
-    """More than a second's work, which the child would do for itself, and ranks that are forked afterwards again."""
+    """Import modules once, which take more than a second in each child and each rank forked afterwards."""
     if plan.layout.is_sharded or not _is_small(plan):
         import torch._dynamo  # noqa: F401
     if plan.layout.is_sharded:
@@ -125,32 +124,32 @@ def _import_for_ranks(plan: Plan) -> None:
         import declarative_train.engine.axes.pipeline  # noqa: F401
 
 
-def _deciding(plan: Plan) -> Plan:
-    """Without what a step does not depend on."""
+def _without_irrelevant(plan: Plan) -> Plan:
+    """Return the plan without values that a step does not depend on."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
     return replace(plan, name="", layout=layout, fingerprint="", identity="", **nothing)
 
 
-def _shared_out(layout: LayoutPlan) -> list[list[int]]:
-    """The places of the pipeline, for so many processes as there are cores, but few: each takes memory of its own."""
+def _split_positions(layout: LayoutPlan) -> list[list[int]]:
+    """Split the positions in the pipeline over processes, one per core up to a limit: each needs its own memory."""
     places = list(kinds_of_rank(layout))
     number = min(num_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
 
 
-def _every_kind(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
-    """Of the kinds of rank at these places of the pipeline."""
+def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
+    """Trace the kinds of rank at these positions in the pipeline."""
     few = _fewer_microbatches(small)
     if few:
-        tried = [_each_kind(each, is_begun, places) for each in few]
-        found = carried_on(tried, _chunks(small), list(map(_chunks, few)))
+        tried = [_trace_whole(each, is_begun, places) for each in few]
+        found = extrapolate_microbatches(tried, _chunks(small), list(map(_chunks, few)))
         if found is not None:
             return found
-    return _each_kind(small, is_begun, places)
+    return _trace_whole(small, is_begun, places)
 
 
-def _each_kind(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
+def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
     runs = _long_runs(small)
     calls = _calls(small, runs) * (1 + len(runs))
     if calls > MOST_CALLS:
@@ -160,7 +159,7 @@ def _each_kind(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
 
 
 def _all_calls(small: Plan) -> int:
-    """Of `_every_kind`; none where that is too many."""
+    """Return the number of calls in `_trace_kinds`; 0 if that is too many."""
     every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
     number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
     return number if number <= MOST_CALLS * len(every) else 0
@@ -171,8 +170,8 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Three plans with fewer, so many more each time as the pipeline has ranks; none where that would not be less work.
-    Once it is full a schedule goes round: what it holds grows evenly, or not at all."""
+    """Return three plans with fewer microbatches, at distances of the number of ranks; none if that would not be less
+    work. A full pipeline repeats its schedule: its memory grows linearly, or not at all."""
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:
         return []
@@ -192,9 +191,9 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
     ]
 
 
-def carried_on(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """The peak of each place with `number` microbatches, of three tries with fewer; None where it does not grow
-    evenly."""
+def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
+    """Return the peak at each position with `number` microbatches, from three traces with fewer; None if it does not
+    grow linearly."""
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)
@@ -218,41 +217,42 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
     return MemoryPlan(name=name, is_traced=True, **sizes)
 
 
-def _moments(plan: Plan, runs: list[Run], rank: int, is_begun: bool) -> Any:
-    """(operations, kinds) of a step of the whole plan, as floats."""
+def _moments(plan: Plan, runs: list[Chain], rank: int, is_begun: bool) -> Any:
+    """Return (operations, kinds) of a step of the whole plan, as floats."""
     is_fake = not _is_small(plan)
     with _one_thread():
         if not runs:
-            return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
+            return _memory_trace(plan, rank, is_begun, is_fake).bytes.astype(float)
         alike = plan.training.recomputation.every
         few = _few(plan, runs)
-        # where neither the first copy nor the last is as those in the middle, two of these have to be there
+        # if the first and the last copy differ from the middle ones, two middle ones are needed
         for kept in (few, [number + alike for number in few]):
             left = [len(run.paths) - number for run, number in zip(runs, kept, strict=True)]
             if min(left) < 2 * alike:
                 break
-            base = _course(shortened(plan, runs, kept), rank, is_begun, is_fake)
+            base = _memory_trace(shorten(plan, runs, kept), rank, is_begun, is_fake)
             more = [[number + alike * (at == other) for other, number in enumerate(kept)] for at in range(len(runs))]
-            longer = [_course(shortened(plan, runs, each), rank, is_begun, is_fake) for each in more]
+            longer = [_memory_trace(shorten(plan, runs, each), rank, is_begun, is_fake) for each in more]
             try:
-                return extrapolated(base, longer, [FEW + number // alike for number in left])
+                return extrapolate(base, longer, [FEW + number // alike for number in left])
             except UnevenError:
                 continue
-        return _course(plan, rank, is_begun, is_fake).bytes.astype(float)
+        return _memory_trace(plan, rank, is_begun, is_fake).bytes.astype(float)
 
 
-def _course(plan: Plan, rank: int, is_begun: bool, is_fake: bool) -> Any:
+def _memory_trace(plan: Plan, rank: int, is_begun: bool, is_fake: bool) -> Any:
     if not is_fake:
         try:
-            return course_of(pretended_step(plan, rank, is_begun=is_begun, is_fake=False))
-        except Exception:  # numbers that nobody sent
+            return memory_trace(fake_step(plan, rank, is_begun=is_begun, is_fake=False))
+        except Exception:  # e.g. values that a fake group did not send
             pass
-    return course_of(pretended_step(plan, rank, is_begun=is_begun))
+    return memory_trace(fake_step(plan, rank, is_begun=is_begun))
 
 
-def _ready(plan: Plan) -> tuple[Plan, bool]:
-    """Eager, on few ranks, with two chunks at most: the second finds the gradients of the first. Where all chunks are
-    alike but for that, one is enough, and gradients are there from the beginning (True)."""
+def _prepare(plan: Plan) -> tuple[Plan, bool]:
+    """Return the plan prepared for a trace: eager, on few ranks, with at most two chunks, the second of which finds the
+    gradients of the first. If all chunks are otherwise equal, one is enough, and gradients exist from the beginning
+    (True)."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
@@ -263,7 +263,7 @@ def _ready(plan: Plan) -> tuple[Plan, bool]:
 
 
 def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
-    """What the ranks will use."""
+    """Return the kind of device that the ranks will use."""
     if layout.device == "auto":
         there = layout.hardware is None and torch.cuda.device_count() > 0
         return "cuda" if there or layout.hardware not in (None, "cpu") else "cpu"
@@ -271,28 +271,30 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Nothing is left undone between them, as it is where gradients are kept whole or shared by replicas at the end."""
+    """Return whether chunks leave nothing to do at the end, such as a reduction of whole gradients or between
+    replicas."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters
 
 
-def _few(plan: Plan, runs: list[Run]) -> list[int]:
-    """Copies that are tried of each run. Where one of several blocks is computed again, so many go together."""
+def _few(plan: Plan, runs: list[Chain]) -> list[int]:
+    """Return the number of copies of each chain to trace. If one of several blocks is recomputed, that many count as
+    one."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 
 
-def _long_runs(plan: Plan) -> list[Run]:
-    """In the order of their copies, the longest first: of a few, since each costs a try."""
-    runs = sorted(runs_of(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
+def _long_runs(plan: Plan) -> list[Chain]:
+    """Return the longest chains, in order of length; only a few, since each costs a trace."""
+    runs = sorted(find_chains(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
     if _is_small(plan):
         return []
     return runs[:MOST_RUNS]
 
 
-def _calls(plan: Plan, runs: list[Run]) -> int:
-    return _leaves(shortened(plan, runs, _few(plan, runs)).graph) * _chunks(plan)
+def _calls(plan: Plan, runs: list[Chain]) -> int:
+    return _leaves(shorten(plan, runs, _few(plan, runs)).graph) * _chunks(plan)
 
 
 def _leaves(graph: Graph) -> int:
@@ -300,7 +302,7 @@ def _leaves(graph: Graph) -> int:
 
 
 def _is_small(plan: Plan) -> bool:
-    """Whether a step on real tensors is sooner done. Pipelines of GPUs are never tried so."""
+    """Return whether a step on real tensors is faster. Pipelines of GPUs always use fake tensors."""
     from declarative_train.graph.cost import activations
 
     held = sum(item.num_elements for item in plan.parameters)
@@ -311,12 +313,12 @@ def _is_small(plan: Plan) -> bool:
         return False
     rows, most = slots_of(plan).microbatch_size, CPU_OPERATIONS.get(plan.training.precision, SLOW_OPERATIONS)
     operations = (plan.flops.forward + plan.flops.backward + plan.flops.recomputed) * rows * _chunks(plan)
-    at_once = rows * plan.batch.num_microbatches  # a pipeline may hold those of all
+    at_once = rows * plan.batch.num_microbatches  # a pipeline may hold all microbatches
     return held <= CPU_PARAMETERS and each * at_once <= CPU_WORK and operations <= most
 
 
 def _share(plan: Plan, shards: int) -> float:
-    """Elements of the first rank: `fully_shard` cuts a tensor's first dimension, and rounds up."""
+    """Return the elements on the first rank: `fully_shard` cuts a tensor's first dimension, and rounds up."""
     return float(
         sum(
             ceil(item.shape[0] / shards) * prod(item.shape[1:]) if item.shape else 1
@@ -328,7 +330,7 @@ def _share(plan: Plan, shards: int) -> float:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """A process with a pool of threads must not fork ranks. The caller's generators stay as they are."""
+    """Use one thread: a process with a thread pool must not fork ranks. The caller's generators are restored."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,11 +1,11 @@
-"""The bytes of all tensors that live at a time, counted while a step runs.
+"""Bytes of all live tensors, counted while a step runs.
 
-Every operation passes by a dispatch mode, which looks at the storages of what comes out; a storage that goes tells it.
-That is what torch's caching allocator hands out on a GPU, without rounding and fragments, and on the CPU what a process
-needs beside its code. What a kernel takes and gives back within one operation is not seen.
+A dispatch mode sees the storages of every operation's results; a weak reference reports when a storage is freed. The
+count is what torch's caching allocator hands out on a GPU, without rounding and fragmentation, and on the CPU the
+memory of a process without its code. Memory that a kernel allocates and frees within one operation is not counted.
 
-Each storage belongs to a class: parameters, gradients and optimizer state by who holds them, the rest by what was at
-work when it was made.
+Each storage belongs to a class: parameters, gradients and optimizer state by their owner, the rest by the phase in
+which it was created.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from torch.utils._pytree import tree_leaves
 
 CLASSES = ("parameters", "gradients", "optimizer", "gathered", "activations", "loss", "data")
 PARAMETERS, GRADIENTS, OPTIMIZER, GATHERED, ACTIVATIONS, LOSS, DATA = range(len(CLASSES))
-WHOLE = len(CLASSES)  # of gradients: those of a sharded model that are not cut yet, however many ranks there are
+WHOLE = len(
+    CLASSES
+)  # gradients of a sharded model before the reduction, whose size does not depend on the number of ranks
 KINDS = len(CLASSES) + 1
 _COMMUNICATES = ("c10d", "_c10d_functional", "fsdp")
 _TO_REDUCE = "fsdp::chunk_cat"  # its inputs are whole gradients
-_REDUCE_SCATTER = "c10d::_reduce_scatter_base_"  # of gloo: a copy of the input is reduced as a whole, then split
+_REDUCE_SCATTER = "c10d::_reduce_scatter_base_"  # gloo reduces a copy of the whole input, then splits it
 _SPLIT = "aten::split.Tensor"
 _WIRES = ("c10d::send", "c10d::recv")  # between the stages of a pipeline: activations
 
 
 class Storage:
-    """One that lives or lived. `kind` may become known later than it."""
+    """Storage that lives or lived. `kind` may be set after its creation."""
 
     __slots__ = ("is_claimed", "is_piece", "kind", "num_bytes", "reference")
 
@@ -45,10 +47,12 @@ class Storage:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts while it is entered. `phase` is the class of what is made now; `changes` are all (storage, bytes more) in
-    their order; `operations` (name, number of changes until its end, its pass) that changed something. A pass is
-    ("backward", a number of torch's) where autograd is at work, else what `between` says.
-    `copies_reduced`: groups that answer nothing stand for those of gloo, and the copy that it would make is counted."""
+    """Counter of live bytes while it is entered.
+
+    `phase` is the class of new storages. `changes` are all (storage, change in bytes) in order; `operations` are (name,
+    number of changes at its end, its pass) of those that changed something. A pass is ("backward", a number of torch's)
+    during autograd, else `between`. `copies_reduced`: fake groups count the copy that gloo would make.
+    """
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -62,7 +66,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
 
     def add(self, tensor: Any) -> Storage | None:
-        """Once for each storage. None for a tensor without memory."""
+        """Count a storage once. Return None for a tensor without memory."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         if tensor.device.type == "meta":
             return None
@@ -75,34 +79,34 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             stored = self._stored.get(key)
             if stored is None:
                 stored = self._stored[key] = Storage(self.phase)
-                stored.reference = weakref.ref(storage, partial(self._gone, key))
+                stored.reference = weakref.ref(storage, partial(self._free, key))
             if stored.num_bytes != num_bytes and not stored.is_piece:
                 self._change(stored, num_bytes)
         return stored
 
     def claim(self, tensor: Any, kind: int) -> None:
-        """Say whose it is, from its beginning on."""
+        """Set the class of a storage, for its whole lifetime."""
         stored = self.add(tensor)
         if stored is not None:
             stored.kind, stored.is_claimed = kind, True
 
     def take_batch(self, tensor: Any) -> None:
-        """Of the data: the tensor itself, which may be a piece of what was read ahead for several steps."""
+        """Count a tensor of the data by itself, as it may be a piece of what was read ahead for several steps."""
         storage = tensor.untyped_storage()
         stored = self._stored.get(storage._cdata)
         if stored is None:
             stored = self._stored[storage._cdata] = Storage(DATA)
-            stored.reference = weakref.ref(storage, partial(self._gone, storage._cdata))
+            stored.reference = weakref.ref(storage, partial(self._free, storage._cdata))
         stored.is_claimed = stored.is_piece = True
         self._change(stored, stored.num_bytes + tensor.nbytes)
 
-    def resized(self, storage: Any) -> None:
+    def note_resize(self, storage: Any) -> None:
         with self._lock:
             stored = self._stored.get(storage._cdata)
             if stored is not None:
                 self._change(stored, storage.nbytes())
 
-    def _gone(self, key: int, _: object) -> None:
+    def _free(self, key: int, _: object) -> None:
         with self._lock:
             stored = self._stored.pop(key, None)
             if stored is not None:
@@ -120,7 +124,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == _SPLIT:
             self._find_copy(args[0])
         made = func(*args, **(kwargs or {}))
-        copy = self._copied(args[1]) if self._copies_reduced and name == _REDUCE_SCATTER else None
+        copy = self._add_copy(args[1]) if self._copies_reduced and name == _REDUCE_SCATTER else None
         for item in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
             if isinstance(item, torch.Tensor):
                 self.add(item)
@@ -130,7 +134,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.claim(gradient, WHOLE)
         if func.namespace in _COMMUNICATES and not name.startswith(_WIRES):
             self._claim_buffers((made, args, kwargs))
-        # what is only asked of a tensor (`prim::device`) may be remembered, and then comes through here no more
+        # queries of a tensor (`prim::device`) may be cached, and then are not dispatched again
         is_new = not self.operations or len(self.changes) > self.operations[-1][1]
         if is_new and func.namespace != "prim":
             backward = torch._C._current_graph_task_id()
@@ -138,7 +142,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         del copy
         return made
 
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _add_copy(self, tensor: torch.Tensor) -> torch.Tensor:
         copy = torch.empty_like(tensor)
         stored = self.add(copy)
         assert stored is not None
@@ -146,14 +150,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _find_copy(self, tensor: Any) -> None:
-        """Of gloo's, which no operation made."""
+        """Count gloo's copy, which no operation created."""
         is_new = tensor.untyped_storage()._cdata not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
             stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
-        """What a collective reads and writes, unless it is somebody's."""
+        """Set the class of what a collective reads and writes, unless it has an owner."""
         for item in tree_leaves(tensors):
             if isinstance(item, torch.Tensor):
                 stored = self.add(item)
@@ -161,22 +165,22 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     stored.kind = GATHERED
 
 
-# torch wraps this of every mode so that its compiler passes it by, and imports the compiler for that (1 s) at the first
-# operation: nothing is compiled where bytes are counted
+# torch wraps this method of every mode so that its compiler skips it, which imports the compiler (1 s) at the first
+# operation; nothing is compiled while bytes are counted
 LiveBytes.__torch_dispatch__ = getattr(LiveBytes.__torch_dispatch__, "__wrapped__", LiveBytes.__torch_dispatch__)  # type: ignore[method-assign]
 
 
 @contextmanager
-def resizes_counted(live: LiveBytes) -> Iterator[None]:
-    """torch's `fully_shard` lets go of gathered parameters by making their storages empty."""
+def count_resizes(live: LiveBytes) -> Iterator[None]:
+    """Count resizes of storages, by which `fully_shard` frees gathered parameters."""
     resize = torch.UntypedStorage.resize_
 
-    def resized(storage: Any, size: Any) -> Any:
+    def note_resize(storage: Any, size: Any) -> Any:
         found = resize(storage, size)
-        live.resized(storage)
+        live.note_resize(storage)
         return found
 
-    torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign, assignment]
+    torch.UntypedStorage.resize_ = note_resize  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

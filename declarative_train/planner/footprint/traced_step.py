@@ -1,4 +1,4 @@
-"""One step of an engine under the count of live bytes, each storage in its class."""
+"""Step of an engine under the count of live bytes, with the class of each storage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from declarative_train.planner.footprint.live_bytes import (
     OPTIMIZER,
     PARAMETERS,
     LiveBytes,
-    resizes_counted,
+    count_resizes,
 )
 
 if TYPE_CHECKING:
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
 
 def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch], **more: Any) -> Any:
-    """`engine.step`, watched; `live` has all that is there before it."""
+    """Run `engine.step` while `live` counts, including everything that exists before it."""
     claim_state(engine, live)
     for batch in batches:
         for tensor in batch.tensors.values():
             live.take_batch(tensor)
-    with _phases(engine, live), resizes_counted(live), live:
+    with _phases(engine, live), count_resizes(live), live:
         return engine.step(number, batches, **more)
 
 
 def claim_state(engine: Engine, live: LiveBytes) -> None:
+    """Set the classes of everything that exists before a step."""
     for module in (engine.model, *engine._held.modules):
         for tensor in (*module.parameters(), *module.buffers()):
             live.claim(tensor.detach(), PARAMETERS)
@@ -50,12 +51,12 @@ def claim_state(engine: Engine, live: LiveBytes) -> None:
 
 @contextmanager
 def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
-    """What is made by the loss, and in its own part of the backward, is the loss's. The casts of all parameters, which
-    come before the forward, are a pass of their own, and so is each forward of a stage."""
+    """Set the phase during a step. What the loss and its part of the backward create belongs to the loss. The casts of
+    all parameters before the forward are a separate pass, and so is each forward of a stage."""
     objective, update, casts = engine.objective, engine._update, engine._in_compute_dtype
     sums = objective.sums
 
-    def watched_sums(values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> Any:
+    def count_sums(values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> Any:
         for value in values.values():
             if value.requires_grad and value.grad_fn is not None:
                 value.register_hook(leave_loss)  # type: ignore[no-untyped-call]
@@ -73,7 +74,7 @@ def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
     def leave_loss(_: torch.Tensor) -> None:
         live.phase = ACTIVATIONS
 
-    def watched_update(lr_factor: float, measure: bool) -> Any:
+    def count_update(lr_factor: float, measure: bool) -> Any:
         for gradient in engine.optimizer.gradients():
             live.claim(gradient, GRADIENTS)
         live.phase = OPTIMIZER
@@ -85,7 +86,7 @@ def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
         return found
 
     @contextmanager
-    def watched_casts() -> Iterator[None]:
+    def count_casts() -> Iterator[None]:
         live.between = ("casts", 0)
         with casts:
             live.between = ("forward", 0)
@@ -95,10 +96,10 @@ def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
         live.between = ("forward", live.between[1] + 1)
 
     live.phase = ACTIVATIONS
-    engine._in_compute_dtype = watched_casts()
+    engine._in_compute_dtype = count_casts()
     hooks = [stage.register_forward_pre_hook(enter_forward) for stage in engine._held.stages.values()]
-    objective.sums = watched_sums  # type: ignore[method-assign]
-    engine._update = watched_update  # type: ignore[assignment]
+    objective.sums = count_sums  # type: ignore[method-assign]
+    engine._update = count_update  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""A plan as text, for people: `dtrain plan` and the summary of a run."""
+"""Text of a plan for users: `dtrain plan` and the summary of a run."""

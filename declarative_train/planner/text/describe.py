@@ -1,6 +1,6 @@
-"""Plan -> the text of `dtrain plan`: what a person wants to know before anything starts. Plain, in aligned columns.
+"""Text of `dtrain plan`: what a user wants to know before a run starts, in aligned columns.
 
-Equal ranks and equal rows are shown once, so that 4,096 ranks fit on a page.
+Equal ranks and equal rows are printed once, so that 4,096 ranks fit on a page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from declarative_train.core.amounts import amount, clock, counted, plural
 from declarative_train.core.secrets import masked
 from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
-from declarative_train.plan.channels_last import in_words as channels_last
+from declarative_train.plan.channels_last import describe_layout as channels_last
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import MetricPlan, Plan, TermPlan, TrainingPlan
 from declarative_train.planner.text.estimate import (
@@ -39,11 +39,11 @@ from declarative_train.planner.text.model import (
     section,
 )
 
-_MOST_CLASSES = 12  # that are named
+_MOST_CLASSES = 12  # listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
-    """The whole text, without a line end at its end. Without `hashes` it is the same on every machine and for every
+    """Return the whole text, without a final line end. Without `hashes` it is the same on every machine and for every
     edit that changes nothing: for golden files."""
     parts = [
         _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
@@ -63,7 +63,7 @@ def describe(plan: Plan, *, hashes: bool = True) -> str:
 
 
 def summary(plan: Plan) -> str:
-    """The plan in five lines, for the start of a run."""
+    """Return the plan in five lines, for the start of a run."""
     sets = ", ".join(f"{each.name} {each.num_samples:,}" for each in plan.data.sets)
     own = [item for item in plan.parameters if item.tie is None]
     count = sum(item.num_elements for item in own)
@@ -86,7 +86,7 @@ def _head(plan: Plan) -> str:
 
 
 def mode_in_words(layout: LayoutPlan) -> str:
-    """`ddp on 2 GPUs`, `pipeline x fsdp on 4 nodes x 8 GPUs`."""
+    """Return the mode and devices, as `ddp on 2 GPUs` or `pipeline x fsdp on 4 nodes x 8 GPUs`."""
     if layout.is_one_process and not layout.scatters:
         return "single, on one device"
     product = ""
@@ -106,8 +106,8 @@ def _data(plan: Plan) -> list[str]:
     source = plan.data.source
     where = source.get("path")
     places = where if isinstance(where, list) else [where]
-    shown = shortened(shown_path(str(each)) for each in places)
-    lines = [_made_up(source) if where is None else f"{source['type']} {shown}"]
+    shown = list_names(format_path(str(each)) for each in places)
+    lines = [_describe_generated(source) if where is None else f"{source['type']} {shown}"]
     if plan.data.mix:
         lines = ["mix", *columns([list(MIXTURE), *mixture(plan.data)])]
     if plan.data.window is not None:
@@ -125,7 +125,7 @@ def _data(plan: Plan) -> list[str]:
 
 
 def _classes(field: FieldSpec) -> list[str]:
-    """Which class is which, of a field whose numbers come from a vocabulary."""
+    """Return the classes by number, for a field whose numbers come from a vocabulary."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list):
         return []
@@ -144,8 +144,8 @@ def _classes(field: FieldSpec) -> list[str]:
     return lines
 
 
-def _made_up(source: dict[str, object]) -> str:
-    """A source without a path, by the fields that are not as they are by default."""
+def _describe_generated(source: dict[str, object]) -> str:
+    """Return a source without a path, by the fields that differ from their defaults."""
     return component_in_words({"type": source["type"]} | DATASETS.read(source).as_data(defaults=False))
 
 
@@ -179,7 +179,7 @@ def _batch(plan: Plan) -> list[str]:
 
 
 def batch_in_words(batch: BatchSpec, layout: LayoutPlan) -> str:
-    """`100 = 2 ranks x 1 accumulation x 50`."""
+    """Return the factors of a batch, as `100 = 2 ranks x 1 accumulation x 50`."""
     word = layout.place_word if layout.pipeline is None else "pipeline"
     factors = [counted(batch.data_parallel_size, word), f"{batch.accumulation} accumulation"]
     if layout.pipeline is not None:
@@ -193,13 +193,13 @@ def _objective(plan: Plan) -> list[str]:
         weight = f"weight {term.weight:g}" if term.weight != 1 or len(plan.objective.terms) > 1 else ""
         rows.append(["loss", term.name, _call(LOSSES, term), weight])
     for metric in plan.objective.metrics:
-        where = "" if METRICS.read(metric.component).is_mean else "of evaluations alone: it is no mean over items"
+        where = "" if METRICS.read(metric.component).is_mean else "in evaluations only: it is not a mean over items"
         rows.append(["metric", metric.name, _call(METRICS, metric), where])
     return columns(rows)
 
 
 def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
-    """The type, its edges, and the fields that are not their defaults."""
+    """Return the type, its edges, and the fields that differ from their defaults."""
     fields = table.read(term.component).as_data(defaults=False)
     words = [f"{key} {_short(value)}" for key, value in fields.items() if key not in ("type", PLUGIN)]
     against = "" if term.target is None else f" against {term.target}"
@@ -217,7 +217,7 @@ def _short(value: object, most: int = 40) -> str:
 def _precision(training: TrainingPlan) -> str:
     words: list[str] = [training.precision]
     if training.reduce == "bf16":
-        words.append("gradients travel in bf16")
+        words.append("gradients reduced in bf16")
     if training.matmul == "tf32":
         words.append("products of float32 matrices in TF32")
     return ", ".join(words)
@@ -252,7 +252,7 @@ def _training(plan: Plan) -> list[str]:
         rows.append(["at most", clock(training.max_time_s)])
     rows += _intervals(plan)
     if plan.draws:
-        rows.append(["draws", f"{shortened(plan.draws)}: equal bits on this layout only"])
+        rows.append(["draws", f"{list_names(plan.draws)}: equal bits on this layout only"])
     return columns(rows, numbers=False)
 
 
@@ -277,13 +277,13 @@ def _intervals(plan: Plan) -> list[list[str]]:
     if checkpoint is not None:
         best = f", and the {checkpoint.best_mode} of {checkpoint.best_metric}" if checkpoint.best_metric else ""
         kept = f"the last {checkpoint.keep} kept{best}{_below(plan)}"
-        rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}{_copied(plan)}"])
+        rows.append(["checkpoint", f"{_every(checkpoint.every_steps)}, {kept}{_background_copy(plan)}"])
     rows.append(["logging", f"{_every(plan.logging.every_steps)}, below {plan.logging.dir}{_to(plan)}"])
     return rows
 
 
-def _copied(plan: Plan) -> str:
-    """Where checkpoints are written in the background: the memory of the host that this takes."""
+def _background_copy(plan: Plan) -> str:
+    """Return a note on the host memory that checkpoints in the background need."""
     if plan.checkpoint is None or not plan.checkpoint.background:
         return ""
     size = amount(max(each.parameters + each.optimizer for each in memory(plan)), "B")
@@ -297,7 +297,7 @@ def _below(plan: Plan) -> str:
 
 
 def _to(plan: Plan) -> str:
-    """The sinks, where they are not those of every recipe."""
+    """Return the sinks, if they differ from the default."""
     names = list(plan.logging.sinks)
     return "" if names == ["tensorboard"] else f", to {', '.join([*names, 'events.jsonl'])}"
 
@@ -306,23 +306,23 @@ def _every(steps: int | None) -> str:
     return "at the end" if steps is None else f"every {counted(steps, 'step')}"
 
 
-def shortened(names: Iterable[str], most: int = 4) -> str:
+def list_names(names: Iterable[str], most: int = 4) -> str:
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _files(plan: Plan) -> list[str]:
-    rows = [[shown_path(record.path), amount(record.size_bytes, "B"), record.sha256[:12]] for record in plan.files]
+    rows = [[format_path(record.path), amount(record.size_bytes, "B"), record.sha256[:12]] for record in plan.files]
     data: Sequence[list[str]] = [
-        [shown_path(record.path), amount(record.size_bytes, "B"), record.sha256[:12]] for record in plan.data.files
+        [format_path(record.path), amount(record.size_bytes, "B"), record.sha256[:12]] for record in plan.data.files
     ]
     shown = [*rows, *data[:8]]
     more = [f"and {counted(len(data) - 8, 'more data file')}"] if len(data) > 8 else []
     return columns(shown) + more
 
 
-def shown_path(path: str) -> str:
-    """Relative to the working directory where it lies below it."""
+def format_path(path: str) -> str:
+    """Return a path for display: relative to the working directory if it is below it."""
     if not os.path.isabs(path):
         return masked(path)
     relative = os.path.relpath(path)

@@ -1,9 +1,9 @@
-"""As text: the estimate of a plan, its memory, and the choice of `parallelism: auto`, figures first, then what they
-assume; and plans of one recipe for several numbers of GPUs -> when more of them stop paying.
+"""Text of a plan's estimate, its memory, and the choice of `parallelism: auto`, figures first, then their assumptions;
+and a table of one recipe on several numbers of GPUs, which shows when more of them stop paying.
 
-Of the latter two ends are told, and the truth lies between: communication that runs beside computing as far as it can,
-and communication that everything waits for. Where it lies depends on the kernels, which share the processors and the
-memory with the transfers, and can only be measured.
+The table has two bounds: communication that overlaps with computing as far as possible, and communication that does not
+overlap. The real value is between them. It depends on the kernels, which share processors and memory with the
+transfers, and can only be measured.
 """
 
 from __future__ import annotations
@@ -76,28 +76,28 @@ def describe_choice(plan: Plan) -> list[str]:
         return []
     possible = sorted((each for each in choice.candidates if each.memory_bytes is not None), key=_rank)
     rows = [["candidate", "memory", "step", "verdict"], *(_candidate(each) for each in possible[:_MOST_CANDIDATES])]
-    refused = [f"refused: {names}: {verdict}" for verdict, names in _refused(choice).items()]
+    refused = [f"rejected: {names}: {verdict}" for verdict, names in _group_rejected(choice).items()]
     assumed = [f"assumed: {each}" for each in choice.assumptions]
-    return [choice.reason, *columns(rows), *refused, *_not_shown(choice), *_traced(choice), *assumed]
+    return [choice.reason, *columns(rows), *refused, *_not_shown(choice), *_describe_traces(choice), *assumed]
 
 
-def _traced(choice: ChoicePlan) -> list[str]:
+def _describe_traces(choice: ChoicePlan) -> list[str]:
     if not choice.num_traced:
         return []
-    said = f"tried on tensors without memory: {counted(choice.num_traced, 'candidate')}; the others are estimated"
+    text = f"traced on tensors without memory: {counted(choice.num_traced, 'candidate')}; the others are estimated"
     if not choice.untried:
-        return [said]
-    left = f"would be faster, do not fit by the estimate, and were not tried: {_names(choice.untried)}"
-    return [f"{said}", f"{left} (name one as `parallelism` to try it)"]
+        return [text]
+    left = f"would be faster, do not fit by the estimate, and were not traced: {_names(choice.untried)}"
+    return [f"{text}", f"{left} (set one as `parallelism` to trace it)"]
 
 
 def _rank(each: CandidatePlan) -> tuple[bool, float]:
-    """What was taken, then by time; else in their own order."""
+    """Return a sort key: the chosen candidate first, then by time, else in the given order."""
     return each.verdict != TAKEN, each.step_s or 0.0
 
 
-def _refused(choice: ChoicePlan) -> dict[str, str]:
-    """What lint would say, and of which candidates."""
+def _group_rejected(choice: ChoicePlan) -> dict[str, str]:
+    """Return the errors of rejected candidates, with the names of those that share one."""
     found: dict[str, list[str]] = {}
     for each in choice.candidates:
         if each.memory_bytes is None:
@@ -115,7 +115,8 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """The families that the table leaves out, and those that differ in schedule or microbatches only."""
+    """Return a note on the candidates that the table omits, including those that differ only in schedule or
+    microbatches."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
     return [f"{counted(rest, 'more candidate')}, slower or too large"] if rest else []
@@ -126,10 +127,10 @@ def describe_memory(plan: Plan) -> list[str]:
     head = ["", "parameters", "gradients", "optimizer", *gathering, "activations", "loss", "data", "together"]
     rows = memory(plan)
     held = max(each.held for each in rows)
-    said = (
-        [f"of data {amount(held, 'B')} are the training set, which fits on the device beside the steps"] if held else []
+    note = (
+        [f"data includes {amount(held, 'B')} of training set, which fits on the device with the steps"] if held else []
     )
-    return [*columns([head, *(_row(each, plan.layout.is_sharded) for each in rows)]), *said]
+    return [*columns([head, *(_row(each, plan.layout.is_sharded) for each in rows)]), *note]
 
 
 def memory_title(plan: Plan) -> str:
@@ -141,14 +142,14 @@ def not_traced(plan: Plan) -> list[str]:
 
 
 def largest(plan: Plan) -> str:
-    """What the device needs that needs the most."""
+    """Return the memory of the device that needs the most."""
     return amount(max(each.total for each in memory(plan)), "B")
 
 
 def memory(plan: Plan) -> Sequence[MemoryPlan]:
     if plan.memory:
         return plan.memory
-    from declarative_train.planner.estimate.memory import memory_of  # with torch, which an editor does not load
+    from declarative_train.planner.estimate.memory import memory_of  # imports torch, which an editor does not load
     from declarative_train.planner.estimate.model import facts_of
     from declarative_train.planner.estimate.placement import placement_of
 
@@ -170,19 +171,19 @@ def _row(each: MemoryPlan, is_sharded: bool) -> list[str]:
     return [each.name, *(amount(cell, "B") for cell in (*cells, each.total))]
 
 
-PAYS = 1.4  # times as fast with twice as many devices: less does not pay
+PAYS = 1.4  # minimum speedup from twice as many devices
 
 
-class Scaled(NamedTuple):
-    """`plan` with an estimate that has a time; None: `why` there is none."""
+class ScalingRow(NamedTuple):
+    """Row for a number of GPUs. `plan` has an estimate with a time; None: `why` there is none."""
 
     num_gpus: int
     plan: Plan | None
     why: str = ""
 
 
-def describe_scale(found: Sequence[Scaled]) -> str:
-    """A row for each number of GPUs, the speed beside that of the first row; then what is assumed."""
+def describe_scale(found: Sequence[ScalingRow]) -> str:
+    """Return a row for each number of GPUs, with the speed relative to the first row; then the assumptions."""
     rows = [["GPUs", "mode", "rows each", "memory", "step", "speed", "of ideal", ""]]
     first = next((each for each in found if each.plan is not None), None)
     before, refused = None, list[str]()
@@ -194,20 +195,21 @@ def describe_scale(found: Sequence[Scaled]) -> str:
         before = each
     if first is None:
         return "\n".join([_head(first), *refused])
-    return "\n".join([_head(first), "", *columns(rows), *refused, "", *_assumed(first)])
+    return "\n".join([_head(first), "", *columns(rows), *refused, "", *_list_assumptions(first)])
 
 
-def _head(first: Scaled | None) -> str:
+def _head(first: ScalingRow | None) -> str:
     if first is None or first.plan is None or first.plan.estimate is None:
-        return "none of these numbers of GPUs can be planned for"
+        return "no plan exists for any of these numbers of GPUs"
     plan, on = first.plan, first.plan.estimate.hardware
     size = plan.batch.global_batch_size
-    return (
-        f"{plan.name} on {on}, always {size:,} samples a step; estimated, speed beside {counted(first.num_gpus, 'GPU')}"
-    )
+    speed = f"speed relative to {counted(first.num_gpus, 'GPU')}"
+    return f"{plan.name} on {on}, always {size:,} samples a step; estimated, {speed}"
 
 
-def _scale_row(each: Scaled, plan: Plan, first: Scaled, first_plan: Plan, before: Scaled | None) -> list[str]:
+def _scale_row(
+    each: ScalingRow, plan: Plan, first: ScalingRow, first_plan: Plan, before: ScalingRow | None
+) -> list[str]:
     best, worst = ends(plan)
     first_best, first_worst = ends(first_plan)
     ideal = each.num_gpus / first.num_gpus
@@ -232,19 +234,19 @@ def _between(low: str, high: str) -> str:
 
 
 def ends(plan: Plan) -> tuple[float, float]:
-    """Seconds of a step if communication hides as far as it can, and if nothing of it does."""
+    """Return the seconds of a step if communication overlaps as far as possible, and if it does not overlap."""
     estimate = plan.estimate
     assert estimate is not None
     assert estimate.step_s is not None
-    return estimate.step_s, max(estimate.step_s, estimate.step_s - (estimate.exposed_s or 0.0) + sent_s(estimate))
+    return estimate.step_s, max(estimate.step_s, estimate.step_s - (estimate.exposed_s or 0.0) + transfer_s(estimate))
 
 
-def sent_s(estimate: EstimatePlan) -> float:
+def transfer_s(estimate: EstimatePlan) -> float:
     return sum(each.seconds or 0.0 for each in estimate.transfers)
 
 
-def verdict(before: Scaled, each: Scaled) -> str:
-    """Whether steps are `PAYS` times as fast for each doubling of the devices since the row before."""
+def verdict(before: ScalingRow, each: ScalingRow) -> str:
+    """Return whether steps are `PAYS` times as fast for each doubling of the devices since the row before."""
     assert before.plan is not None
     assert each.plan is not None
     needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)
@@ -254,9 +256,9 @@ def verdict(before: Scaled, each: Scaled) -> str:
     return "pays if hidden" if max(faster) >= needed else "does not pay"
 
 
-def _assumed(first: Scaled | None) -> list[str]:
+def _list_assumptions(first: ScalingRow | None) -> list[str]:
     lines = [
-        "step, speed: from communication hidden behind computing as far as it can be, to none hidden.",
+        "step, speed: from communication that overlaps with computing as far as possible, to none that overlaps.",
         f"pays: from the row above, steps are at least {PAYS} times as fast for each doubling of the GPUs.",
     ]
     if first is not None and first.plan is not None and first.plan.estimate is not None:

@@ -1,4 +1,4 @@
-"""The layout of a plan as text: mesh, ranks, stage cuts, and the grid of the schedule."""
+"""Text of a plan's layout: mesh, ranks, stage cuts, and the grid of the schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """What is not as usual: parameters that stay, gradients of several chunks."""
+    """Return lines on unusual sharding: parameters that stay gathered, gradients of several chunks."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")
@@ -50,7 +50,7 @@ def _ranks(layout: LayoutPlan) -> list[str]:
     head = ["rank", "node", "device", *axes, *(["stages"] if layout.pipeline is not None else [])]
     if len(layout.ranks) <= _MOST_RANKS:
         return columns([head, *(_rank(rank, axes, layout) for rank in layout.ranks)])
-    return _collapsed(layout)
+    return _collapse(layout)
 
 
 def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
@@ -58,8 +58,8 @@ def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
     return [str(rank.rank), str(rank.node), str(rank.device), *(str(rank.coordinates[axis]) for axis in axes), *stages]
 
 
-def _collapsed(layout: LayoutPlan) -> list[str]:
-    """Ranks that do the same are one row: those of one stage, else all of them."""
+def _collapse(layout: LayoutPlan) -> list[str]:
+    """Return one row for ranks that do the same: those of one stage, or all of them."""
     alike: dict[tuple[int, ...], list[RankPlan]] = {}
     for rank in layout.ranks:
         alike.setdefault(rank.stages, []).append(rank)
@@ -97,11 +97,11 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
         f"schedule {pipeline.schedule}, {counted(pipeline.num_microbatches, 'microbatch')} per step: "
         f"{idle:.0%} of the places in the grid are idle; the loss is on pipeline rank {pipeline.last_stage_rank}",
     ]
-    return [*lines, *_shared(pipeline), _legend(pipeline), *_grid(pipeline)]
+    return [*lines, *_describe_shared(pipeline), _legend(pipeline), *_grid(pipeline)]
 
 
-def _shared(pipeline: PipelinePlan) -> list[str]:
-    """Who holds copies of what, a line for each set of stages."""
+def _describe_shared(pipeline: PipelinePlan) -> list[str]:
+    """Return one line for each set of stages with copies of parameters."""
     by_stages: dict[tuple[int, ...], list[str]] = {}
     for item in pipeline.shared:
         by_stages.setdefault(item.stages, []).append(item.name)
@@ -113,7 +113,7 @@ def _shared(pipeline: PipelinePlan) -> list[str]:
 
 
 def _legend(pipeline: PipelinePlan) -> str:
-    """Of the letters that occur."""
+    """Return the meaning of the letters in the grid."""
     written = "".join(cell for row in pipeline.grid for cell in row)
     first = pipeline.grid[0][0]
     stage, _, number = first.partition("F")
@@ -129,7 +129,7 @@ def _legend(pipeline: PipelinePlan) -> str:
 
 
 def _grid(pipeline: PipelinePlan) -> list[str]:
-    """A row per rank of a pipeline, a column per unit of time: `1F0` is stage 1, forward of microbatch 0."""
+    """Return a row per rank of a pipeline, a column per unit of time: `1F0` is stage 1, forward of microbatch 0."""
     ranks = list(range(len(pipeline.grid)))
     shown = ranks if len(ranks) <= 8 else [*ranks[:4], *ranks[-4:]]
     rows = [[f"rank {rank}", *(cell or "." for cell in pipeline.grid[rank][:_MOST_COLUMNS])] for rank in shown]

@@ -1,4 +1,4 @@
-"""Sections and aligned columns, as the texts of a plan are set; its model and settings of parameters as tables."""
+"""Sections and aligned columns for the texts of a plan; tables of its model and parameter settings."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _NUMBER = re.compile(r"[\d,]+(\.\d+)?")
 
 
 def section(title: str, lines: Sequence[str]) -> str:
-    """A title and its lines below it; "" when there is none."""
+    """Return a title and its lines below it; "" without lines."""
     return "\n".join([title, *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def columns(rows: Sequence[Sequence[str]], *, numbers: bool = True) -> list[str]:
-    """Rows of equal length, every column as wide as its widest cell; `numbers` to the right."""
+    """Return rows as lines of equal length, every column as wide as its widest cell; `numbers` are right-aligned."""
     if not rows:
         return []
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
@@ -42,7 +42,7 @@ def _cell(cell: str, width: int, numbers: bool) -> str:
 
 
 def component_in_words(component: dict[str, object]) -> str:
-    """The type, and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
+    """Return the type and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
     fields = (
         f"{key} {value}"
         for key, value in component.items()
@@ -52,7 +52,7 @@ def component_in_words(component: dict[str, object]) -> str:
 
 
 def describe_model(plan: Plan) -> list[str]:
-    from declarative_train.graph.cost import num_parameters  # with torch, which an editor does not load
+    from declarative_train.graph.cost import num_parameters  # imports torch, which an editor does not load
 
     shapes = {item.name: item.shape for item in plan.parameters if item.tie is None}
     opened = open_blocks(plan.graph, plan.layout.units)
@@ -66,7 +66,7 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Copies of a repeat that look alike are one row."""
+    """Return a key that is equal for copies of a repeat that look alike, which share one row."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)
@@ -112,19 +112,19 @@ def _totals(plan: Plan) -> list[str]:
         lines.append(f"{amount(sum(item.num_elements for item in held))} of them held in {storage}: {size}")
     bare = ", and has no adapter" if any(is_added(item.name) for item in plan.parameters) else ""
     lines += [f"{item.name} is tied to {item.tie}{bare}" for item in plan.parameters if item.tie is not None]
-    given = ((weights.node or "the model", _excluded(weights), shown(weights.path)) for weights in plan.weights)
+    given = ((weights.node or "the model", _format_excluded(weights), shown(weights.path)) for weights in plan.weights)
     return lines + [f"start values of {held}{but} from {path}" for held, but, path in given]
 
 
-def _excluded(weights: WeightsPlan) -> str:
+def _format_excluded(weights: WeightsPlan) -> str:
     return f" (but {', '.join(weights.exclude)})" if weights.exclude else ""
 
 
 MOST_GROUPS = 24
 
 
-class Group(NamedTuple):
-    """Parameters that are updated alike. `rule` is the optimizer without what `lr` and `weight_decay` say."""
+class UpdateGroup(NamedTuple):
+    """Parameters that are updated alike. `rule` is the optimizer without `lr` and `weight_decay`."""
 
     rule: str
     lr: float | None
@@ -141,10 +141,10 @@ class Group(NamedTuple):
         return f"{first} and {more} more" if more else first
 
 
-def groups_of(plan: Plan, *, by_start: bool = False) -> list[Group]:
-    """In the order of the model, without tied and frozen parameters; `by_start`: apart also where they start
-    differently, and with those that are frozen."""
-    found: dict[str, Group] = {}
+def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
+    """Return the groups in the order of the model, without tied and frozen parameters. `by_start`: split also by start
+    values, and include frozen ones."""
+    found: dict[str, UpdateGroup] = {}
     for parameter in plan.parameters:
         if parameter.tie is None and (by_start or not parameter.frozen):
             group = _group(parameter, parameter.optimizer or plan.training.optimizer)
@@ -154,7 +154,7 @@ def groups_of(plan: Plan, *, by_start: bool = False) -> list[Group]:
 
 
 def _is_loaded(plan: Plan, parameter: ParameterPlan) -> bool:
-    """Whether its start values come from a file, whatever its rule says."""
+    """Return whether start values come from a file, whatever the rule."""
     if is_added(parameter.name):
         return False
     return any(_fills(weights, parameter.name) for weights in plan.weights)
@@ -165,12 +165,12 @@ def _fills(weights: WeightsPlan, name: str) -> bool:
     return name.startswith(head) and not is_selected(weights.exclude, name.removeprefix(head))
 
 
-def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> Group:
+def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> UpdateGroup:
     if parameter.frozen:
-        return Group("nothing: frozen", None, None, [])
+        return UpdateGroup("nothing: frozen", None, None, [])
     lr, own = optimizer.get("lr"), optimizer.get("weight_decay")
     decay = own if parameter.weight_decay is None else parameter.weight_decay
-    return Group(
+    return UpdateGroup(
         component_in_words({key: value for key, value in optimizer.items() if key not in ("lr", "weight_decay")}),
         lr * parameter.lr_scale if isinstance(lr, int | float) else None,
         float(decay) if isinstance(decay, int | float) else None,
@@ -179,7 +179,7 @@ def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> Group:
 
 
 def describe_parameters(plan: Plan) -> list[str]:
-    """Nothing where all are alike and as training.optimizer says."""
+    """Return the table of parameter settings; empty if all are alike and as in training.optimizer."""
     if not any(_is_set(parameter) for parameter in plan.parameters if parameter.tie is None):
         return []
     groups = groups_of(plan, by_start=True)
@@ -216,7 +216,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def update_in_words(group: Group) -> str:
-    """`sgd momentum 0.9, lr 0.1, weight decay 0.01`."""
+def update_in_words(group: UpdateGroup) -> str:
+    """Return a group's optimizer: `sgd momentum 0.9, lr 0.1, weight decay 0.01`."""
     lr = "" if group.lr is None else f", lr {group.lr:g}"
     return f"{group.rule}{lr}" + (f", weight decay {group.weight_decay:g}" if group.weight_decay else "")

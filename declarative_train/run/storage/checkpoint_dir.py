@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, Look
+from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import file_system, local_path, shown
@@ -94,7 +94,7 @@ def moved(folder: str | None, run_dir: Path) -> list[str]:
     return [f"the checkpoints stay in {shown(root or str(run_dir))}: `checkpoint.dir` is for new runs"]
 
 
-def newest_below(folder: str, name: str, look: Look) -> tuple[Entry | None, list[str]]:
+def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointEntry | None, list[str]]:
     """(the newest checkpoint of the newest run of that name, why others were passed over)."""
     passed_over: list[str] = []
     for place in newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):

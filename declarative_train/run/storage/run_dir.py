@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 from declarative_train.core.amounts import counted
 from declarative_train.core.run_files import RUN
 from declarative_train.core.secrets import in_texts, with_names
-from declarative_train.engine.checkpoints.find import NoWholeCheckpoint, settled_weights
-from declarative_train.engine.checkpoints.store import CheckpointStore, Entry, Look, damage, read_entry
+from declarative_train.engine.checkpoints.find import NoWholeCheckpoint, resolve_weights
+from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.files.open_files import shown
 from declarative_train.plan.codec import PlanError, from_json, save, to_saved_json
@@ -41,7 +41,7 @@ from declarative_train.plan.run_folder import (
     owner_of,
     read_run,
 )
-from declarative_train.plan.settings import asked_for, differing, label
+from declarative_train.plan.settings import differing, label, select_overridden
 from declarative_train.run.storage.checkpoint_dir import claim, kept_elsewhere, moved, newest_below
 from declarative_train.run.storage.run_lock import LOCK, RunLock
 
@@ -57,7 +57,7 @@ class Place:
     """Where a run writes, and what it starts from: a checkpoint, or the plan's weights, each a file or a checkpoint."""
 
     run_dir: Path
-    entry: Entry | None
+    entry: CheckpointEntry | None
     weights: tuple[WeightsPlan, ...] = ()
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -72,14 +72,16 @@ class Place:
 class Found:
     """What `--resume` means; `run` None: a new one, and `why` where that is not what was asked for."""
 
-    entry: Entry | None
+    entry: CheckpointEntry | None
     run: Path | None = None
     why: str = ""
     notices: tuple[str, ...] = ()
     passed_over: tuple[str, ...] = ()
 
 
-def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damage, folder: Path | None = None) -> Place:
+def open_place(
+    plan: Plan, resume: str | None, lock: RunLock, look: DamageCheck = damage, folder: Path | None = None
+) -> Place:
     """The folder is there, held by `lock`, with the plan in it. `look` reads a checkpoint that would be taken.
     `folder`: where the run writes, not in a new one among those of its recipe; `resume` goes on with what it holds.
 
@@ -97,7 +99,7 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
         notices = [f"going on from {found.entry.path}", *also]
     else:
         notices = list(found.notices)
-        weights, passed_over = settled_weights(plan.weights, look)
+        weights, passed_over = resolve_weights(plan.weights, look)
         skipped += passed_over
     run_dir, elsewhere = found.run, None
     try:
@@ -156,7 +158,7 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
     (run_dir / RUN).write_text(f"{text}\n", encoding="utf-8")
 
 
-def changes_since(plan: Plan, entry: Entry) -> tuple[list[str], list[str]]:
+def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[str]]:
     """(notices, warnings) on what the recipe has changed since a checkpoint. Raises CheckpointFailure, with what and
     why, when it would be another run."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
@@ -171,7 +173,7 @@ def changes_since(plan: Plan, entry: Entry) -> tuple[list[str], list[str]]:
     return [f"since the checkpoint of step {entry.step:,}, {sentence}" for sentence in verdict.free], warnings
 
 
-def _another_run(entry: Entry, reasons: Sequence[str]) -> CheckpointFailure:
+def _another_run(entry: CheckpointEntry, reasons: Sequence[str]) -> CheckpointFailure:
     rest = f", and {counted(len(reasons) - MOST_CHANGES, 'more change')}" if len(reasons) > MOST_CHANGES else ""
     return CheckpointFailure(
         f"the checkpoint {entry.path} is of another run: {', '.join(reasons[:MOST_CHANGES])}{rest}; help: run the "
@@ -179,7 +181,7 @@ def _another_run(entry: Entry, reasons: Sequence[str]) -> CheckpointFailure:
     )
 
 
-def _plan_of(entry: Entry) -> tuple[Plan | None, str]:
+def _plan_of(entry: CheckpointEntry) -> tuple[Plan | None, str]:
     """Return the plan under which a checkpoint was saved, or the reason why it cannot be compared."""
     try:
         return from_json(CheckpointStore(entry.path).text(f"{entry.path}/{PLAN}")), ""
@@ -226,7 +228,7 @@ def _time_of_next(runs: Path) -> str:
 
 def _label(plan: Plan, runs: Path) -> str:
     """Against the first run that is still there, so that the same recipe is called the same every time."""
-    asked = asked_for(plan.overrides, plan.settings)
+    asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
         if isinstance(first, dict) and first:
@@ -239,7 +241,7 @@ def _label(plan: Plan, runs: Path) -> str:
     return label(plan.layout.mode, asked)
 
 
-def _in_folder(folder: Path, goes_on: bool, lock: RunLock, look: Look) -> Found:
+def _in_folder(folder: Path, goes_on: bool, lock: RunLock, look: DamageCheck) -> Found:
     """A folder that was given: what it holds is gone on with, or there is nothing in it. Raises RunFailure."""
     if not goes_on:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
@@ -251,7 +253,7 @@ def _in_folder(folder: Path, goes_on: bool, lock: RunLock, look: Look) -> Found:
     return found or Found(None, notices=(f"nothing to resume in {folder}: starting from the beginning",))
 
 
-def _found(plan: Plan, resume: str, lock: RunLock, look: Look) -> Found:
+def _found(plan: Plan, resume: str, lock: RunLock, look: DamageCheck) -> Found:
     if resume == "auto":
         runs = _runs(plan)
         notice = f"nothing to resume below {runs}: starting from the beginning"
@@ -259,7 +261,7 @@ def _found(plan: Plan, resume: str, lock: RunLock, look: Look) -> Found:
     return _given(plan, resume.rstrip("/"), lock, look)
 
 
-def _given(plan: Plan, path: str, lock: RunLock, look: Look) -> Found:
+def _given(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Found:
     """A checkpoint's folder, a run's folder or that of its checkpoints, or the folder of a recipe's runs."""
     path = path if "/" in path else f"./{path}"
     root, _, name = path.rpartition("/")
@@ -280,7 +282,7 @@ def _given(plan: Plan, path: str, lock: RunLock, look: Look) -> Found:
     return found
 
 
-def _in_runs(runs: Path, lock: RunLock, look: Look) -> Found | None:
+def _in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> Found | None:
     """The newest of a recipe's runs that has a whole checkpoint. Raises RunFailure when a newer one is going on."""
     passed_over: list[str] = []
     for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
@@ -300,7 +302,7 @@ def _in_runs(runs: Path, lock: RunLock, look: Look) -> Found | None:
     return None
 
 
-def _in_run(root: str, lock: RunLock, look: Look) -> Found | None:
+def _in_run(root: str, lock: RunLock, look: DamageCheck) -> Found | None:
     """The newest whole checkpoint of a run continues that run; one from elsewhere begins another."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
@@ -315,7 +317,7 @@ def _in_run(root: str, lock: RunLock, look: Look) -> Found | None:
     return Found(entry, None, "that is not in the folder of a run here", passed_over=tuple(reasons))
 
 
-def _at(path: str, lock: RunLock, look: Look) -> Found:
+def _at(path: str, lock: RunLock, look: DamageCheck) -> Found:
     """An older checkpoint begins another run, so that nothing that was saved is overwritten."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
@@ -337,7 +339,7 @@ def _at(path: str, lock: RunLock, look: Look) -> Found:
     return Found(entry, None, why)
 
 
-def _of_lost_runs(plan: Plan, look: Look) -> Found | None:
+def _of_lost_runs(plan: Plan, look: DamageCheck) -> Found | None:
     """Of a run of this recipe whose folder is not here: its machine is gone, or is another one. A new run goes on from
     it, since nobody could tell whether that one still writes."""
     if plan.logging.checkpoints is None:

@@ -208,10 +208,10 @@ def say(text: str) -> None:
 
 def points_text(points: Sequence[Point], *, is_sample: bool) -> str:
     from declarative_train.app.views.table import table
-    from declarative_train.plan.settings import shown
+    from declarative_train.plan.settings import format_value
 
     keys = list(points[0].values)
-    rows = [[str(point.number), *(shown(point.values[key]) for key in keys)] for point in points]
+    rows = [[str(point.number), *(format_value(point.values[key]) for key in keys)] for point in points]
     text = table(["point", *keys], rows, right=(0,))
     return (
         f"{text}\n\nthe ends of what is drawn from; the points themselves follow from each other" if is_sample else text
@@ -222,14 +222,14 @@ def results_text(results: Sequence[Result], aim: Aim, folder: str) -> str:
     """Best first."""
     from declarative_train.app.views.table import table, terminal_width
     from declarative_train.core.amounts import number
-    from declarative_train.plan.settings import short_names, shown
+    from declarative_train.plan.settings import format_value, short_names
 
     keys = list(dict.fromkeys(key for result in results for key in result.point.values))
     names = short_names(keys)
     rows: list[list[str]] = []
     for result in results:
         values: Mapping[str, Any] = result.point.values
-        cells = [shown(values[key]) if key in values else "-" for key in keys]
+        cells = [format_value(values[key]) if key in values else "-" for key in keys]
         steps = "-" if result.record is None else str(result.record.step)
         rows.append([str(result.point.number), *cells, number(result.value), steps, result.state])
     header = ["point", *(names[key] for key in keys), aim.metric, "steps", "state"]

@@ -26,7 +26,7 @@ from declarative_train.app.records.record import Record, read_record
 from declarative_train.core.run_files import EVENTS
 from declarative_train.plan.codec import save
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.settings import safe, short_names, shown
+from declarative_train.plan.settings import format_value, safe, short_names
 from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, StopRequest
 from declarative_train.run.storage.run_lock import is_locked
 from declarative_train.tools.sweep.device_slots import Seat
@@ -282,7 +282,7 @@ def point_name(point: Point) -> str:
     """`003-lr=0.01-width=64`: the same whenever the sweep goes on."""
     names, text = short_names(point.values), f"{point.number:03d}"
     for key, value in point.values.items():
-        word = f"-{names[key]}={safe(shown(value))}"
+        word = f"-{names[key]}={safe(format_value(value))}"
         text += word if len(text) + len(word) <= LONGEST_NAME else ""
     return text
 

@@ -12,7 +12,7 @@ from declarative_train.__main__ import main
 from declarative_train.app.records.record import read_record
 from declarative_train.app.records.tables import what_differs
 from declarative_train.engine.failures import Failure, write_failure
-from declarative_train.plan.settings import asked_for, differing, label, short_names
+from declarative_train.plan.settings import differing, label, select_overridden, short_names
 from declarative_train.run.storage.run_lock import RunLock
 from tests.tools.experiments.folders import ended, evaluated, make_run, started, step
 
@@ -164,7 +164,7 @@ def test_what_differs_is_told_in_few_words(tmp_path: Path) -> None:
 
 def test_names_of_runs_are_short_and_safe() -> None:
     settings = {LR: 0.01, "data.source.path": "/a/b c/ü.csv", "model.graph.a.p": 1, "model.graph.b.p": 2}
-    asked = asked_for(["--set training.optimizer.lr=1e-2", "--set data.source.path='x'"], settings)
+    asked = select_overridden(["--set training.optimizer.lr=1e-2", "--set data.source.path='x'"], settings)
     assert label("ddp", asked) == "ddp-lr=0.01-path=csv"
     assert short_names(["model.graph.a.p", "model.graph.b.p"]) == {"model.graph.a.p": "a.p", "model.graph.b.p": "b.p"}
     assert len(label("single", {f"vars.{'x' * 30}{number}": "y" * 90 for number in range(9)})) <= 56
