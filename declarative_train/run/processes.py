@@ -44,7 +44,7 @@ from declarative_train.files.open_files import shown
 from declarative_train.run.job import Job
 from declarative_train.run.signals import EXIT_FAILED, STOP_SIGNALS, StopRequest, flush, late, leave, leave_now
 from declarative_train.run.storage.run_lock import is_alive
-from declarative_train.run.streams import lasting_streams
+from declarative_train.run.streams import replace_streams
 
 if TYPE_CHECKING:
     import torch
@@ -152,7 +152,7 @@ def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = No
     scratch = job.run_dir / "launch"
     if method == "spawn":
         atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
-        lasting_streams()
+        replace_streams()
         silence_loggers()
     watch = StopRequest(
         is_closing=lambda: is_sibling_gone(scratch, job.failures_dir),

@@ -261,7 +261,7 @@ def test_ranks_agree_on_a_stop_without_waiting_for_the_gpu() -> None:
     with PretendGpu() as gpu:
         ranks = Gloo()
         ranks_of: Collective = ranks
-        assert StopAgreement(ranks_of, lambda: True, None).reached() == "signal"
+        assert StopAgreement(ranks_of, lambda: True, None).check() == "signal"
     assert ranks.devices == ["cpu"]
     assert gpu.waits == {}
 

@@ -477,7 +477,7 @@ def test_another_aim_forgets_the_best(directory: Path) -> None:
     first = go(directory, by_loss, max_steps=9)
     assert first.of(CheckpointSaved)[0].is_best
     second = go(directory, resume="auto")
-    said = "checkpoint.best was min validation/loss and is max validation/accuracy: the best starts anew"
+    said = "checkpoint.best was min validation/loss and is max validation/accuracy: the earlier best value is discarded"
     assert [event.message for event in second.of(Notice)].count(said) == 1
     ended = second.of(RunEnded)[-1]
     assert ended.values["best/validation/accuracy"] == ended.values["validation/accuracy"]

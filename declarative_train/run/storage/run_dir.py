@@ -39,7 +39,7 @@ from declarative_train.plan.run_folder import (
     read_run,
 )
 from declarative_train.plan.settings import asked_for, differing, label
-from declarative_train.run.storage.checkpoint_dir import claim, kept_elsewhere, moved, newest_below
+from declarative_train.run.storage.checkpoint_dir import claim, dir_notices, external_root, newest_below
 from declarative_train.run.storage.run_lock import LOCK, RunLock
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def open_place(plan: Plan, resume: str | None, lock: RunLock, look: Look = damag
             if found.entry is not None:
                 notices[0] = f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
         else:
-            elsewhere = kept_elsewhere(run_dir)
-            notices += moved(plan.logging.checkpoints, run_dir)
+            elsewhere = external_root(run_dir)
+            notices += dir_notices(plan.logging.checkpoints, run_dir)
         if not lock.is_held:
             notices += filter(None, [lock.take(run_dir)])
         if found.run is not None and lock.is_held:
