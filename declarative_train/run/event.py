@@ -92,7 +92,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SamplePrediction:
     """Prediction for one sample. `sample` is its number in the set; `probability` belongs to the predicted class."""
 
     sample: int
@@ -113,7 +113,7 @@ class ClassesPredicted:
     name: str
     classes: tuple[str, ...]
     confusion: tuple[tuple[int, ...], ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[SamplePrediction, ...]
     time_unix_s: float
 
 

@@ -16,7 +16,7 @@ import torch
 from declarative_train.data.batches import spread
 from declarative_train.engine.devices import exact_device
 from declarative_train.plan.output_semantics import Meaning, meanings
-from declarative_train.run.event import Answer, ClassesPredicted, Picture
+from declarative_train.run.event import ClassesPredicted, Picture, SamplePrediction
 
 if TYPE_CHECKING:
     from declarative_train.data.batch import Batch
@@ -154,13 +154,13 @@ class _ClassOutput:
 
     def _list_answers(
         self, answers: list[list[float]], wanted: np.ndarray, pictures: np.ndarray | None
-    ) -> Iterator[Answer]:
+    ) -> Iterator[SamplePrediction]:
         for place, found in enumerate(answers):
             if not found[_PRESENT]:
                 continue
             target, predicted = (self._names[int(found[at])] for at in (_TARGET, _PREDICTED))
             picture = None if pictures is None or not found[_HAS_PICTURE] else _as_bytes(pictures[place])
-            yield Answer(int(wanted[place]), target, predicted, found[_PROBABILITY], picture)
+            yield SamplePrediction(int(wanted[place]), target, predicted, found[_PROBABILITY], picture)
 
 
 def _num_classes(one: Meaning) -> int:

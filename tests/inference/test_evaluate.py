@@ -278,7 +278,7 @@ def test_of_a_model_that_was_trained_in_shards(tmp_path: Path) -> None:
     said = []
     for ranks in (1, 2):
         prediction = Prediction(model, batch_size=4, ranks=ranks)
-        said.append(pa.concat_tables(prediction.tables(prediction.opened(str(path)))))
+        said.append(pa.concat_tables(prediction.tables(prediction.open_files(str(path)))))
     assert said[0].num_rows == 160
     assert said[0].equals(said[1])
 

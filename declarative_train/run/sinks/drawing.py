@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from declarative_train.run.event import Answer
+    from declarative_train.run.event import SamplePrediction
 
 MOST_DRAWN = 40  # most classes of a matrix that is drawn: the cells of more would be too small
 INK, PAPER, LINE = (20, 20, 20), (255, 255, 255), (150, 150, 150)
@@ -71,7 +71,7 @@ def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[
     return image
 
 
-def samples_sheet(answers: Sequence[Answer]) -> Image | None:
+def samples_sheet(answers: Sequence[SamplePrediction]) -> Image | None:
     """Draw the samples that have an image, with target and prediction below: green if the prediction is right, else
     red. None if no sample has an image."""
     from PIL import Image
@@ -96,7 +96,7 @@ def samples_sheet(answers: Sequence[Answer]) -> Image | None:
     return sheet
 
 
-def samples_table(answers: Sequence[Answer]) -> str:
+def samples_table(answers: Sequence[SamplePrediction]) -> str:
     """Return a Markdown table of samples that are not images. Wrong predictions are bold."""
     rows = ["| sample | target | predicted | probability |", "|---:|---|---|---:|"]
     for each in answers:
