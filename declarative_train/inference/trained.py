@@ -253,7 +253,7 @@ def open_trained(
     `weights` chooses the trained weights or their moving average; None means those that the run evaluated.
 
     `plugins`: the code of the run's plugins may be imported. `look` checks a checkpoint and returns a reason to skip
-    it, or None. Raises UsageError if there is no run, or if it needs plugins, and CheckpointFailure if it cannot be read.
+    it, or None. Raises UsageError if there is no run or if it needs plugins, CheckpointFailure if it cannot be read.
     """
     text = os.fspath(path)
     place = local_path(text) or text

@@ -15,7 +15,7 @@ from declarative_train.run.sinks import DEFAULT, Chosen, open_sinks, sink_proble
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, PluginSinkPlan
-    from declarative_train.run.storage.run_dir import Place
+    from declarative_train.run.storage.run_dir import RunPlace
 
 SinkFactory = Callable[[Path], Sequence[Sink]]
 
@@ -28,7 +28,7 @@ class Job:
 
     plan: Plan
     device_kind: str
-    place: Place
+    place: RunPlace
     max_steps: int | None
     sinks: SinkFactory
     notices: tuple[str, ...] = ()  # in addition to `place.notices`

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from declarative_train.engine.devices import choose_device, num_gpus
 from declarative_train.engine.failures import RunFailure, describe_failure, explain, write_failure
 from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
-from declarative_train.run.processes import launch_ranks, leave_unsaved, report, say, tell_stopping
-from declarative_train.run.signals import EXIT_FAILED, StopRequest, late
+from declarative_train.run.processes import exit_unsaved, launch_ranks, print_stopping, report, say
+from declarative_train.run.signals import EXIT_FAILED, StopRequest, late_reason
 from declarative_train.run.storage.run_dir import open_place
 from declarative_train.run.storage.run_lock import RunLock
 
@@ -98,9 +98,9 @@ def run_here(job: Job) -> tuple[int, list[str]]:
     from declarative_train.run.rank import FailureContext, run_rank
 
     watch = StopRequest(
-        on_first=lambda: tell_stopping(job),
-        on_second=interrupt if job.is_hosted else lambda: leave_unsaved(job, "at once"),
-        on_late=lambda: leave_unsaved(job, late()),
+        on_first=lambda: print_stopping(job),
+        on_second=interrupt if job.is_hosted else lambda: exit_unsaved(job, "at once"),
+        on_late=lambda: exit_unsaved(job, late_reason()),
         leave=not job.is_hosted,
     )
     watch.install()

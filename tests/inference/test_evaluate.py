@@ -203,7 +203,7 @@ def test_what_cannot_be_evaluated_is_said(wine: Path, tmp_path: Path, capsys: py
         from declarative_train.data import opened
 
         opened._latest.clear()
-        assert "`--data FILE` evaluates rows that lie elsewhere" in said(3, wine)
+        assert "`--data FILE` evaluates rows of other files" in said(3, wine)
     finally:
         (tmp_path / "away.csv").rename(data)
 
