@@ -374,8 +374,8 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
     ("kept", "why"),
     [
         (None, "its plan no longer exists, so it is not known which"),
-        ('{"version": 1}', "it is not known which: plan.json was written by another version of dtrain: it has plan version 1, "
-         f"this dtrain reads version {PLAN_VERSION}"),
+        ('{"version": 1}', "it is not known which: plan.json was written by another version of dtrain: it has plan "
+         f"version 1, this dtrain reads version {PLAN_VERSION}"),
     ],
 )  # fmt: skip
 def test_without_the_plan_of_a_checkpoint_nothing_may_change(
