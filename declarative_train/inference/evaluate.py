@@ -200,7 +200,7 @@ def _origin_in(prepared: Prepared, sample: int) -> tuple[str, dict[str, object]]
 
 
 class _Model:
-    """Model with the interface of `run.evaluate.Evaluated`, which also passes its outputs to the gatherers."""
+    """Model with the interface of `run.evaluate.EvaluableModel`, which also passes its outputs to the gatherers."""
 
     def __init__(
         self,

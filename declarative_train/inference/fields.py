@@ -49,14 +49,14 @@ class Fields:
                              f"{did_you_mean(unknown[0], input.names)}")  # fmt: skip
         self._input = input
         self._keep = tuple(keep)
-        self._makers = [_Maker(spec) for spec in specs if not _is_picture(spec)]
-        self._pictures = _Pictures(data, [spec for spec in specs if _is_picture(spec)])
+        self._converters = [_FieldConverter(spec) for spec in specs if not _is_picture(spec)]
+        self._pictures = _ImageConverter(data, [spec for spec in specs if _is_picture(spec)])
         self.columns = tuple(dict.fromkeys(name for spec in specs for name in spec.columns))
         if not (len(input.names) == 1 and len(self.columns) == 1 and input.title.endswith(".npy")):
             check_columns(self.columns, input.names, input.title)
         self._wants: dict[str, _Want] = {}
-        for maker in self._makers:
-            self._wants |= maker.wants()
+        for converter in self._converters:
+            self._wants |= converter.wants()
         self._wants |= self._pictures.wants
 
     @property
@@ -72,7 +72,7 @@ class Fields:
         """Convert a chunk of `read_columns`. Chunks with images are split into smaller parts."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
             read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
-            values = {maker.spec.name: maker.make(read, part) for maker in self._makers}
+            values = {converter.spec.name: converter.make(read, part) for converter in self._converters}
             yield part, values | self._pictures.make(read, part)
 
 
@@ -107,7 +107,7 @@ def _behind(chunk: Chunk, begin: int) -> Callable[[int], str]:
     return lambda row: chunk.place(begin + row)
 
 
-class _Pictures:
+class _ImageConverter:
     """Converter of image fields, with the run's evaluation transforms, which may act on several fields together."""
 
     def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
@@ -145,7 +145,7 @@ class _Pictures:
         return Given.of(self._fields[name], columns, read)
 
 
-class _Maker:
+class _FieldConverter:
     """Converter of one field. Columns are described as in the run, including a number of values that the run's source
     guaranteed."""
 

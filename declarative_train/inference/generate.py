@@ -64,7 +64,7 @@ class TextModel:
         drops = _drops_last(network.graph)
         self.context = found.context
         if not _why_no_cache(network.graph, trained.plan.plugins, drops, _OF_ANY_LENGTH):
-            self.context = max(self.context, _published_context(trained, found, network.module))
+            self.context = max(self.context, _context_of_published(trained, found, network.module))
         self._extra = 1 if drops else 0  # one more token, which the model's own slices remove
         self.reason = _why_no_cache(network.graph, trained.plan.plugins, drops) if cache else "it was turned off"
         self._tokens: list[int] = []
@@ -182,7 +182,7 @@ def _takes_all_but_last(node: Node) -> bool:
     return root.options["index"] == (slice(None), slice(None, -1))
 
 
-def _published_context(trained: Trained, found: Written, module: nn.Module) -> int:
+def _context_of_published(trained: Trained, found: Written, module: nn.Module) -> int:
     """Return the context of the published models in a network, by their configs. 0 if no config has one."""
     limits = [published_context(trained.plan, found)]
     for part in module.modules():  # those of the library transformers keep their config

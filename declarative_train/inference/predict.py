@@ -176,7 +176,7 @@ class Predictor:
     def __call__(self, piece: Piece) -> Iterator[pa.Table]:
         for batch in self._samples.batches(piece):
             table = to_arrow(columns(self._asked, self._forward(batch.values, batch.start)))
-            yield table if batch.beside is None else _append(batch.beside, table)
+            yield table if batch.kept is None else _append(batch.kept, table)
 
 
 def _append(kept: pa.Table, table: pa.Table) -> pa.Table:

@@ -109,7 +109,7 @@ class Gatherer(ABC):
         return tuple(made)
 
 
-class OneOfClasses(Gatherer):
+class ClassGatherer(Gatherer):
     """Gatherer of a `class` output. A sample may have several items (tokens, pixels)."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
@@ -152,7 +152,7 @@ class OneOfClasses(Gatherer):
         if self._table is not None:
             self._table += np.bincount(wanted * size + predicted, minlength=size * size).reshape(size, size)
 
-    def _join_sums(self, other: OneOfClasses) -> None:
+    def _join_sums(self, other: ClassGatherer) -> None:
         self._by_class += other._by_class
         if self._table is not None and other._table is not None:
             self._table += other._table
@@ -177,7 +177,7 @@ class OneOfClasses(Gatherer):
         return Report(self.one.name, "class", metrics, classes, table, worst=self._worst())
 
 
-class YesOrNo(Gatherer):
+class BinaryGatherer(Gatherer):
     """Gatherer of a `yes_no` output: a matrix of two classes for each element."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
@@ -213,7 +213,7 @@ class YesOrNo(Gatherer):
 
         self._keep_worst(_mean_of_items(loss, counts), describe, origins)
 
-    def _join_sums(self, other: YesOrNo) -> None:
+    def _join_sums(self, other: BinaryGatherer) -> None:
         self._counts += other._counts
         self._log_loss += other._log_loss
         self._items += other._items
@@ -239,7 +239,7 @@ class YesOrNo(Gatherer):
         return Report(self.one.name, "yes_no", metrics, classes, confusion, worst=self._worst())
 
 
-class Numbers(Gatherer):
+class NumberGatherer(Gatherer):
     """Gatherer of a `number` or `count` output, in the unit of the target's columns. Residual = predicted - target."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
@@ -291,7 +291,7 @@ class Numbers(Gatherer):
         self._mean += (mean - self._mean) * count / total
         self._count = total
 
-    def _join_sums(self, other: Numbers) -> None:
+    def _join_sums(self, other: NumberGatherer) -> None:
         self._absolute += other._absolute
         self._squared += other._squared
         self._sum += other._sum
@@ -322,10 +322,10 @@ def _same(place: str, row: dict[str, object]) -> tuple[str, dict[str, object]]:
 
 def gatherers(meanings: Sequence[Meaning], num_worst: int) -> list[Gatherer]:
     kinds: dict[str, type[Gatherer]] = {
-        "class": OneOfClasses,
-        "count": Numbers,
-        "number": Numbers,
-        "yes_no": YesOrNo,
+        "class": ClassGatherer,
+        "count": NumberGatherer,
+        "number": NumberGatherer,
+        "yes_no": BinaryGatherer,
     }
     return [kinds[one.kind](one, num_worst) for one in meanings]
 

@@ -20,12 +20,12 @@ Values = Mapping[str, np.ndarray]
 
 
 class Batch(NamedTuple):
-    """Batch of samples. `start` is the number of its first sample in the input. `beside` has input columns that are
+    """Batch of samples. `start` is the number of its first sample in the input. `kept` has input columns that are
     copied to the output, before the predictions."""
 
     start: int
     values: Values
-    beside: pa.Table | None
+    kept: pa.Table | None
 
     @property
     def num_rows(self) -> int:

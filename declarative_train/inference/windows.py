@@ -118,7 +118,7 @@ class WindowSamples:
         self._piece_rows = batch_rows * max(1, min(PIECE_BATCHES, _PIECE_VALUES // max(size * batch_rows, 1)))
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def kept_columns(self) -> tuple[str, ...]:
         """Columns of the output before the predictions."""
         return tuple(dict.fromkeys([FIRST, LAST, *filter(None, [self._by]), *self._keep]))
 
@@ -149,7 +149,7 @@ class WindowSamples:
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)
         found: dict[str, Any] = {FIRST: pa.array(first + 1), LAST: pa.array(last + 1)}
-        names = [name for name in self.beside if name not in found]
+        names = [name for name in self.kept_columns if name not in found]
         read = self._table.read(names, last) if names else {}
         return pa.table(found | {name: _array(read[name]) for name in names})
 

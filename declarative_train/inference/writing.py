@@ -60,7 +60,7 @@ def write(path: str, tables: Iterable[pa.Table]) -> int:
     output gets them one table at a time. Raises UsageError and OSError."""
     kind = kind_of(path)
     if path == STDOUT:
-        return _write_all(_Text(_Terminal() if sys.stdout.isatty() else sys.stdout, "csv"), tables)
+        return _write_all(_TextWriter(_Terminal() if sys.stdout.isatty() else sys.stdout, "csv"), tables)
     with _replace_when_complete(path) as temporary:
         return _write_all(_writer(kind, temporary), tables)
 
@@ -118,11 +118,11 @@ def _put(temporary: str, path: str) -> None:
 
 def _writer(kind: str, path: str) -> _Writer:
     if kind == "parquet":
-        return _Parquet(path)
-    return _Text(open(path, "w", encoding="utf-8", newline=""), kind, owned=True)
+        return _ParquetWriter(path)
+    return _TextWriter(open(path, "w", encoding="utf-8", newline=""), kind, owned=True)
 
 
-class _Parquet:
+class _ParquetWriter:
     def __init__(self, path: str) -> None:
         self._path = path
         self._writer: Any = None
@@ -139,7 +139,7 @@ class _Parquet:
             self._writer.close()
 
 
-class _Text:
+class _TextWriter:
     """Writer of csv with one header, or of one JSON object per line."""
 
     def __init__(self, stream: Any, kind: str, *, owned: bool = False) -> None:

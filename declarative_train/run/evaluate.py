@@ -32,7 +32,7 @@ def nan_message(metric: str) -> str:
     return f"{metric} is nan: no item counts, the outputs hold nan, or all targets of the set are the same"
 
 
-class Evaluated(Protocol):
+class EvaluableModel(Protocol):
     """Interface of a model that can be evaluated: an `Engine`, or a trained model outside of a run."""
 
     @property
@@ -60,7 +60,7 @@ class Evaluator:
     def __init__(
         self,
         plan: Plan,
-        engine: Evaluated,
+        engine: EvaluableModel,
         batches: Callable[[str], Iterable[Batch]],
         watched: Predictions | None = None,
         writer: Callable[[int], TextsWritten] | None = None,

@@ -62,7 +62,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Any step, for the progress bar. It holds no value of the device, so the host need not wait."""
+    """Completed step, for the progress bar. It has no value of the device, so the host need not wait."""
 
     step: int
     epoch: int

@@ -53,7 +53,7 @@ class Means:
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Means:
-        """The inverse of `as_json`; an empty mapping gives means of no step."""
+        """Invert `as_json`. An empty mapping gives means over no step."""
         terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
         metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
         return cls(entries.get("num_steps", 0), terms, metrics)

@@ -57,7 +57,7 @@ class MemoryCheck:
             self._peak = int(torch.cuda.max_memory_allocated(engine.device))
         mine = torch.tensor([self._peak], dtype=torch.int64, device=engine.device)
         measured = engine.ranks.concatenate(mine).tolist()
-        return MemoryMeasured(number, predicted_bytes_per_rank(self._plan), measured, self._how, time.time())
+        return MemoryMeasured(number, peak_bytes_per_rank(self._plan), measured, self._how, time.time())
 
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
@@ -80,6 +80,6 @@ def replace_set_bytes(plan: Plan, bytes_on_device: int) -> Plan:
     return replace(plan, memory=rows, estimate=estimate)
 
 
-def predicted_bytes_per_rank(plan: Plan) -> list[int]:
+def peak_bytes_per_rank(plan: Plan) -> list[int]:
     rows = dict(zip(kinds_of_rank(plan.layout), plan.memory, strict=True))
     return [rows[rank.coordinates.get("pipeline", 0)].total for rank in plan.layout.ranks]

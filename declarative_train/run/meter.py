@@ -140,7 +140,7 @@ def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
     return peak * plan.layout.num_devices / plan.flops.model
 
 
-def predicted(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
+def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
     """Return the plan's estimate if it was made for this device, else a message why it cannot be compared. For a
     device that is not in the table the hardware named in the recipe is assumed."""
     estimate = plan.estimate

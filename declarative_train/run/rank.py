@@ -34,7 +34,7 @@ from declarative_train.run.event import Event, Notice, Progress, RunEnded, RunSt
 from declarative_train.run.execute import execute
 from declarative_train.run.job import Job
 from declarative_train.run.memory_check import bytes_without_parameters, replace_set_bytes
-from declarative_train.run.meter import predicted
+from declarative_train.run.meter import comparable_estimate
 from declarative_train.run.predictions import predictions
 from declarative_train.run.run_state import RunState
 from declarative_train.run.samples import SampleWriter
@@ -121,7 +121,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
         None if samples is None else SampleWriter(plan, samples, engine),
     )
     if context.rank == 0:
-        expected, notice = predicted(plan, device)
+        expected, notice = comparable_estimate(plan, device)
         sinks.write(replace(run_started(job, engine, state.step), predicted=expected))
         for message in job.place.warnings:
             sinks.write(Notice(message, time.time(), is_warning=True))

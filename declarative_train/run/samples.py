@@ -26,7 +26,7 @@ from declarative_train.run.event import TextsWritten
 if TYPE_CHECKING:
     from declarative_train.engine.step.ema import Average
     from declarative_train.plan.plan import Plan, SamplesPlan
-    from declarative_train.run.evaluate import Evaluated
+    from declarative_train.run.evaluate import EvaluableModel
 
 _SAMPLES = 2**33  # random stream that training and evaluations do not use
 
@@ -34,7 +34,7 @@ _SAMPLES = 2**33  # random stream that training and evaluations do not use
 class SampleWriter:
     """Writer of text samples. The constructor raises TokenizerError if the tokenizer cannot be loaded."""
 
-    def __init__(self, plan: Plan, samples: SamplesPlan, engine: Evaluated) -> None:
+    def __init__(self, plan: Plan, samples: SamplesPlan, engine: EvaluableModel) -> None:
         found = written(plan)
         assert found is not None
         assert plan.evaluation is not None

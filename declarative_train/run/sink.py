@@ -55,7 +55,7 @@ def mask_secrets(event: Event) -> Event:
 
 
 class FanOut:
-    """All sinks of a run behind the interface of one."""
+    """Sender of events to all sinks of a run."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)

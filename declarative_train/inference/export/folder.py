@@ -22,7 +22,7 @@ from declarative_train.inference.export.formats import FORMATS, check
 from declarative_train.inference.export.library import LibraryModel, library_models, write_library_model
 from declarative_train.inference.export.peft import auto_class as peft_base
 from declarative_train.inference.export.program import Inputs, Program, make_program
-from declarative_train.inference.export.published import published_base, write_published
+from declarative_train.inference.export.published import find_published_base, write_published
 from declarative_train.inference.export.snippets import loading_code, readme
 from declarative_train.inference.trained import Trained, UsageError, drop_quantization
 from declarative_train.inference.writing import set_default_mode
@@ -95,7 +95,7 @@ def _export_published(
         raise UsageError("only one node at a time can be exported as a published model; help: name one with --output")
     FORMATS["safetensors"].require(to)
     trained = trained.merge_adapters()
-    found = _published_node(trained, to, outputs[0] if outputs else None)
+    found = _choose_node(trained, to, outputs[0] if outputs else None)
     place = _place(trained, to, folder, mark=PLAN)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
@@ -111,7 +111,7 @@ def _export_published(
     return Exported(place, names, (found.node,), (found.node,), 0.0)
 
 
-def _published_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
+def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
     """Return the node to export: the one named, or the only one that the library has a model for. Raises UsageError."""
     library = PUBLISHED[to]
     models = list(library_models(trained.plan.graph))
@@ -154,7 +154,7 @@ def _make_program(
         if not is_added(name)
     }
     network = trained.module().to(program.dtype)
-    return replace(program, network=network, learned=learned, base=published_base(trained))
+    return replace(program, network=network, learned=learned, base=find_published_base(trained))
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:

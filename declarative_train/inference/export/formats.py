@@ -158,7 +158,7 @@ def _write_onnx(program: Program, path: Path) -> None:
     import onnx
 
     with blame_node(program.module, inputs, "written as ONNX", lambda part, given: _onnx(_export_part(part, given))):
-        _onnx(exported, path, names, beside=size > _ONE_FILE_BYTES)
+        _onnx(exported, path, names, external_data=size > _ONE_FILE_BYTES)
         onnx.checker.check_model(str(path), full_check=True)
 
 
@@ -166,7 +166,7 @@ def _onnx(
     exported: torch.export.ExportedProgram,
     path: Path | None = None,
     names: tuple[list[str], list[str]] | None = None,
-    beside: bool = False,
+    external_data: bool = False,
 ) -> None:
     inputs, outputs = names or (None, None)
     with _quietly(), fix_lstm_states():
@@ -176,7 +176,7 @@ def _onnx(
             input_names=inputs,
             output_names=outputs,
             dynamo=True,
-            external_data=beside,
+            external_data=external_data,
             verbose=False,
         )
 

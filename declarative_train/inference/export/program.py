@@ -129,7 +129,7 @@ class Prepare(nn.Module):
         return x.to(self.dtype)
 
 
-class InUnit(nn.Module):
+class ToUnit(nn.Module):
     """Layer that converts an output (B, *items) to the unit of its target's columns; that of a count is a logarithm."""
 
     def __init__(self, meaning: Meaning, dtype: torch.dtype) -> None:
@@ -219,7 +219,7 @@ def _assemble(
     for at, answer in enumerate(answers):
         result = lines.call_function(_item, (found, at))
         if answer.unit is not None:
-            root.add_module(f"unit_{at}", InUnit(answer.unit, dtype))
+            root.add_module(f"unit_{at}", ToUnit(answer.unit, dtype))
             result = lines.call_module(f"unit_{at}", (result,))
         results.append(result)
     lines.output(tuple(results))

@@ -53,7 +53,7 @@ _TOKENIZER = (
 )
 
 
-def published_base(trained: Trained) -> Base | None:
+def find_published_base(trained: Trained) -> Base | None:
     """Return the published model that the run began with, if all its parameters were loaded and it is one of
     transformers, whose names PEFT's adapters use. Otherwise None."""
     files = [each for each in trained.plan.weights if each.tensors is None or not each.tensors.alone]
@@ -160,13 +160,13 @@ def _tensors(
 
 
 def _cut(parameter: torch.Tensor, first: int, rows: int, part: Part) -> MakeTensor:
-    def made() -> torch.Tensor:
+    def make() -> torch.Tensor:
         rows_of = parameter.detach()[first : first + rows]
         rows_of = (rows_of.T if part.transpose else rows_of).contiguous()
         shape = rows_of.shape[-part.ones :] if part.ones < 0 else (1,) * part.ones + rows_of.shape
         return rows_of.reshape(shape)
 
-    return made
+    return make
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
