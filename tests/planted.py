@@ -192,8 +192,8 @@ BUGS = (
     Bug(
         "background save: the thread copies after training went on",
         "run/checkpoint.py",
-        "submit(self._write_beside, replace(taken, tensors=on_host(taken.tensors)))",
-        "submit(lambda: self._write_beside(replace(taken, tensors=on_host(taken.tensors))))",
+        "submit(self._write_in_background, copied)",
+        "submit(lambda: self._write_in_background(replace(snapshot, tensors=copy_to_host(snapshot.tensors))))",
         "run/test_background_saves.py::test_what_is_written_beside_training_is_to_the_bit_what_it_stopped_for",
     ),
     Bug(

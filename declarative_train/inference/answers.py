@@ -1,4 +1,4 @@
-"""Outputs of a model -> named columns: class names and probabilities, numbers in the unit of the table, embeddings.
+"""Named columns from outputs of a model: class names and probabilities, numbers in the table's unit, embeddings.
 
 N rows, C classes.
 """
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Columns = dict[str, "np.ndarray | list[str]"]
-"""(N,) or (N, K) numbers, or N words, by name."""
+"""Columns by name: numbers (N,) or (N, K), or N strings."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a prediction gives: the outputs to compute, what is derived from some, and which are given as they are."""
+class PredictedOutputs:
+    """Outputs of a prediction: the nodes to compute, the meanings by which columns are derived from some of them, and
+    the nodes to return unchanged."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]
     as_they_are: tuple[str, ...] = ()
 
 
-def asked(trained: Trained, outputs: Sequence[str]) -> Asked:
-    """`outputs`: nodes to give as they are; none: what the losses say about theirs. Raises UsageError where these say
-    nothing."""
+def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs:
+    """Return which outputs to predict: the named nodes, unchanged, or without names those whose meaning follows from
+    the losses. Raises UsageError if the losses define no meaning."""
     if outputs:
-        return Asked(tuple(dict.fromkeys(outputs)), (), tuple(dict.fromkeys(outputs)))
+        return PredictedOutputs(tuple(dict.fromkeys(outputs)), (), tuple(dict.fromkeys(outputs)))
     found = meanings(trained.plan)
     if not found:
         types = ", ".join(dict.fromkeys(f"`{term.component['type']}`" for term in trained.plan.objective.terms))
@@ -46,11 +47,12 @@ def asked(trained: Trained, outputs: Sequence[str]) -> Asked:
             f"the losses of {trained.name} ({types}) do not say what an output means; help: name nodes to give as they "
             f"are, as in `--output {(layers or known)[-1]}`; known: {shown}"
         )
-    return Asked(tuple(dict.fromkeys(one.output for one in found)), found)
+    return PredictedOutputs(tuple(dict.fromkeys(one.output for one in found)), found)
 
 
-def columns(asked: Asked, values: Mapping[str, torch.Tensor]) -> Columns:
-    """Of one batch. Names are those of the target's columns; `class` where there is one target with classes."""
+def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Columns:
+    """Return the columns of one batch. They are named after the target's columns, or `class` if a single target has
+    classes."""
     found: Columns = {name: _numpy(values[name]) for name in asked.as_they_are}
     alone = sum(bool(one.classes) for one in asked.meanings) == 1
     for one in asked.meanings:
@@ -67,14 +69,14 @@ def columns(asked: Asked, values: Mapping[str, torch.Tensor]) -> Columns:
 
 
 def probabilities(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """(N, *items, C) of a `class`, (N, *items) of a `yes_no`."""
+    """Return probabilities: (N, *items, C) of a `class`, (N, *items) of a `yes_no`."""
     if one.kind == "yes_no":
         return output.sigmoid()
     return output.movedim(one.class_axis + 1, -1).softmax(-1)
 
 
 def in_unit(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """(N, *items) in float64, as the target's columns hold it."""
+    """Return the output (N, *items) in float64, in the unit of the target's columns."""
     found = output.double().exp() if one.kind == "count" else output.double()
     if one.unit is None:
         return found
@@ -86,7 +88,7 @@ def in_unit(one: Meaning, output: torch.Tensor) -> torch.Tensor:
 def _classes(one: Meaning, output: torch.Tensor, of: str) -> Columns:
     p = probabilities(one, output)
     chosen = _numpy(p.argmax(-1))
-    if one.items:  # a class for each of several items: of the probabilities only the highest
+    if one.items:  # several items, each with a class: only the highest probability of each
         names = np.asarray(one.classes, object)[chosen.reshape(len(chosen), -1)]
         return {f"class{of}": names, f"p{of}": _numpy(p.amax(-1))}
     each = _numpy(p)
@@ -120,7 +122,7 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def to_arrow(found: Columns) -> pa.Table:
-    """(N, ...) become lists of one length; words a column of text."""
+    """Return the columns as an Arrow table. Arrays (N, ...) become lists of fixed length, strings a column of text."""
     import pyarrow as pa
 
     return pa.table({name: _array(values) for name, values in found.items()})
@@ -138,8 +140,8 @@ def _array(values: np.ndarray | list[str]) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel(), kind), flat.shape[1])
 
 
-def flattened(table: pa.Table) -> pa.Table:
-    """For csv, which has no lists: `mu` of two numbers becomes `mu_0` and `mu_1`."""
+def flatten_lists(table: pa.Table) -> pa.Table:
+    """Return a table without lists, for csv: a column `mu` of two numbers becomes `mu_0` and `mu_1`."""
     import pyarrow as pa
 
     names: list[str] = []

@@ -1,7 +1,7 @@
-"""A trained model and rows with their targets -> exact metrics, what it gets wrong, and the samples it is worst at.
+"""Evaluate a trained model on rows with targets: exact metrics, reports of its errors, and the worst samples.
 
-The metrics are the run's own, by the code that the run evaluated with, so that they are the numbers that it logged. The
-reports beside them follow from what the losses say about their inputs.
+The metrics are computed by the same code as in the run, so they equal the values that it logged. The reports in
+addition follow from the meaning of the outputs, which the losses define.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from declarative_train.files.errors import SourceError
 from declarative_train.inference.fields import Fields, picture_column
 from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.input import Chunk, InputError
-from declarative_train.inference.ranks import together
-from declarative_train.inference.reading import STDIN, open_input, spooled
+from declarative_train.inference.ranks import run_ranks
+from declarative_train.inference.reading import STDIN, open_input, spool_stdin
 from declarative_train.inference.report import Report
 from declarative_train.inference.reports import Gatherer, Origin, gatherers
 from declarative_train.inference.samples import PIECE_BATCHES
@@ -47,14 +47,14 @@ from declarative_train.run.evaluate import Evaluator
 if TYPE_CHECKING:
     from declarative_train.plan.plan import MetricPlan, TermPlan
 
-_MOST_VALUES = 64  # columns of a row that are shown of the worst samples
+_MOST_VALUES = 64  # most columns that are shown of a worst sample
 DATA = "data"  # the name of a set of new rows
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """`values`: the loss and the recipe's metrics by `<set>/<name>`, as the run logs them. `logged`: what the run
-    itself found at this step for the same set, where it looked."""
+    """Result of an evaluation. `values` are the loss and the recipe's metrics by `<set>/<name>`, as the run logs them.
+    `logged` are the run's own values of the same set at this step, if it evaluated then."""
 
     trained: str
     step: int
@@ -66,7 +66,7 @@ class Evaluation:
     notices: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """nan as null."""
+        """Return the result as JSON values, with nan as None."""
         found = asdict(self)
         for report in found["reports"]:
             del report["points"]
@@ -85,20 +85,20 @@ def evaluate(
     device: str = "auto",
     ranks: int = 1,
 ) -> Evaluation:
-    """On new rows (`data`: as `open_input` takes them), or on a set of the run (by default the first that it
-    evaluated), whole: what `evaluation.max` leaves out of the run's own evaluations is looked at here, and said.
-    `max_samples`: so many samples of a set, those that an evaluation with this `evaluation.max` takes. `ranks`:
-    processes that share the batches, which are those of one process. Raises UsageError, InputError, DataError and
+    """Evaluate new rows (`data`, given as for `open_input`) or a whole set of the run (default: the first that it
+    evaluated). If the run's evaluations were limited by `evaluation.max`, a notice says so. `max_samples` limits the
+    set to the samples that an evaluation with this `evaluation.max` takes. `ranks` is the number of processes that
+    share the batches; the batches are the same for any number. Raises UsageError, InputError, DataError and
     RunFailure."""
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
-        data = [spooled()]
+        data = [spool_stdin()]
     act = partial(
-        _evaluated, trained, set_name, data, max_samples, num_worst=num_worst, batch_size=batch_size, device=device
+        _evaluate_share, trained, set_name, data, max_samples, num_worst=num_worst, batch_size=batch_size, device=device
     )
-    return act(Alone()) if ranks == 1 else together(ranks, device_for(trained, device).type, act)
+    return act(Alone()) if ranks == 1 else run_ranks(ranks, device_for(trained, device).type, act)
 
 
-def _evaluated(
+def _evaluate_share(
     trained: Trained,
     set_name: str | None,
     data: str | Sequence[str] | None,
@@ -109,7 +109,7 @@ def _evaluated(
     batch_size: int | None,
     device: str,
 ) -> Evaluation:
-    """On one of the ranks; on all of them but number 0, the reports are of its own samples alone."""
+    """Evaluate on one of the ranks. Only rank 0 has the reports over all samples; others have those of their own."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)
@@ -128,7 +128,7 @@ def _evaluated(
         done, notices = evaluator(name, trained.step)
     if not done.num_samples:
         raise InputError(f"{title} has no row to evaluate")
-    drawn = drawing(plan.graph)  # what is drawn from fields alone follows from the sample
+    drawn = drawing(plan.graph)  # draws in the batch graph depend only on the sample
     if drawn:
         notices.append(f"`{drawn[0]}` draws random numbers: other batches, and the run's ranks, give other values")
     notices += _other_samples(trained, name, done.num_samples) if data is None else []
@@ -139,14 +139,14 @@ def _evaluated(
         name,
         done.num_samples,
         dict(done.values),
-        tuple(each.report() for each in _joined(model.gatherers, ranks)),
+        tuple(each.report() for each in _join(model.gatherers, ranks)),
         logged,
         tuple(notices),
     )
 
 
-def _joined(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
-    """On rank 0: what all of them saw."""
+def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
+    """Merge the gatherers of all ranks into those of rank 0."""
     if ranks.size == 1:
         return gathered
     from torch import distributed
@@ -161,24 +161,24 @@ def _joined(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
     return gathered
 
 
-Told = tuple[Batch, "Sequence[Origin] | _Lazily"]
+OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Batches, and where each of their rows comes from: of every `num`-th part, from number `first` on."""
+    """Function that yields batches with the origin of each row: every `num`-th part, beginning with part `first`."""
 
-    def __call__(self, first: int, num: int) -> Iterable[Told]: ...
+    def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 
 
 class _Samples:
-    """The share of a rank."""
+    """Share of one rank."""
 
     def __init__(self, shares: _Shares, ranks: Alone | Ranks) -> None:
         self.batches = shares(ranks.rank, ranks.size)
 
 
-class _Lazily:
-    """Where the rows of a set stand, looked up when somebody asks."""
+class _LazyOrigins:
+    """Origins of the rows of a batch, which are only read when they are needed."""
 
     def __init__(self, prepared: PreparedSet, samples: np.ndarray) -> None:
         self._prepared, self._samples = prepared, samples
@@ -200,7 +200,7 @@ def _origin_in(prepared: PreparedSet, sample: int) -> tuple[str, dict[str, objec
 
 
 class _Model:
-    """Quacks like an engine that only evaluates, and lets the gatherers see what it computes."""
+    """Model with the interface of `run.evaluate.EvaluableModel`, which also passes its outputs to the gatherers."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _Model:
     ) -> None:
         self.device, self.dp_rank, self.ranks = exact_device(device), 0, ranks
         self.gatherers = gatherers
-        self._module = trained.module(device, as_held=True)
+        self._module = trained.module(device, keep_quantized=True)
         self._runner = StepRunner(trained.plan, self._module, device, Alone(), RankContext())
         self.objective = self._runner.objective
         held = [term.name for term, module in zip(self.objective.terms, self.objective.modules, strict=True)
@@ -220,7 +220,7 @@ class _Model:
         if held and ranks.size > 1:
             raise UsageError(f"--ranks: the loss `{held[0]}` compares samples with each other; help: leave it out")
         self._samples = samples
-        self._origins: Sequence[Origin] | _Lazily = ()
+        self._origins: Sequence[Origin] | _LazyOrigins = ()
 
     def batches(self) -> Iterator[Batch]:
         for batch, origins in self._samples.batches:
@@ -228,7 +228,7 @@ class _Model:
             yield batch
 
     def set_training(self, training: bool) -> None:
-        """It is never trained."""
+        """Do nothing: the model is always in evaluation mode."""
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         values = self._runner.evaluate(batch, self._module)
@@ -239,7 +239,7 @@ class _Model:
 
 
 def _fields_read(trained: Trained) -> list[str]:
-    """All that the model, the losses and the metrics read."""
+    """Return all fields that the model, the losses and the metrics read."""
     plan = trained.plan
     graph = whole_graph(plan)
     read = {edge for node in graph.nodes for edge in node.inputs.values()}
@@ -263,7 +263,7 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Where the run's own evaluations are of fewer or more samples than this one, so that their values differ."""
+    """Return a notice if the run's own evaluations used fewer or more samples, so that their values differ."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []
@@ -278,36 +278,36 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
 
 
 def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
-    """As the run cut it from its data, which must be where and what they were."""
+    """Return the batches of a set of the run. Its data must still exist, unchanged."""
     plan = trained.plan
     check_source(trained, name)
     try:
         prepared = prepare_sets(plan.data)[name]
     except DataError as error:
-        raise DataError(f"{error}; help: `--data FILE` evaluates rows that lie elsewhere") from error
+        raise DataError(f"{error}; help: `--data FILE` evaluates rows of other files") from error
     return _samples(trained, prepared, size, max_samples)
 
 
 def _samples(trained: Trained, prepared: PreparedSet, size: int, max_samples: int | None = None) -> _Shares:
     sets = {prepared.name: of_prepared(prepared)}
     batches = EvaluationBatches(trained.plan.data, prepared.name, sets, batch_size=size, max_samples=max_samples)
-    return partial(_told, batches, prepared)
+    return partial(_with_origins, batches, prepared)
 
 
-def _told(batches: EvaluationBatches, prepared: PreparedSet, first: int, num: int) -> Iterator[Told]:
+def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int, num: int) -> Iterator[OriginBatch]:
     own = batches.iterate() if num == 1 else map(batches.batch, range(first, len(batches), num))
     for batch in own:
-        yield batch, _Lazily(prepared, batch.sample_ids)
+        yield batch, _LazyOrigins(prepared, batch.sample_ids)
 
 
 def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """New rows, made into fields as the run made its own, read once."""
-    rows = open_input(data, trained.plan.data.source, picture=picture_column(trained.plan.data))
+    """Return the batches of new rows, converted to fields as in the run. They are read once."""
+    rows = open_input(data, trained.plan.data.source)
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
     fields = Fields(trained.plan.data, [spec.name for spec in specs], rows, shown)
 
-    def batches(first: int, num: int) -> Iterator[Told]:
+    def batches(first: int, num: int) -> Iterator[OriginBatch]:
         pieces = rows.pieces(fields.read_columns, PIECE_BATCHES * size)
         read = (rows.read_piece(piece, fields.read_columns) for piece in islice(pieces, first, None, num))
         for chunk, values in chain.from_iterable(map(fields.of, read)):
@@ -332,7 +332,7 @@ def _origin_of(chunk: Chunk, row: int, names: Sequence[str]) -> tuple[str, dict[
 
 
 def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """New rows of a run whose samples are windows: cut as the run cut its own."""
+    """Return the batches of new rows of a run whose samples are windows, cut as in the run."""
     plan = trained.plan
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)
     try:
@@ -351,13 +351,13 @@ def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
         raise InputError(f"{title} has no {plan.data.window.length} rows that follow each other")
     named = replace(plan.data, sets=(*plan.data.sets, SetSpec(DATA, prepared.num_samples)))
     batches = EvaluationBatches(named, DATA, {DATA: of_prepared(prepared)}, batch_size=size)
-    return partial(_told, batches, prepared)
+    return partial(_with_origins, batches, prepared)
 
 
 def _python(value: Any) -> object:
     if hasattr(value, "as_py"):
         value = value.as_py()
-    if isinstance(value, np.datetime64):  # numpy's own number of it counts nanoseconds
+    if isinstance(value, np.datetime64):  # `item()` would return nanoseconds as a number
         return str(value).removesuffix(".000000000").removesuffix("T00:00:00")
     if isinstance(value, np.generic):
         value = value.item()

@@ -1,8 +1,8 @@
-"""New rows -> the fields of a trained model, a chunk of rows at a time.
+"""Fields of a trained model from new rows, a chunk of rows at a time.
 
-Columns are read as the run's fields take them, by the run's statistics and vocabularies, and never by what the new
-rows look like: a file that holds only `1` and `2` where the run knew `1`, `2` and `A` has the same words. What a field
-cannot take is one message with the file and the row.
+Columns are converted with the run's statistics and vocabularies. Types are never guessed from the new rows: a column
+with only `1` and `2` is text if the run had `1`, `2` and `A`. A value that a field cannot convert is reported with its
+file and row.
 """
 
 from __future__ import annotations
@@ -29,31 +29,34 @@ if TYPE_CHECKING:
     from declarative_train.data.spec import DataSpec, FieldSpec
 
 _Want = Literal["text", "number", "picture", "lists"]
-_PICTURES = 64  # decoded at once
+_PICTURES = 64  # most images that are decoded at once
 
 
 class Fields:
-    """Makes some fields of a run from new rows."""
+    """Converter of new rows to some fields of a run."""
 
     def __init__(self, data: DataSpec, names: Collection[str], input: Input, keep: Sequence[str] = ()) -> None:
-        """`data`: of the run; `names`: of fields; `keep`: columns to read beside theirs. Raises UsageError for one that
-        is not there."""
+        """Prepare the fields `names` of the run's `data`. `keep` are further columns to read. Raises UsageError if one
+        of them is missing."""
         own = [FIELDS.read(spec.component) for spec in data.fields if spec.name in names]
-        names = {*names, *(field.picture for field in own if isinstance(field, BoxesField))}  # whose size they need
+        names = {
+            *names,
+            *(field.picture for field in own if isinstance(field, BoxesField)),
+        }  # boxes need the image's size
         specs = [spec for spec in data.fields if spec.name in names]
         if unknown := [name for name in keep if name not in input.names]:
             raise UsageError(f"--keep {unknown[0]}: {input.title} has no such column; help: "
                              f"{did_you_mean(unknown[0], input.names)}")  # fmt: skip
         self._input = input
         self._keep = tuple(keep)
-        self._makers = [_Maker(spec) for spec in specs if not _is_picture(spec)]
-        self._pictures = _Pictures(data, [spec for spec in specs if _is_picture(spec)])
+        self._converters = [_FieldConverter(spec) for spec in specs if not _is_picture(spec)]
+        self._pictures = _ImageConverter(data, [spec for spec in specs if _is_picture(spec)])
         self.columns = tuple(dict.fromkeys(name for spec in specs for name in spec.columns))
         if not (len(input.names) == 1 and len(self.columns) == 1 and input.title.endswith(".npy")):
             check_columns(self.columns, input.names, input.title)
         self._wants: dict[str, _Want] = {}
-        for maker in self._makers:
-            self._wants |= maker.wants()
+        for converter in self._converters:
+            self._wants |= converter.wants()
         self._wants |= self._pictures.wants
 
     @property
@@ -61,26 +64,20 @@ class Fields:
         return tuple(dict.fromkeys((*self.columns, *self._keep)))
 
     def chunks(self) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
-        """(where, values (N, ...) by field). Raises InputError."""
+        """Yield (chunk of rows, values (N, ...) by field). Raises InputError."""
         for chunk in self._input.read(self.read_columns):
             yield from self.of(chunk)
 
     def of(self, chunk: Chunk) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
-        """Those of a chunk of `read_columns`, in parts where it has pictures."""
-        for part in _parted(chunk, _PICTURES) if self._pictures.columns else (chunk,):
+        """Convert a chunk of `read_columns`. Chunks with images are split into smaller parts."""
+        for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
             read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
-            values = {maker.spec.name: maker.make(read, part) for maker in self._makers}
+            values = {converter.spec.name: converter.make(read, part) for converter in self._converters}
             yield part, values | self._pictures.make(read, part)
 
 
-def picture_column(data: DataSpec) -> str:
-    """Return the column that a file of a picture is given for: the one that all fields `type: image` read."""
-    columns = {name for spec in data.fields if spec.component.get("type") == "image" for name in spec.columns}
-    return columns.pop() if len(columns) == 1 else "image"
-
-
-def kept_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
-    """As they stand in the input; those of a csv as text."""
+def select_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
+    """Return columns as they are in the input; columns of a csv are text."""
     import pyarrow as pa
 
     def array(values: Any) -> Any:
@@ -98,8 +95,8 @@ def _is_picture(spec: FieldSpec) -> bool:
     return FIELDS.read(spec.component).reads_late
 
 
-def _parted(chunk: Chunk, size: int) -> Iterator[Chunk]:
-    """The same rows, a few at a time."""
+def _split(chunk: Chunk, size: int) -> Iterator[Chunk]:
+    """Split a chunk into chunks of at most `size` rows."""
     for begin in range(0, chunk.num_rows, size):
         count = min(size, chunk.num_rows - begin)
         columns = {name: values[begin : begin + count] for name, values in chunk.columns.items()}
@@ -110,8 +107,8 @@ def _behind(chunk: Chunk, begin: int) -> Callable[[int], str]:
     return lambda row: chunk.place(begin + row)
 
 
-class _Pictures:
-    """The fields of pictures, with the transforms that the run has for evaluations: they may be about several."""
+class _ImageConverter:
+    """Converter of image fields, with the run's evaluation transforms, which may act on several fields together."""
 
     def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
         self._chain = Chain.of(data)
@@ -131,7 +128,7 @@ class _Pictures:
         try:
             return self._chain.arrays(given, shapes, keys, None)
         except BadPictureError as error:
-            raise InputError(_worded(self._specs[error.name], error.cause, chunk)) from None
+            raise InputError(_message(self._specs[error.name], error.cause, chunk)) from None
         except MissingPackageError as error:
             raise UsageError(str(error)) from None
 
@@ -148,8 +145,9 @@ class _Pictures:
         return PictureValues.of(self._fields[name], columns, read)
 
 
-class _Maker:
-    """One field. The columns are described as the run's were: a promise of its source on their range stays."""
+class _FieldConverter:
+    """Converter of one field. Columns are described as in the run, including a number of values that the run's source
+    guaranteed."""
 
     def __init__(self, spec: FieldSpec) -> None:
         self.spec = spec
@@ -173,7 +171,7 @@ class _Maker:
         try:
             made = self._field.convert(arrays, columns, self.spec.statistics)
         except BadValueError as error:
-            raise InputError(_worded(self.spec, error, chunk)) from None
+            raise InputError(_message(self.spec, error, chunk)) from None
         if made.shape[1:] != self.spec.tensor.shape:
             found, wanted = sized(made.shape[1:]), sized(self.spec.tensor.shape)
             text = f"field `{self.spec.name}`: a row has {found}, and the model takes {wanted}"
@@ -184,10 +182,10 @@ class _Maker:
         dtype = "object" if values.dtype == object else str(values.dtype)
         if dtype == "object" and isinstance(next((each for each in values if each is not None), ""), bytes):
             dtype = "bytes"
-        return Column(name, dtype, values.shape[1:], self._promised(at))
+        return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
-    def _promised(self, at: int) -> int | None:
-        """The number of values that the run's source promised, where the field rests on it."""
+    def _num_guaranteed(self, at: int) -> int | None:
+        """Return the number of values that the run's source guaranteed, None if the field does not depend on it."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None
@@ -196,7 +194,7 @@ class _Maker:
         return int((intervals[at] if len(intervals) > 1 else intervals[0])[1]) + 1
 
 
-def _worded(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
+def _message(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
     place = chunk.place(error.row)
     text = f"{place}: field `{spec.name}`: {error}"
     if error.problem == "missing":
@@ -207,12 +205,12 @@ def _worded(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
         vocabularies: Any = spec.statistics["vocabulary"]
         known = [str(each) for each in vocabularies[at] or ()]
         value = str(error).split(" is `", 1)[-1].split("`", 1)[0]
-        return f"{text}; help: {did_you_mean(value, known)}; train with `unknown: 0` to give strangers a class"
+        return f"{text}; help: {did_you_mean(value, known)}; train with `unknown: 0` to give unknown values a class"
     return f"{text}; help: change it in the file, or leave the row out"
 
 
 def _numpy(name: str, want: _Want, chunk: Chunk, decimal: str) -> np.ndarray:
-    """What a `Table` would give: numbers, bool, or text as objects, missing ones nan or None."""
+    """Return a column as a `Table` returns it: numbers, bool, or text as objects; missing values are nan or None."""
     values = chunk.columns[name]
     if isinstance(values, np.ndarray):
         if want == "text" and values.dtype != object:
@@ -244,7 +242,7 @@ def _numpy(name: str, want: _Want, chunk: Chunk, decimal: str) -> np.ndarray:
 
 
 def _numbers(name: str, values: Any, chunk: Chunk, decimal: str) -> Any:
-    """Of text: whole numbers where all are, else numbers, else truth values."""
+    """Convert text to integers if all values are, else to numbers, else to truth values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -259,7 +257,7 @@ def _numbers(name: str, values: Any, chunk: Chunk, decimal: str) -> Any:
     for row, value in enumerate(values.to_pylist()):
         if value is not None and not _is_number(value):
             raise InputError(f"{chunk.place(row)}: `{name}` is `{value:.40}`, and the model takes a number there")
-    raise InputError(f"{chunk.place(0)} on: `{name}` holds numbers and truth values side by side")
+    raise InputError(f"{chunk.place(0)} on: `{name}` mixes numbers and truth values")
 
 
 def _is_number(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""A network and values of fields -> its outputs, computed as the run computed them: device, precision, draws."""
+"""Compute outputs of a trained network as in the run: with its device, precision and random draws."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from declarative_train.data.spec import FieldSpec
     from declarative_train.graph.graph import Graph
 
-_INFERENCE = 2**33  # tells these draws from those of training and of evaluations
+_INFERENCE = 2**33  # random stream that training and evaluations do not use
 _LEAST_ROWS = 256
-_MOST_ELEMENTS = 1 << 22  # of the fields of a batch, where its size was not given
+_MOST_ELEMENTS = 1 << 22  # of the fields of a batch, if its size was not given
 
 
 class Forward:
-    """Computes some outputs of a trained model for rows. What draws (`randn_like`) draws the same again for the same
-    rows in the same batches."""
+    """Forward pass of a trained model to some outputs. Random nodes (`randn_like`) draw the same numbers again for the
+    same rows in the same batches."""
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan
-        self.network = trained.network(outputs, device, as_held=True)
+        self.network = trained.network(outputs, device, keep_quantized=True)
         self.device = device
         self.drawing = drawing(self.network.graph)
         self._specs: dict[str, FieldSpec] = {name: trained.fields[name] for name in self.network.inputs}
@@ -42,10 +42,10 @@ class Forward:
         )
 
     def __call__(self, values: Mapping[str, np.ndarray], start: int) -> dict[str, torch.Tensor]:
-        """(N, ...) by output, for (N, ...) by field; `start` is the number of the first row."""
+        """Return outputs (N, ...) by name, for fields (N, ...) by name. `start` is the number of the first row."""
         tensors = [self._tensor(name, values[name]) for name in self.network.inputs]
         self._randomness.begin(start, 0)
-        with torch.inference_mode(), self._numbers():
+        with torch.inference_mode(), self._run_precision():
             found = self.network.module(*tensors)
         return dict(zip(self.network.outputs, found, strict=True))
 
@@ -57,8 +57,8 @@ class Forward:
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self.device, dtype)
 
     @contextmanager
-    def _numbers(self) -> Iterator[None]:
-        """The dtype that the run computed in."""
+    def _run_precision(self) -> Iterator[None]:
+        """Compute in the dtype of the run inside the block."""
         before = torch.get_default_dtype()
         if self._widens:
             torch.set_default_dtype(torch.float64)
@@ -73,7 +73,7 @@ class Forward:
 
 
 def drawing(graph: Graph, prefix: str = "") -> list[str]:
-    """The nodes that draw random numbers in evaluation, too: expressions such as `randn_like(mu)`."""
+    """Return the nodes that also draw random numbers in evaluation: expressions such as `randn_like(mu)`."""
     found = []
     for node in graph.nodes:
         if node.graph is not None:
@@ -84,7 +84,8 @@ def drawing(graph: Graph, prefix: str = "") -> list[str]:
 
 
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
-    """`auto`: a GPU where the run's layout takes one and one is here, else the CPU. Raises UsageError."""
+    """Return the device. `auto` is a GPU if the run used one and this machine has one, else the CPU. Raises
+    UsageError."""
     if wanted == "auto":
         if trained.plan.layout.device == "mps" and has_mps():
             return torch.device("mps", 0)
@@ -99,15 +100,15 @@ def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
     if device.type == "mps":
         wide = [field.name for field in trained.fields.values() if field.tensor.dtype == "float64"]
         if trained.plan.training.precision == "fp64" or wide:
-            what = f"the field `{wide[0]}` is" if wide else "the run is"
-            raise UsageError(f"--device mps has no float64, and {what} in it; help: --device cpu")
+            what = f"the field `{wide[0]}`" if wide else "the run"
+            raise UsageError(f"--device mps has no float64, which {what} uses; help: --device cpu")
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", rank % max(num_gpus(), 1))
     return device
 
 
 def batch_rows(trained: Trained, fields: Sequence[str], wanted: int | None) -> int:
-    """Rows of a batch: as asked, else those of the run's evaluations, or more where the rows are small."""
+    """Return the rows per batch: `wanted`, else the batch size of the run's evaluations, or more if rows are small."""
     if wanted is not None:
         return wanted
     evaluation = trained.plan.evaluation

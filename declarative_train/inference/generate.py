@@ -1,11 +1,11 @@
-"""A trained text model and a beginning -> text that goes on from it, token by token.
+"""Generate text with a trained model, token by token, from a prompt.
 
-Keys and values of attention are kept from token to token (a cache), where every node treats positions one by one or is
-causal self-attention: a token then costs one position. Otherwise, and beyond the context of the model, the last
-positions are computed again for each token. Either way the logits are those of the plain forward over them.
+If every node is causal self-attention or treats positions one by one, keys and values are cached and a token costs one
+position. Otherwise, and beyond the context of the model, the last positions are computed again for each token. In both
+cases the logits are those of a plain forward over these positions.
 
-The context is the length that the model was trained on; that of the published model that it started from, if it is
-longer and every node takes sequences of any length.
+The context is the length that the model was trained on. It is that of the published model that training began with, if
+that is longer and every node takes sequences of any length.
 
 T positions, V vocabulary.
 """
@@ -44,38 +44,38 @@ from declarative_train.plan.text_io import (
 
 _ONE_BY_ONE = frozenset({"dropout", "embedding", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip
-_OF_ANY_LENGTH = frozenset({"transformers"})  # though they look at several positions
+_OF_ANY_LENGTH = frozenset({"transformers"})  # although they mix positions
 _ALONG_WIDTH = frozenset({"layer_norm", "rms_norm"})
 _PART = "\ufffd"
-_PROBE = 3  # positions of a beginning that tells whether what follows is seen
+_PROBE = 3  # length of the prefix by which causality is tested
 
 
 class TextModel:
-    """The logits of the next token. `context`: how many tokens are seen; `reason`: why nothing can be kept between
-    tokens, "" where it can. Raises UsageError for a model that writes no text."""
+    """Model that returns the logits of the next token. `context` is the number of tokens that it sees. `reason` says
+    why there is no cache, "" if there is one. Raises UsageError for a model that cannot generate text."""
 
     def __init__(self, trained: Trained, device: str = "auto", *, cache: bool = True) -> None:
-        found = _of_text(trained)
+        found = _text_output(trained)
         self._forward = Forward(trained, [found.output], device_for(trained, device))
         network = self._forward.network
         if found.others:
             others = ", ".join(f"`{name}`" for name in found.others)
-            raise UsageError(f"{trained.name} reads {others} beside its tokens, and text alone is given")
+            raise UsageError(f"{trained.name} also reads {others}, but only text is given")
         try:
             self.words = TextCodec.of(trained.plan, found.field)
         except TokenizerError as error:
             raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
         self._outputs, self._length = found.reads, found.length
-        self._num_dropped = found.length - found.context  # tokens behind the last, which the graph leaves out
+        self._num_dropped = found.length - found.context  # tokens after the last position that the graph uses
         self.vocabulary = found.vocabulary
         drops = _drops_last(network.graph)
         self.context = found.context
         if not _why_no_cache(network.graph, trained.plan.plugins, drops, _OF_ANY_LENGTH):
-            self.context = max(self.context, _published_context(trained, found, network.module))
-        self._extra = 1 if drops else 0  # a token behind the last, which the model's own slices take away again
-        self.reason = _why_no_cache(network.graph, trained.plan.plugins, drops) if cache else "it was not wanted"
+            self.context = max(self.context, _context_of_published(trained, found, network.module))
+        self._extra = 1 if drops else 0  # one more token, which the model's own slices remove
+        self.reason = _why_no_cache(network.graph, trained.plan.plugins, drops) if cache else "it was turned off"
         self._tokens: list[int] = []
-        self._kept: list[_Kept] = []
+        self._kept: list[_CachedModule] = []
         self._logits: Tensor | None = None
         if self.reason:
             self._require_causal(trained)
@@ -83,36 +83,37 @@ class TextModel:
             self._kept = _with_caches(network.module)
 
     def begin(self, tokens: list[int]) -> None:
-        """Forget all, and read a beginning."""
+        """Clear the state, and read a prompt."""
         self._tokens, self._logits = [], None
         for each in self._kept:
             each.forget()
         self.feed(tokens)
 
     def feed(self, tokens: list[int]) -> None:
-        """Read on."""
+        """Read further tokens."""
         before = len(self._tokens)
         self._tokens += tokens
         if self.reason:
-            self._logits = self._padded(self._tokens[-self.context :])
+            self._logits = self._compute_padded(self._tokens[-self.context :])
         elif len(self._tokens) <= self.context:
             self._logits = self._compute(self._tokens[before:])
-        else:  # the window moves, and with it every position
+        else:  # the window moves, so all positions change
             for each in self._kept:
                 each.forget()
             self._logits = self._compute(self._tokens[-self.context :])
 
     @property
     def logits(self) -> Tensor:
-        """(V,) float32, of the token that comes next."""
+        """Logits (V,) of the next token, float32."""
         assert self._logits is not None
         return self._logits
 
     def _compute(self, tokens: list[int]) -> Tensor:
         return self._run([*tokens, *[0] * self._extra])[len(tokens) - 1]
 
-    def _padded(self, tokens: list[int]) -> Tensor:
-        """Return the logits after tokens that are padded to the length of training; the padding is not seen."""
+    def _compute_padded(self, tokens: list[int]) -> Tensor:
+        """Return the logits after the tokens, which are padded to the length of training. A causal model does not see
+        the padding."""
         padding = max(self._length - len(tokens), self._num_dropped)
         return self._run([*tokens, *([0] * padding)])[len(tokens) - 1]
 
@@ -128,13 +129,13 @@ class TextModel:
         one, other = (self._run([*start, *end])[_PROBE - 1] for end in ends)
         if self._length > _PROBE and not torch.allclose(one, other, atol=1e-4, rtol=1e-3):
             raise UsageError(
-                f"{trained.name} sees the tokens that come after: it cannot write them one by one; help: attention "
-                "that writes is `causal: true`"
+                f"{trained.name} sees later tokens, so it cannot generate them one by one; help: train with attention "
+                "that is `causal: true`"
             )
 
 
-class _Kept(nn.Module):
-    """A module that must know which positions it is at, while they come one by one."""
+class _CachedModule(nn.Module):
+    """Wrapper of attention or of position embeddings: tracks the position, and caches keys and values."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -158,8 +159,8 @@ class _Kept(nn.Module):
         return module.attend_last(q, self._keys, self._values)
 
 
-def _with_caches(module: nn.Module) -> list[_Kept]:
-    """Put a cache around every module that needs to know positions, in place."""
+def _with_caches(module: nn.Module) -> list[_CachedModule]:
+    """Wrap every module that depends on positions in a _CachedModule, in place. Returns the wrappers."""
     found = [
         name
         for name, part in module.named_modules()
@@ -168,14 +169,14 @@ def _with_caches(module: nn.Module) -> list[_Kept]:
     kept = []
     for name in found:
         owner, _, attribute = name.rpartition(".")
-        part = _Kept(module.get_submodule(name))
+        part = _CachedModule(module.get_submodule(name))
         setattr(module.get_submodule(owner), attribute, part)
         kept.append(part)
     return kept
 
 
 def _drops_last(graph: Graph) -> frozenset[str]:
-    """The nodes that take all positions of a field but the last, where nothing else reads a field."""
+    """Return the nodes that take all positions of a field but the last. Empty if any other node reads a field."""
     readers = [node for node in graph.nodes if any(edge in graph.inputs for edge in node.inputs.values())]
     found = frozenset(node.name for node in readers if node.kind == "expression" and _takes_all_but_last(node))
     return found if len(found) == len(readers) else frozenset()
@@ -188,8 +189,8 @@ def _takes_all_but_last(node: Node) -> bool:
     return root.options["index"] == (slice(None), slice(None, -1))
 
 
-def _published_context(trained: Trained, found: TextOutput, module: nn.Module) -> int:
-    """Return how many tokens the published models in a network see, by their configs; 0: none says."""
+def _context_of_published(trained: Trained, found: TextOutput, module: nn.Module) -> int:
+    """Return the context of the published models in a network, by their configs. 0 if no config has one."""
     limits = [context_of_published(trained.plan, found)]
     for part in module.modules():  # those of the library transformers keep their config
         limits.append(getattr(getattr(part, "config", None), "max_position_embeddings", None))
@@ -199,8 +200,8 @@ def _published_context(trained: Trained, found: TextOutput, module: nn.Module) -
 def _why_no_cache(
     graph: Graph, plugins: tuple[str, ...], drops: Collection[str] = (), kinds: Collection[str] = ()
 ) -> str:
-    """Return the first node that looks at several positions in a way of its own, but for `drops` and for nodes of
-    `kinds`."""
+    """Return why a cache is impossible: the first node that may mix positions, other than causal self-attention. Nodes
+    in `drops` and of `kinds` are ignored. "" if there is none."""
     for node in graph.nodes:
         if node.name in drops or (node.component is not None and node.component["type"] in kinds):
             continue
@@ -208,13 +209,13 @@ def _why_no_cache(
             if reason := _why_no_cache(node.graph, plugins, (), kinds):
                 return reason
         elif node.kind == "reuse":
-            return f"`{node.name}` calls `{node.target}` once more"
+            return f"`{node.name}` calls `{node.target}` again"
         elif node.kind == "expression":
             others = set(parse(str(node.expression)).operations) - ELEMENTWISE
             if others:
-                return f"the expression `{node.name}` may look at several positions (`{min(others)}`)"
+                return f"the expression `{node.name}` may mix positions (`{min(others)}`)"
         elif node.component is not None and not _is_one_by_one(node.component, tuple(node.inputs), plugins):
-            return f"`{node.name}` ({node.component['type']}) may look at several positions"
+            return f"`{node.name}` ({node.component['type']}) may mix positions"
     return ""
 
 
@@ -229,32 +230,32 @@ def _is_one_by_one(component: dict[str, object], inputs: Sequence[str], plugins:
         return component.get("num_dims", 1) == 1
     if layer.operation:
         return layer.operation in ELEMENTWISE
-    return kind in _ONE_BY_ONE or (isinstance(layer, Activation) and kind != "glu")  # which works along a dimension
+    return kind in _ONE_BY_ONE or (isinstance(layer, Activation) and kind != "glu")  # `glu` works along a dimension
 
 
-def _of_text(trained: Trained) -> TextOutput:
-    """Raises UsageError."""
+def _text_output(trained: Trained) -> TextOutput:
+    """Return the output with the logits of the next token. Raises UsageError."""
     if not is_of_text(trained.plan):
         kind = trained.plan.data.source.get("type")
         raise UsageError(f"{trained.name} was trained on {kind} and not on text; help: `dtrain predict RUN INPUT`")
     found = find_text_output(trained.plan) or policy(trained.plan)
     if found is None:
         raise UsageError(
-            f"{trained.name} gives no logits (B, T, V) of the next token: no `cross_entropy` is about such, and the "
-            "objective does not read those of exactly one trained node"
+            f"{trained.name} has no logits (B, T, V) of the next token: no `cross_entropy` reads such an output, and "
+            "the objective does not read those of exactly one trained node"
         )
     return found
 
 
-def encoded(text: str, model: TextModel, *, chat: bool = False) -> list[int]:
-    """Its tokens; `chat`: of what a user says (or of messages, as JSON), up to where the assistant begins. Raises
-    UsageError for a text without any, and for a token that the model does not know."""
+def encode_prompt(text: str, model: TextModel, *, chat: bool = False) -> list[int]:
+    """Return the tokens of a prompt. `chat`: the text is a user's message (or messages as JSON), and the tokens end
+    where the assistant begins. Raises UsageError for an empty prompt, and for a token outside the vocabulary."""
     try:
         tokens = model.words.encode_prompt(text) if chat else model.words.encode(text)
     except (ChatError, TokenizerError) as error:
         raise UsageError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
     if not tokens:
-        raise UsageError("--prompt is empty, and a text needs a beginning; help: a line break will do: --prompt $'\\n'")
+        raise UsageError("--prompt is empty; help: give at least a line break: --prompt $'\\n'")
     if max(tokens) >= model.vocabulary:
         what = "byte" if model.words.tokenizer.num_tokens == 256 else "token"
         message = f"--prompt has the {what} {max(tokens)}, and the model knows 0 to {model.vocabulary - 1}"
@@ -272,11 +273,11 @@ def generate(
     *,
     chat: bool = False,
 ) -> Iterator[str]:
-    """The text that follows, in pieces, to the token that ends a text, if the model was taught one; `number` tells
-    samples of one seed apart; `chat`: the prompt is what a user says. The same seed gives the same text on one
-    machine."""
+    """Yield the text after the prompt, in pieces, up to `num_tokens` or to the token that ends a text, if the model has
+    one. Samples of one seed differ by `number`. `chat`: the prompt is a user's message. The same seed gives the same
+    text on one machine."""
     generator = torch.Generator().manual_seed(mix(seed, number) & (2**63 - 1))
-    given = encoded(prompt, model, chat=chat)
+    given = encode_prompt(prompt, model, chat=chat)
     model.begin(given)
     written, shown = list(given), model.words.tokenizer.decode(given)
     for position in range(num_tokens):
@@ -285,7 +286,7 @@ def generate(
             break
         written.append(token)
         text = model.words.tokenizer.decode(written)
-        if not text.endswith(_PART) and len(text) > len(shown):  # else a letter of several tokens is on the way
+        if not text.endswith(_PART) and len(text) > len(shown):  # otherwise a character of several tokens is incomplete
             yield text[len(shown) :]
             shown = text
         if position < num_tokens - 1:

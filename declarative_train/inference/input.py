@@ -1,8 +1,7 @@
-"""New rows to be predicted or evaluated, a piece at a time: what a piece is, and how it is read.
+"""Input of new rows to predict or evaluate, in pieces that any process can read.
 
-Whoever asks for the pieces learns where they are, and reads as little of them as can be; each is read where it is
-needed, in this process or in another. So the ranks of a prediction read their own rows, and in the same pieces as one
-process does.
+Listing the pieces reads as little of the files as possible. Each piece is read by the process that needs it. So each
+rank of a prediction reads its own rows, in the same pieces as a single process.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ _SHOWN = 6
 
 
 class InputError(Exception):
-    """The new rows are not what the model takes: one message with the file and the row, exit 1."""
+    """Error for new rows that the model cannot read: one message with the file and the row, exit code 1."""
 
 
 class Chunk(NamedTuple):
-    """Consecutive rows, from number `start` of the whole input on; values are Arrow or numpy. `title` is the file, for
-    messages, and `place` says where a row of the chunk stands."""
+    """Consecutive rows that were read, from row `start` of the whole input on. Values are Arrow or numpy. `title` is
+    the file's name in messages; `place` returns the location of a row of the chunk for messages."""
 
     title: str
     start: int
@@ -31,8 +30,8 @@ class Chunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Rows that have not been read, from number `start` of the whole input on; `where` means something to the input
-    alone, and can be pickled."""
+    """Consecutive rows that are not yet read, from row `start` of the whole input on. `where` is internal to the input,
+    and can be pickled."""
 
     start: int
     num_rows: int
@@ -43,9 +42,9 @@ Pieces = Iterator[Piece]
 
 
 class Input:
-    """Rows to be read once, front to back. `names` are the columns of the first of the `files`, `large` those of them
-    that hold whole files. `pieces` gives all rows, at most so many in one; `read_piece` gives some columns of one.
-    `decimal` stands before the fraction of a number that is text."""
+    """Rows to be read once, front to back. `names` are the columns of the first of the `files`, `large` those that hold
+    whole files. `pieces(columns, most)` lists pieces of at most `most` rows; `read_piece` reads some columns of one.
+    `decimal` is the decimal point of numbers in text."""
 
     def __init__(
         self,
@@ -62,18 +61,18 @@ class Input:
         self.files, self.decimal = tuple(files), decimal
 
     def read(self, columns: Sequence[str]) -> Iterator[Chunk]:
-        """Raises InputError."""
+        """Read all rows, piece by piece. Raises InputError."""
         for piece in self.pieces(columns, None):
             yield self.read_piece(piece, columns)
 
 
 def slices(num_rows: int, size: int) -> Pieces:
-    """Rows that can be read by number."""
+    """Return pieces of rows that can be read by number."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 
 def counting(title: str, row: int) -> Callable[[int], str]:
-    """Places of a chunk that begins with this row of its file, from 0."""
+    """Return `Chunk.place` for a chunk that begins with row `row` of its file, counted from 0."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

@@ -1,7 +1,7 @@
-"""An evaluation as TensorBoard shows it: its numbers, and a picture for each report.
+"""Write an evaluation for TensorBoard: its numbers, and an image for each report.
 
-They go to a folder of their own in the run's (`evaluations/<set>`), as another curve beside the run's: TensorBoard no
-longer reads an event file of a run that is going on once a newer one is beside it.
+They are written to a separate folder, `evaluations/<set>` of the run's, and so are a separate curve. If the event file
+were in the run's folder, TensorBoard would stop reading the file of a run that is still going on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DOT = (31, 119, 180)
 
 
 def write_pictures(found: Evaluation, run_dir: Path) -> Path:
-    """The folder that was written to. Raises OSError."""
+    """Write the event file and return its folder. Raises OSError."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -51,7 +51,7 @@ def write_pictures(found: Evaluation, run_dir: Path) -> Path:
 
 
 def scalars(found: Evaluation) -> dict[str, float]:
-    """By tag: the run's own metrics, then those of the reports."""
+    """Return values by tag: the run's own metrics, then those of the reports."""
     values = dict(found.values)
     for report in found.reports:
         values |= {f"{report.name}/{name}": value for name, value in report.metrics.items()}
@@ -67,7 +67,7 @@ def picture(report: Report) -> tuple[str, Image] | None:
 
 
 def scatter(report: Report) -> Image:
-    """Each point a row: what it is to the right, what was said upwards, with the line on which both are equal."""
+    """Draw a point per row: the target to the right, the prediction upwards, and the line where both are equal."""
     points = np.asarray(report.points, np.float64)
     low, high = float(points.min()), float(points.max())
     span = (high - low) or 1.0

@@ -1,8 +1,8 @@
-"""A trained model and new rows -> predictions, in their order: one for each row, or for each window of rows.
+"""Predictions of a trained model for new rows, in their order: one for each row, or for each window of rows.
 
-This process says where the rows are, a piece at a time. It reads and computes them itself or, with `ranks`, several
-processes do: each takes the next piece that waits, and what they answer is put in order again. A few pieces for each
-are under way at a time, so that neither a long input nor a slow rank fills the memory.
+This process lists the pieces of the input. It reads and computes them itself or, with `ranks`, several processes do:
+each takes the next waiting piece, and the results are put back into order. Few pieces per rank are under way at a time,
+so that neither a long input nor a slow rank fills the memory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import numpy as np
 
 from declarative_train.engine.devices import safe_threads, threads_per_rank
 from declarative_train.engine.failures import RunFailure
-from declarative_train.inference.answers import Asked, asked, columns, to_arrow
-from declarative_train.inference.fields import picture_column
+from declarative_train.inference.answers import PredictedOutputs, choose_outputs, columns, to_arrow
 from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
 from declarative_train.inference.input import Input, Piece, Pieces
-from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spooled
+from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spool_stdin
 from declarative_train.inference.samples import Batch, RowSamples, Samples
 from declarative_train.inference.trained import Trained
 from declarative_train.inference.windows import WindowSamples, table_of, table_of_frame
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
 
     from declarative_train.data.spec import DataSpec
 
-_UNDER_WAY = 2  # pieces for each rank
+_UNDER_WAY = 2  # pieces under way per rank
 
 
 class Prediction:
-    """What is asked of a model, and who computes it. `drawing`: the nodes before it that draw random numbers. Raises
-    UsageError for what cannot be had."""
+    """Prediction of some outputs on a device, by one or several processes. `drawing` lists the nodes that draw random
+    numbers. Raises UsageError for outputs that the model does not have."""
 
     def __init__(
         self,
@@ -50,22 +49,22 @@ class Prediction:
         ranks: int = 1,
     ) -> None:
         self._trained, self._device, self._ranks = trained, device, ranks
-        self.asked: Asked = asked(trained, outputs)
+        self.asked: PredictedOutputs = choose_outputs(trained, outputs)
         graph = trained.graph(self.asked.outputs)
         self.inputs = tuple(graph.inputs)
         self.drawing = tuple(drawing(graph))
         self._batch_rows = batch_rows(trained, self.inputs, batch_size)
 
-    def opened(self, paths: str | Sequence[str], keep: Sequence[str] = ()) -> Samples:
-        """Files, as `open_input` takes them. `keep`: columns that stand before the predictions, `*` all. Raises
-        InputError and UsageError."""
+    def open_files(self, paths: str | Sequence[str], keep: Sequence[str] = ()) -> Samples:
+        """Open files, given as for `open_input`. `keep` are input columns to copy before the predictions, `*` means
+        all. Raises InputError and UsageError."""
         given = [paths] if isinstance(paths, str) else list(paths)
         title = STDIN_TITLE if given == [STDIN] else None
-        files = tuple(given) if title is None else (spooled(),)
-        return Opened(self._trained.plan.data, self.inputs, files, self._batch_rows, tuple(keep), title)
+        files = tuple(given) if title is None else (spool_stdin(),)
+        return FileSamples(self._trained.plan.data, self.inputs, files, self._batch_rows, tuple(keep), title)
 
     def of_frame(self, frame: pa.Table, keep: Sequence[str] = ()) -> Samples:
-        """As `opened`, of rows in memory."""
+        """Return samples of rows in memory. `keep` as for `open_files`."""
         data = self._trained.plan.data
         if data.window is None:
             return self.of_rows(of_table(frame), keep)
@@ -73,23 +72,23 @@ class Prediction:
         return WindowSamples(data, self.inputs, table, title, self._batch_rows, _all(keep, frame.column_names))
 
     def of_rows(self, rows: Input, keep: Sequence[str] = ()) -> Samples:
-        """As `opened`, for a run whose samples are rows."""
+        """Return samples of an Input, for a run whose samples are rows. `keep` as for `open_files`."""
         return RowSamples(self._trained.plan.data, self.inputs, rows, self._batch_rows, _all(keep, rows.names))
 
     def tables(self, samples: Samples) -> Iterator[pa.Table]:
-        """Pieces of the predictions. Raises InputError, UsageError and RunFailure. An input without rows gives the
-        names alone."""
+        """Yield the predictions in tables. An input without rows gives one empty table with the columns. Raises
+        InputError, UsageError and RunFailure."""
         is_empty = True
-        for table in self._here(samples) if self._ranks == 1 else self._by_ranks(samples):
+        for table in self._predict_here(samples) if self._ranks == 1 else self._by_ranks(samples):
             is_empty = False
             yield table
         if is_empty:
-            yield self._none()
+            yield self._empty_table()
 
-    def _here(self, samples: Samples) -> Iterator[pa.Table]:
-        answer = Answer(self._trained, self.asked, device_for(self._trained, self._device), samples)
+    def _predict_here(self, samples: Samples) -> Iterator[pa.Table]:
+        predictor = Predictor(self._trained, self.asked, device_for(self._trained, self._device), samples)
         for piece in samples.pieces():
-            yield from answer(piece)
+            yield from predictor(piece)
 
     def _by_ranks(self, samples: Samples) -> Iterator[pa.Table]:
         from declarative_train.run.processes import start_method
@@ -111,10 +110,9 @@ class Prediction:
                     "a rank was lost, maybe for want of memory; help: a smaller --batch-size, or fewer --ranks"
                 ) from None
             finally:
-                pool.shutdown(wait=False, cancel_futures=True)  # of one that failed, the others do not go on
+                pool.shutdown(wait=False, cancel_futures=True)  # after a failure the others stop, too
 
-    def _none(self) -> pa.Table:
-        """The columns of no row."""
+    def _empty_table(self) -> pa.Table:
         forward = Forward(self._trained, self.asked.outputs, device_for(self._trained, "cpu"))
         specs = [self._trained.fields[name] for name in self.inputs]
         one = {spec.name: np.zeros((1, *spec.tensor.shape)) for spec in specs}
@@ -124,7 +122,7 @@ class Prediction:
 def in_order(
     submit: Callable[..., Future[list[pa.Table]]], pieces: Iterator[Piece], most: int
 ) -> Iterator[list[pa.Table]]:
-    """What the ranks answer, in the order of the pieces, with at most so many under way."""
+    """Yield the results of the ranks in the order of the pieces, with at most `most` pieces under way."""
     waiting: deque[Future[list[pa.Table]]] = deque()
     for piece in pieces:
         waiting.append(submit(_answer, piece))
@@ -134,8 +132,8 @@ def in_order(
         yield waiting.popleft().result()
 
 
-class Opened:
-    """Samples in files. A process that is started gets the names of the files, and opens them itself."""
+class FileSamples:
+    """Samples in files. When pickled for another process only the file names are sent, and it opens them itself."""
 
     def __init__(
         self,
@@ -146,14 +144,14 @@ class Opened:
         keep: Sequence[str],
         title: str | None,
     ) -> None:
-        self._made_of = (data, names, files, batch_rows, keep, title)
+        self._arguments = (data, names, files, batch_rows, keep, title)
         self._samples: Samples
         if data.window is None:
             rows = open_input(files, data.source, title, picture_column(data))
             self._samples = RowSamples(data, names, rows, batch_rows, _all(keep, rows.names))
         else:
-            table, told = table_of(files, data.source, title)
-            self._samples = WindowSamples(data, names, table, told, batch_rows, _all(keep, list(table.columns)))
+            table, named = table_of(files, data.source, title)
+            self._samples = WindowSamples(data, names, table, named, batch_rows, _all(keep, list(table.columns)))
 
     def pieces(self) -> Pieces:
         return self._samples.pieces()
@@ -162,42 +160,45 @@ class Opened:
         return self._samples.batches(piece)
 
     def __reduce__(self) -> Any:
-        return Opened, self._made_of
+        return FileSamples, self._arguments
 
 
 def _all(keep: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names) if "*" in keep else tuple(dict.fromkeys(keep))
 
 
-class Answer:
-    """The predictions for a piece: what the ranks do."""
+class Predictor:
+    """Predictor of the pieces of one input; each rank has one."""
 
-    def __init__(self, trained: Trained, asked: Asked, device: torch.device, samples: Samples) -> None:
+    def __init__(self, trained: Trained, asked: PredictedOutputs, device: torch.device, samples: Samples) -> None:
         self._forward, self._asked, self._samples = Forward(trained, asked.outputs, device), asked, samples
 
     def __call__(self, piece: Piece) -> Iterator[pa.Table]:
         for batch in self._samples.batches(piece):
             table = to_arrow(columns(self._asked, self._forward(batch.values, batch.start)))
-            yield table if batch.beside is None else _beside(batch.beside, table)
+            yield table if batch.kept is None else _append(batch.kept, table)
 
 
-def _beside(kept: pa.Table, table: pa.Table) -> pa.Table:
-    """A prediction that is called like a column beside it, such as its target, is `price_predicted`."""
+def _append(kept: pa.Table, table: pa.Table) -> pa.Table:
+    """Append predictions to the kept columns. A prediction with the name of a kept column, such as the target `price`,
+    becomes `price_predicted`."""
     taken = set(kept.column_names)
     for name in table.column_names:
         kept = kept.append_column(f"{name}_predicted" if name in taken else name, table.column(name))
     return kept
 
 
-_rank: Answer | None = None  # of a process that computes
+_rank: Predictor | None = None  # of this process, if it is a rank
 
 
-def _begin_rank(trained: Trained, asked: Asked, device: str, threads: int, numbers: Any, samples: Samples) -> None:
+def _begin_rank(
+    trained: Trained, asked: PredictedOutputs, device: str, threads: int, numbers: Any, samples: Samples
+) -> None:
     global _rank
     import torch
 
     torch.set_num_threads(threads)
-    _rank = Answer(trained, asked, device_for(trained, device, numbers.get()), samples)
+    _rank = Predictor(trained, asked, device_for(trained, device, numbers.get()), samples)
 
 
 def _answer(piece: Piece) -> list[pa.Table]:

@@ -1,4 +1,4 @@
-"""Several processes of this machine that compute one thing together, over gloo. The first that fails ends all."""
+"""Run a function in several processes of this machine, which communicate over gloo. The first failure ends all."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ from declarative_train.run.processes import LOOPBACK, start_method
 
 T = TypeVar("T")
 Act = Callable[[Ranks], T]
-_TOLD: tuple[type[Exception], ...] = (InputError, UsageError, DataError, RunFailure)  # sentences for the user
+_USER_ERRORS: tuple[type[Exception], ...] = (
+    InputError,
+    UsageError,
+    DataError,
+    RunFailure,
+)  # their text is for the user
 
 
-def together(num: int, device_kind: str, act: Act[T]) -> T:
-    """`act` in `num` processes, each with all of them as `Ranks`; what it gives on rank 0. Raises what the first of
-    them raised, and RunFailure where one was lost."""
+def run_ranks(num: int, device_kind: str, act: Act[T]) -> T:
+    """Call `act` in `num` processes and return the result of rank 0. Each call gets the process group as `Ranks`.
+    Raises the first exception of a process, and RunFailure if a process was lost."""
     method = start_method(device_kind)
     context = multiprocessing.get_context(method)
     threads = threads_per_rank(num)
@@ -41,13 +46,13 @@ def together(num: int, device_kind: str, act: Act[T]) -> T:
         processes: list[Any] = []
         try:
             for rank in range(num):
-                mine, theirs = context.Pipe(duplex=False)  # one by one: no rank is to hold the end of another's open
+                mine, theirs = context.Pipe(duplex=False)  # one by one: no rank inherits the sending end of another
                 arguments = (rank, num, store, threads, act, theirs)
                 processes.append(context.Process(target=_rank, args=arguments, daemon=True))  # type: ignore[attr-defined]
                 processes[-1].start()
                 theirs.close()
                 pipes.append(mine)
-            found: T = _first_told(pipes, num)
+            found: T = _collect(pipes, num)
             return found
         finally:
             for process in processes:
@@ -55,15 +60,15 @@ def together(num: int, device_kind: str, act: Act[T]) -> T:
                 process.join()
 
 
-def _first_told(pipes: list[Connection], num: int) -> Any:
-    """What rank 0 sends when all are through. Raises what another sends before."""
+def _collect(pipes: list[Connection], num: int) -> Any:
+    """Wait for all ranks and return the value of rank 0. Raises the first error that a rank sends."""
     found: dict[int, Any] = {}
     left: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(pipes)}
     while left:
         for pipe in wait(list(left)):
             rank = left.pop(pipe)
             try:
-                value, error = _received(pipe)
+                value, error = _receive(pipe)
             except EOFError:
                 raise RunFailure(
                     f"rank {rank} of {num} was lost, maybe for want of memory; help: a smaller --batch-size, or fewer "
@@ -76,7 +81,7 @@ def _first_told(pipes: list[Connection], num: int) -> Any:
     return found[0]
 
 
-def _received(pipe: Any) -> tuple[Any, tuple[type[Exception], str] | None]:
+def _receive(pipe: Any) -> tuple[Any, tuple[type[Exception], str] | None]:
     found: tuple[Any, tuple[type[Exception], str] | None] = pipe.recv()
     return found
 
@@ -96,20 +101,20 @@ def _rank(rank: int, num: int, store: str, threads: int, act: Act[Any], parent: 
         value = act(Ranks())
     except Exception as problem:
         if describe_failure(problem, rank, None, None, None).is_peer_loss:
-            time.sleep(VICTIM_WAIT_S)  # so that the culprit is heard
-        if isinstance(problem, _TOLD):
-            error = next(kind for kind in _TOLD if isinstance(problem, kind)), str(problem)
+            time.sleep(VICTIM_WAIT_S)  # so that the rank that caused the failure reports first
+        if isinstance(problem, _USER_ERRORS):
+            error = next(kind for kind in _USER_ERRORS if isinstance(problem, kind)), str(problem)
         else:
             error = RunFailure, f"rank {rank} of {num}: {explain(problem)}"
     parent.send((value if rank == 0 else None, error))
     parent.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # without taking the process group down, which may hang
+    os._exit(0)  # without destroying the process group, which may hang
 
 
 def _end_with(parent: int) -> None:
-    """A rank does not outlive who started it."""
+    """End this rank when the process that started it ends."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

@@ -1,6 +1,6 @@
-"""New rows, in files or in memory, a chunk at a time: at most a few blocks of a file are in memory.
+"""Inputs of new rows, from files or from memory, a chunk at a time: few blocks of a file are in memory.
 
-A csv is read as text: what a value is depends on the field that takes it (`fields.py`), and not on those beside it.
+A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on the other values.
 """
 
 from __future__ import annotations
@@ -35,30 +35,28 @@ STDIN, STDIN_TITLE = "-", "standard input"
 _KINDS = {".csv": "csv", ".db": "sqlite", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy",
           ".parquet": "parquet", ".pq": "parquet", ".sqlite": "sqlite", ".sqlite3": "sqlite",
           ".tsv": "csv"}  # fmt: skip
-_NEVER = frozenset({".bin", ".distcp", ".json", ".onnx", ".pt", ".py", ".safetensors", ".yaml", ".yml"})  # a table
-_FILE_VALUES = 1 << 16  # what a file in a column counts for
+_NEVER = frozenset({".bin", ".distcp", ".json", ".onnx", ".pt", ".py", ".safetensors", ".yaml", ".yml"})  # never tables
+_FILE_VALUES = 1 << 16  # number of values that a file in a column counts as
 _CHUNK_ROWS = 1 << 15
 _CHUNK_VALUES = 1 << 22
 
 
-def open_input(
-    paths: str | Sequence[str], source: Mapping[str, object], title: str | None = None, picture: str = "image"
-) -> Input:
-    """Open files by path, glob or URL, one below the other, a folder of pictures, or `-` for a csv on standard input.
-    `source` is that of the run: what a file is whose name does not tell, and how its csv is written. `title`: what one
-    csv is called in messages; `picture`: the column that files of pictures are. Raises UsageError and InputError."""
+def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: str | None = None) -> Input:
+    """Open files by path, glob or URL, whose rows are concatenated, a folder of images, or `-` for a csv on standard
+    input. `source` is the run's: it gives the format of files whose name does not, and the dialect of csv files.
+    `title` is the name of a single csv in messages. Raises UsageError and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
     title = shown(given[0]) if len(given) == 1 else f"{shown(given[0])} and {len(given) - 1} more"
     if STDIN in given:
         if len(given) > 1:
-            raise UsageError("`-` is all of the input, and stands alone")
-        return csv_input([spooled()], STDIN_TITLE, source, STDIN_TITLE)
+            raise UsageError("`-` is standard input, and cannot be combined with files")
+        return csv_input([spool_stdin()], STDIN_TITLE, source, STDIN_TITLE)
     if len(given) == 1 and os.path.isdir(given[0]):
         if source.get("type") not in ("image_folder", "tar") and not _holds_pictures(given[0]):
-            hint = "the files of a table are named, such as with a glob: 'new/*.csv'"
-            raise UsageError(f"{title} is a folder, and no picture is in it; help: {hint}")
-        return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title, called={"image": picture})
+            hint = "name the files of a table, such as with a glob: 'new/*.csv'"
+            raise UsageError(f"{title} is a folder without pictures; help: {hint}")
+        return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title)
     files = files_of(given)
     kinds = {file: kind_of_file(file, source) for file in files}
     kind = kinds[files[0]]
@@ -75,7 +73,7 @@ def open_input(
 
 
 def _table_of(file: str, source: Mapping[str, object]) -> str:
-    """The run's, or the only one that a file has. Raises InputError."""
+    """Return the table that the run read, or the only one in the file. Raises InputError."""
     own = source.get("table") if source.get("type") == "sqlite" else None
     try:
         return only_table(file, None if own is None else str(own))
@@ -88,7 +86,7 @@ def _holds_pictures(folder: str) -> bool:
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """Every file that paths and globs mean. Raises UsageError."""
+    """Return all files that paths and globs match. Raises UsageError."""
     try:
         return expand(paths)
     except SourceError as error:
@@ -97,7 +95,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 
 def of_table(table: pa.Table) -> Input:
-    """Rows in memory: an Arrow table."""
+    """Return an Arrow table in memory as an Input."""
     from declarative_train.components.datasets.arrow import without_views
 
     table = without_views(table)
@@ -126,12 +124,13 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
     own = str(source.get("type"))
     if own in ("csv", "jsonl", "npy", "parquet", "sqlite") and ending not in _NEVER:
         return own
-    raise UsageError(f"the name of {shown(file)} does not tell what it is; help: let it end in .csv, .jsonl, .parquet, "
+    raise UsageError(f"the name of {shown(file)} does not say what it is; help: let it end in .csv, .jsonl, .parquet, "
                      ".db, .npy, .npz or as pictures do")  # fmt: skip
 
 
-def spooled() -> str:
-    """Standard input as a file that can be read more than once, removed when this process ends."""
+def spool_stdin() -> str:
+    """Copy standard input to a temporary file, which can be read repeatedly, and return its path. The file is deleted
+    when this process ends."""
     import atexit
 
     handle, path = tempfile.mkstemp(prefix="dtrain-stdin-", suffix=".csv")
@@ -187,5 +186,6 @@ def _place_in(table: Table, start: int, row: int) -> str:
 
 
 def _only_column(names: Sequence[str], asked: str, is_array: bool) -> str:
-    """An array of a file `new.npy` is the column that the model reads, whatever the file is called."""
+    """Return the name of the column to read. The single array of a file such as `new.npy` is the column that the model
+    reads, whatever its name."""
     return names[0] if is_array and len(names) == 1 else asked

@@ -1,4 +1,4 @@
-"""What an evaluation tells of one output, whoever shows it."""
+"""Results of an evaluation for one output, independent of how they are shown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class OfClass:
-    """`support`: how many items are of the class."""
+class ClassScores:
+    """Metrics of one class. `support` is the number of items whose target is this class."""
 
     name: str
     precision: float
@@ -17,9 +17,9 @@ class OfClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Worst:
-    """A sample far from its target. `loss`: minus the logarithm of the right class's probability, or the distance in
-    the target's unit."""
+class WorstSample:
+    """Sample with a large error. `loss` is the negative log-probability of the target class, or the distance in the
+    target's unit."""
 
     place: str
     loss: float
@@ -31,14 +31,14 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """On one output. `confusion[i][j]`: items of class i that were taken for class j. `points`: some pairs (target,
-    predicted), for a picture."""
+    """Report on one output. `confusion[i][j]` counts items of class i that were predicted as class j. `points` are some
+    pairs (target, predicted), for drawing."""
 
     name: str
     kind: str
     metrics: dict[str, float]
-    classes: tuple[OfClass, ...] = ()
+    classes: tuple[ClassScores, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     residuals: dict[str, float] = field(default_factory=dict)
-    worst: tuple[Worst, ...] = ()
+    worst: tuple[WorstSample, ...] = ()
     points: tuple[tuple[float, float], ...] = ()

@@ -1,7 +1,7 @@
-"""What a model gets right and wrong, gathered batch by batch: a table of classes, residuals, and the worst samples.
+"""Statistics of the errors of a model, gathered batch by batch: a confusion matrix, residuals, and the worst samples.
 
-Each gatherer follows one output that means something (`meaning.py`). Counts and sums are exact over all rows; masked
-and ignored items do not count. N rows, C classes.
+Each gatherer follows one output whose meaning is known (`plan/output_semantics.py`). Counts and sums are exact over all
+rows; masked and ignored items do not count. N rows, C classes.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 import torch
 
 from declarative_train.inference.answers import in_unit, probabilities
-from declarative_train.inference.report import OfClass, Report, Worst
+from declarative_train.inference.report import ClassScores, Report, WorstSample
 from declarative_train.plan.output_semantics import Meaning
 
 Origin = Callable[[], "tuple[str, dict[str, object]]"]
-"""Where a sample stands, and what its row holds."""
-MOST_CLASSES = 4096  # a table of more would be larger than most models
-_MOST_KEPT = 10_000_000  # residuals and scores, for quantiles and areas
+"""Function that returns the location of a sample and the values of its row."""
+MOST_CLASSES = 4096  # a matrix of more would be larger than most models
+_MOST_KEPT = 10_000_000  # residuals and scores that are kept, for quantiles and areas under the curve
 _MOST_POINTS = 4000
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
-class _Kept(NamedTuple):
-    """`number` of the sample: of two that are as bad the first is kept."""
+class _Candidate(NamedTuple):
+    """Candidate for the worst samples. `number` is the sample's; of two equal losses the lower number is kept."""
 
     loss: float
     number: int
@@ -42,37 +42,37 @@ class _Kept(NamedTuple):
 
 
 class Gatherer(ABC):
-    """Adds up what one output says. `num_worst` samples are kept. `first`: the number of the first sample of the batch
-    that comes next."""
+    """Sums over the values of one output. `num_worst` samples are kept. `first` is the number of the first sample of
+    the next batch."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         self.one = one
         self.first = 0
         self._num_worst = num_worst
-        self._kept: list[_Kept] = []
+        self._kept: list[_Candidate] = []
 
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
-        """One batch, whose first `num_rows` rows count; `origins` of a row of it."""
+        """Add one batch. Rows from `num_rows` on are padding; `origins(row)` returns the origin of a row."""
 
     @abstractmethod
     def report(self) -> Report: ...
 
     @abstractmethod
     def _join_sums(self, other: Any) -> None:
-        """Of one of the same kind, that saw other samples."""
+        """Add the sums of a gatherer of the same kind that saw other samples."""
 
     def settle(self) -> None:
-        """Look up where the samples that are kept stand, so that another process can be told."""
+        """Read the origins of the kept samples, so that they can be sent to another process."""
         self._kept = [each._replace(origin=partial(_same, *each.origin())) for each in self._kept]
 
     def join(self, other: Gatherer) -> None:
-        """What another process gathered, too."""
+        """Add what another process gathered."""
         self._kept = sorted((*self._kept, *other._kept), key=lambda each: each.rank)[: self._num_worst]
         self._join_sums(other)
 
     def _read(self, values: Mapping[str, torch.Tensor], num_rows: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """(output, target, which items count or None), on the CPU."""
+        """Return (output, target, which items count or None), on the CPU."""
         one = self.one
         output = values[one.output][:num_rows].detach().cpu()
         output = output if output.dtype == torch.float64 else output.float()
@@ -84,37 +84,39 @@ class Gatherer(ABC):
     def _keep_worst(
         self,
         losses: np.ndarray,
-        told: Callable[[int], tuple[object, object, float | None]],
+        describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """`losses` (N,), nan where no item of the row counts."""
+        """Keep the rows with the largest `losses` (N,), which are nan for rows without a valid item. `describe(row)`
+        returns target, prediction and probability."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
         found = np.flatnonzero(losses > limit)
         found = found[np.argsort(-losses[found], kind="stable")][: self._num_worst]
         self._kept += [
-            _Kept(float(losses[row]), self.first + int(row), *told(int(row)), origins(int(row))) for row in found
+            _Candidate(float(losses[row]), self.first + int(row), *describe(int(row)), origins(int(row)))
+            for row in found
         ]
         self._kept.sort(key=lambda each: each.rank)
         del self._kept[self._num_worst :]
 
-    def _worst(self) -> tuple[Worst, ...]:
+    def _worst(self) -> tuple[WorstSample, ...]:
         made = []
         for kept in self._kept:
             place, row = kept.origin()
-            made.append(Worst(place, kept.loss, kept.target, kept.predicted, kept.probability, row))
+            made.append(WorstSample(place, kept.loss, kept.target, kept.predicted, kept.probability, row))
         return tuple(made)
 
 
-class OneOfClasses(Gatherer):
-    """`class`: also where a sample has several items (tokens, pixels)."""
+class ClassGatherer(Gatherer):
+    """Gatherer of a `class` output. A sample may have several items (tokens, pixels)."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
         size = len(one.classes)
         self._table = np.zeros((size, size), np.int64) if size <= MOST_CLASSES else None
-        self._by_class = np.zeros((3, size), np.int64)  # right, said, are
+        self._by_class = np.zeros((3, size), np.int64)  # correct, predicted, in the targets
         self._log_loss, self._items = 0.0, 0
 
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
@@ -128,29 +130,29 @@ class OneOfClasses(Gatherer):
         counts = counts & (target >= 0) & (target < len(self.one.classes))
         chosen = log_p.argmax(-1)
         loss = -log_p.gather(-1, target.clamp(0, len(self.one.classes) - 1).long()[..., None])[..., 0]
-        right, said = target[counts].numpy(), chosen[counts].numpy()
-        self._count(right.astype(np.int64), said.astype(np.int64))
+        wanted, predicted = target[counts].numpy(), chosen[counts].numpy()
+        self._count(wanted.astype(np.int64), predicted.astype(np.int64))
         self._log_loss += float(loss[counts].double().sum())
         self._items += int(counts.sum())
         per_row = _mean_of_items(loss, counts)
 
-        def told(row: int) -> tuple[object, object, float | None]:
+        def describe(row: int) -> tuple[object, object, float | None]:
             if self.one.items:
                 return None, None, None
             names, at = self.one.classes, int(chosen[row])
             return names[int(target[row])], names[at], float(log_p[row, at].exp())
 
-        self._keep_worst(per_row, told, origins)
+        self._keep_worst(per_row, describe, origins)
 
-    def _count(self, right: np.ndarray, said: np.ndarray) -> None:
+    def _count(self, wanted: np.ndarray, predicted: np.ndarray) -> None:
         size = len(self.one.classes)
         self._by_class += np.stack(
-            [np.bincount(each, minlength=size) for each in (right[right == said], said, right)]
+            [np.bincount(each, minlength=size) for each in (wanted[wanted == predicted], predicted, wanted)]
         ).astype(np.int64)
         if self._table is not None:
-            self._table += np.bincount(right * size + said, minlength=size * size).reshape(size, size)
+            self._table += np.bincount(wanted * size + predicted, minlength=size * size).reshape(size, size)
 
-    def _join_sums(self, other: OneOfClasses) -> None:
+    def _join_sums(self, other: ClassGatherer) -> None:
         self._by_class += other._by_class
         if self._table is not None and other._table is not None:
             self._table += other._table
@@ -158,43 +160,43 @@ class OneOfClasses(Gatherer):
         self._items += other._items
 
     def report(self) -> Report:
-        hits, said, are = self._by_class
-        precision, recall = _ratio(hits, said), _ratio(hits, are)
-        f1 = _ratio(2 * hits, said + are)
-        present = are > 0
+        hits, predicted, wanted = self._by_class
+        precision, recall = _ratio(hits, predicted), _ratio(hits, wanted)
+        f1 = _ratio(2 * hits, predicted + wanted)
+        present = wanted > 0
         metrics = {
             "accuracy": float(hits.sum() / self._items) if self._items else float("nan"),
             "balanced_accuracy": _mean(recall[present]),
-            "f1_macro": _mean(f1[(said + are) > 0]),
-            "f1_weighted": float((f1 * are)[present].sum() / self._items) if self._items else float("nan"),
+            "f1_macro": _mean(f1[(predicted + wanted) > 0]),
+            "f1_weighted": float((f1 * wanted)[present].sum() / self._items) if self._items else float("nan"),
             "log_loss": self._log_loss / self._items if self._items else float("nan"),
         }
-        rows = zip(self.one.classes, precision, recall, f1, are, strict=True)
-        classes = tuple(OfClass(name, float(p), float(r), float(f), int(n)) for name, p, r, f, n in rows)
+        rows = zip(self.one.classes, precision, recall, f1, wanted, strict=True)
+        classes = tuple(ClassScores(name, float(p), float(r), float(f), int(n)) for name, p, r, f, n in rows)
         table = () if self._table is None else tuple(tuple(map(int, row)) for row in self._table)
         return Report(self.one.name, "class", metrics, classes, table, worst=self._worst())
 
 
-class YesOrNo(Gatherer):
-    """`yes_no`: a table of two classes for each element."""
+class BinaryGatherer(Gatherer):
+    """Gatherer of a `yes_no` output: a matrix of two classes for each element."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
         self._size = int(np.prod(one.items)) if one.items else 1
-        self._counts = np.zeros((self._size, 2, 2), np.int64)  # by what is, by what was said
+        self._counts = np.zeros((self._size, 2, 2), np.int64)  # by target, by prediction
         self._log_loss, self._items = 0.0, 0
         self._scores: list[np.ndarray] = []
         self._answers: list[np.ndarray] = []
 
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
         output, target, mask = self._read(values, num_rows)
-        is_yes, says_yes = target >= 0.5, output > 0
+        is_yes, predicts_yes = target >= 0.5, output > 0
         counts = torch.ones_like(is_yes) if mask is None else mask
         loss = torch.nn.functional.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none")
-        flat = [each.reshape(len(output), -1).numpy() for each in (is_yes, says_yes, counts)]
+        flat = [each.reshape(len(output), -1).numpy() for each in (is_yes, predicts_yes, counts)]
         for at in range(self._size):
-            yes, says, valid = (each[:, at] for each in flat)
-            pairs = yes[valid].astype(np.int64) * 2 + says[valid]
+            yes, predicted, valid = (each[:, at] for each in flat)
+            pairs = yes[valid].astype(np.int64) * 2 + predicted[valid]
             self._counts[at] += np.bincount(pairs, minlength=4).reshape(2, 2)
         self._log_loss += float(loss[counts].double().sum())
         self._items += int(counts.sum())
@@ -203,15 +205,15 @@ class YesOrNo(Gatherer):
             self._answers.append(flat[0])
         names = self.one.classes or ("0", "1")
 
-        def told(row: int) -> tuple[object, object, float | None]:
+        def describe(row: int) -> tuple[object, object, float | None]:
             if self._size > 1:
                 return flat[0][row].astype(int).tolist(), flat[1][row].astype(int).tolist(), None
             p = float(output.reshape(len(output), -1)[row, 0].sigmoid())
             return names[int(flat[0][row, 0])], names[int(flat[1][row, 0])], p
 
-        self._keep_worst(_mean_of_items(loss, counts), told, origins)
+        self._keep_worst(_mean_of_items(loss, counts), describe, origins)
 
-    def _join_sums(self, other: YesOrNo) -> None:
+    def _join_sums(self, other: BinaryGatherer) -> None:
         self._counts += other._counts
         self._log_loss += other._log_loss
         self._items += other._items
@@ -237,14 +239,16 @@ class YesOrNo(Gatherer):
         return Report(self.one.name, "yes_no", metrics, classes, confusion, worst=self._worst())
 
 
-class Numbers(Gatherer):
-    """`number` and `count`, in the unit of the target's columns: residuals are predicted - target."""
+class NumberGatherer(Gatherer):
+    """Gatherer of a `number` or `count` output, in the unit of the target's columns. Residual = predicted - target."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
         self._count = 0
         self._absolute = self._squared = self._sum = 0.0
-        self._mean = self._spread = 0.0  # of the targets, joined as by Chan, Golub and LeVeque, 1979
+        self._mean = self._spread = (
+            0.0  # mean and squared deviations of the targets, merged as by Chan, Golub and LeVeque, 1979
+        )
         self._residuals: list[np.ndarray] = []
         self._num_kept = 0
         self._points: list[tuple[float, float]] = []
@@ -259,13 +263,13 @@ class Numbers(Gatherer):
         room = _MOST_POINTS - len(self._points)
         self._points += list(zip(wanted[counts][:room].tolist(), predicted[counts][:room].tolist(), strict=True))
 
-        def told(row: int) -> tuple[object, object, float | None]:
+        def describe(row: int) -> tuple[object, object, float | None]:
             if wanted[row].size > 1:
                 return None, None, None
             return float(wanted[row].reshape(-1)[0]), float(predicted[row].reshape(-1)[0]), None
 
         distance = torch.from_numpy(np.abs(apart))
-        self._keep_worst(_mean_of_items(distance, torch.from_numpy(counts)), told, origins)
+        self._keep_worst(_mean_of_items(distance, torch.from_numpy(counts)), describe, origins)
 
     def _add(self, apart: np.ndarray, wanted: np.ndarray) -> None:
         if not apart.size:
@@ -274,12 +278,12 @@ class Numbers(Gatherer):
         self._squared += float(np.square(apart).sum())
         self._sum += float(apart.sum())
         mean = float(wanted.mean())
-        self._spread_too(apart.size, mean, float(np.square(wanted - mean).sum()))
+        self._merge_spread(apart.size, mean, float(np.square(wanted - mean).sum()))
         if self._num_kept + apart.size <= _MOST_KEPT:
             self._residuals.append(apart.ravel())
             self._num_kept += apart.size
 
-    def _spread_too(self, count: int, mean: float, spread: float) -> None:
+    def _merge_spread(self, count: int, mean: float, spread: float) -> None:
         if not count:
             return
         total = self._count + count
@@ -287,11 +291,11 @@ class Numbers(Gatherer):
         self._mean += (mean - self._mean) * count / total
         self._count = total
 
-    def _join_sums(self, other: Numbers) -> None:
+    def _join_sums(self, other: NumberGatherer) -> None:
         self._absolute += other._absolute
         self._squared += other._squared
         self._sum += other._sum
-        self._spread_too(other._count, other._mean, other._spread)
+        self._merge_spread(other._count, other._mean, other._spread)
         self._residuals += other._residuals
         self._num_kept += other._num_kept
         self._points = (self._points + other._points)[:_MOST_POINTS]
@@ -318,10 +322,10 @@ def _same(place: str, row: dict[str, object]) -> tuple[str, dict[str, object]]:
 
 def gatherers(meanings: Sequence[Meaning], num_worst: int) -> list[Gatherer]:
     kinds: dict[str, type[Gatherer]] = {
-        "class": OneOfClasses,
-        "count": Numbers,
-        "number": Numbers,
-        "yes_no": YesOrNo,
+        "class": ClassGatherer,
+        "count": NumberGatherer,
+        "number": NumberGatherer,
+        "yes_no": BinaryGatherer,
     }
     return [kinds[one.kind](one, num_worst) for one in meanings]
 
@@ -336,7 +340,7 @@ def _target_in_unit(one: Meaning, target: torch.Tensor) -> torch.Tensor:
 
 
 def _mean_of_items(losses: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
-    """(N,), nan for a row none of whose items counts."""
+    """Return the mean loss (N,) over the valid items of each row, nan for a row without any."""
     flat = losses.double().reshape(len(losses), -1)
     valid = counts.reshape(len(losses), -1)
     number = valid.sum(1)
@@ -344,14 +348,16 @@ def _mean_of_items(losses: torch.Tensor, counts: torch.Tensor) -> np.ndarray:
     return np.asarray(torch.where(number > 0, mean, torch.full_like(mean, torch.nan)).numpy())
 
 
-def _of_yes(name: str, table: np.ndarray) -> OfClass:
-    hits, said, are = table[1, 1], table[:, 1].sum(), table[1].sum()
-    precision, recall, f1 = _part(hits, said, 0.0), _part(hits, are, 0.0), _part(2 * hits, said + are, 0.0)
-    return OfClass(name, precision, recall, f1, int(are))
+def _of_yes(name: str, table: np.ndarray) -> ClassScores:
+    hits, predicted, wanted = table[1, 1], table[:, 1].sum(), table[1].sum()
+    precision, recall = _part(hits, predicted, 0.0), _part(hits, wanted, 0.0)
+    f1 = _part(2 * hits, predicted + wanted, 0.0)
+    return ClassScores(name, precision, recall, f1, int(wanted))
 
 
 def _area(scores: np.ndarray, answers: np.ndarray) -> float:
-    """Under the ROC curve: how often a yes scores higher than a no, ties half (Mann and Whitney, 1947)."""
+    """Return the area under the ROC curve: how often a yes scores higher than a no, ties count half (Mann and Whitney,
+    1947)."""
     num_yes, num_no = int(answers.sum()), int((~answers).sum())
     if not num_yes or not num_no:
         return float("nan")
@@ -365,7 +371,7 @@ def _area(scores: np.ndarray, answers: np.ndarray) -> float:
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """0 where there is nothing."""
+    """Return part / whole, and 0 where `whole` is 0."""
     found: np.ndarray = np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
     return found
 

@@ -1,4 +1,4 @@
-"""New rows -> the batches that a prediction is made for, a piece at a time: a row each, or a window of rows each."""
+"""Batches of samples from new rows, piece by piece. A sample is a row here; `windows.py` has windows of rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from declarative_train.inference.fields import Fields, kept_columns
+from declarative_train.inference.fields import Fields, select_columns
 from declarative_train.inference.input import Input, Piece, Pieces
 
 if TYPE_CHECKING:
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
     from declarative_train.data.spec import DataSpec
 
-PIECE_BATCHES = 4  # of a piece: enough that few are on their way, few enough that all ranks have some
+PIECE_BATCHES = 4  # batches per piece: large enough for little overhead, small enough that all ranks have work
 Values = Mapping[str, np.ndarray]
 
 
 class Batch(NamedTuple):
-    """`start` is the number of its first sample in the input; `beside` are columns that stand before the answers."""
+    """Batch of samples. `start` is the number of its first sample in the input. `kept` has input columns that are
+    copied to the output, before the predictions."""
 
     start: int
     values: Values
-    beside: pa.Table | None
+    kept: pa.Table | None
 
     @property
     def num_rows(self) -> int:
@@ -32,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class Samples(Protocol):
-    """`pieces` says where the samples are, in order; `batches` reads those of one piece, in any process."""
+    """Samples of an input. `pieces` lists the pieces in order; `batches` reads the samples of one, in any process."""
 
     def pieces(self) -> Pieces: ...
 
@@ -40,12 +41,13 @@ class Samples(Protocol):
 
 
 class RowSamples:
-    """Each row is a sample."""
+    """Samples that are single rows."""
 
     def __init__(
         self, data: DataSpec, names: Sequence[str], rows: Input, batch_rows: int, keep: Sequence[str] = ()
     ) -> None:
-        """Raises UsageError and InputError."""
+        """Prepare reading the fields `names`, and the columns `keep` for the output. Raises UsageError and
+        InputError."""
         self._rows, self._keep, self._batch_rows = rows, keep, batch_rows
         self._fields = Fields(data, names, rows, keep)
 
@@ -55,7 +57,7 @@ class RowSamples:
     def batches(self, piece: Piece) -> Iterator[Batch]:
         whole = self._rows.read_piece(piece, self._fields.read_columns)
         for chunk, values in self._fields.of(whole):
-            kept = None if not self._keep else kept_columns(chunk, self._keep)
+            kept = None if not self._keep else select_columns(chunk, self._keep)
             for begin in range(0, chunk.num_rows, self._batch_rows):
                 end = min(begin + self._batch_rows, chunk.num_rows)
                 cut = {name: array[begin:end] for name, array in values.items()}

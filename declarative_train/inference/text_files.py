@@ -1,8 +1,8 @@
-"""Rows of csv and JSON lines files as an `Input`: cut into pieces of a few MiB where lines end.
+"""Inputs of rows from csv and JSON lines files, cut at line ends into pieces of a few MiB.
 
-A csv is read as text: what a value is depends on the field that takes it (`fields.py`), and not on those beside it.
-A csv with quotes, in which a line need not end a row, and a packed file are read through by whoever asks for the
-pieces: only a parser knows where they could be cut.
+A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on the other values.
+In a csv with quotes a line end may be inside a row, and a compressed file cannot be read from the middle. Such files
+are parsed while the pieces are listed, and their pieces hold the values.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 4 << 20
 
 
-class _Lines(NamedTuple):
-    """Whole lines of a file, `row` being the number of the first of their rows in it, from 0."""
+class _LineRange(NamedTuple):
+    """Whole lines of a file, as a range of bytes. `row` is the number of their first row in the file, from 0."""
 
     file: str
     row: int
@@ -39,8 +39,8 @@ class _Lines(NamedTuple):
     size: int
 
 
-class _Values(NamedTuple):
-    """What was read already."""
+class _ReadColumns(NamedTuple):
+    """Columns of a piece that was already read. `row` is the number of its first row in the file, from 0."""
 
     file: str
     row: int
@@ -51,8 +51,8 @@ class _Values(NamedTuple):
 
 
 def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
-    """Written as the csv files of the run are; of a run that read other files, as csv files usually are. `titled`: what
-    the one file is called in messages."""
+    """Return csv files as an Input, in the dialect of the run's csv files, or in the usual one if the run read other
+    files. `titled` is the name of a single file in messages."""
     own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"
@@ -70,11 +70,11 @@ def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], ti
                 start += piece.num_rows
 
     def read_piece(piece: Piece, columns: Sequence[str]) -> Chunk:
-        where: _Lines | _Values = piece.where
+        where: _LineRange | _ReadColumns = piece.where
         named = title_of[where.file]
         found = (
             where.columns
-            if isinstance(where, _Values)
+            if isinstance(where, _ReadColumns)
             else _csv_columns(where, how, header(where.file), columns, named)
         )
         return _chunk(piece, found, named, where.row)
@@ -86,7 +86,7 @@ def _chunk(piece: Piece, columns: Mapping[str, Any], title: str, row: int) -> Ch
     found = len(next(iter(columns.values()))) if columns else piece.num_rows
     if found != piece.num_rows:
         raise InputError(
-            f"{title} from row {row + 1:,} on: {piece.num_rows:,} lines are {found:,} rows; help: write a row a line"
+            f"{title} from row {row + 1:,} on: {piece.num_rows:,} lines are {found:,} rows; help: write a row per line"
         )
     return Chunk(title, piece.start, piece.num_rows, columns, counting(title, row))
 
@@ -95,19 +95,19 @@ def _header(file: str, how: CsvDataset, title: str) -> list[str]:
     if how.columns is not None:
         return list(how.columns)
     try:
-        with _opened(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+        with _open(file) as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
             line = next(csv_reader(text, delimiter=how.delimiter), [])
     except UnicodeDecodeError:
         raise InputError(f"{title} is not UTF-8; help: save it as UTF-8 (from Excel: `CSV UTF-8`)") from None
     if not line:
-        raise InputError(f"{title} is empty: not even a line with the names of the columns is there")
+        raise InputError(f"{title} is empty: it has no line with the names of the columns")
     twice = [name for name in line if line.count(name) > 1]
     if twice:
         raise InputError(f"{title} has two columns called `{twice[0].strip()}`")
     return line
 
 
-def _opened(file: str) -> IO[bytes]:
+def _open(file: str) -> IO[bytes]:
     import pyarrow as pa
 
     try:
@@ -119,10 +119,11 @@ def _opened(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Rows are counted from the beginning of the file. `columns` are read of what has to be read to be cut."""
+    """Yield the pieces of a csv file, with rows counted from its beginning. `columns` are read where a part has to be
+    parsed to find its rows."""
     row = 0
     if packing(file) is None:
-        with _opened(file) as stream:
+        with _open(file) as stream:
             header = b"" if how.columns is not None else stream.readline()
             plain = _is_plain(header)
             begin = len(header)
@@ -134,24 +135,25 @@ def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, 
                 plain = _is_plain(block)
                 for count, size in _parts(block, most) if plain else ():
                     if count:
-                        yield Piece(0, count, _Lines(file, row, begin, size))
+                        yield Piece(0, count, _LineRange(file, row, begin, size))
                     row, begin = row + count, begin + size
     skipped = row
-    for batch in _csv_batches(file, how, columns, title):  # from the first row: where it is wrong is told by its line
+    for batch in _csv_batches(file, how, columns, title):  # from the first row, so that errors name the right line
         left = batch if skipped == 0 else batch.slice(min(skipped, batch.num_rows))
         skipped -= batch.num_rows - left.num_rows
         if left.num_rows:
-            yield Piece(0, left.num_rows, _Values(file, row, dict(zip(columns, left.columns, strict=True))))
+            yield Piece(0, left.num_rows, _ReadColumns(file, row, dict(zip(columns, left.columns, strict=True))))
             row += left.num_rows
 
 
 def _is_plain(block: bytes) -> bool:
-    """Every end of a line ends a row."""
+    """Return whether every line end of the block is the end of a row."""
     return b'"' not in block and block.count(b"\r") == block.count(b"\r\n")
 
 
 def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
-    """(rows, bytes) of parts of whole lines, each with at most so many rows: lines that are not empty."""
+    """Split a block into parts of whole lines with at most `most` rows each; return (rows, bytes) of each part. Empty
+    lines are not rows."""
     content = np.frombuffer(block, np.uint8)
     nexts = np.flatnonzero(content == ord("\n")) + 1
     if not len(nexts) or nexts[-1] < len(content):
@@ -169,20 +171,20 @@ def _parts(block: bytes, most: int | None) -> list[tuple[int, int]]:
 
 
 def _cut(pieces: Pieces, most: int | None) -> Pieces:
-    """What was read already, at most so many rows of it at a time."""
+    """Split pieces that were already read into pieces of at most `most` rows."""
     for piece in pieces:
         where = piece.where
-        if most is None or piece.num_rows <= most or not isinstance(where, _Values):
+        if most is None or piece.num_rows <= most or not isinstance(where, _ReadColumns):
             yield piece
             continue
         for begin in range(0, piece.num_rows, most):
             count = min(most, piece.num_rows - begin)
             columns = {name: values.slice(begin, count) for name, values in where.columns.items()}
-            yield Piece(0, count, _Values(where.file, where.row + begin, columns))
+            yield Piece(0, count, _ReadColumns(where.file, where.row + begin, columns))
 
 
 def _csv_columns(
-    where: _Lines, how: CsvDataset, raw: Sequence[str], columns: Sequence[str], title: str
+    where: _LineRange, how: CsvDataset, raw: Sequence[str], columns: Sequence[str], title: str
 ) -> dict[str, Any]:
     import pyarrow as pa
     from pyarrow import csv
@@ -198,13 +200,13 @@ def _csv_columns(
         )
     except pa.ArrowInvalid as error:
         for _ in _csv_batches(where.file, how, columns, title):
-            pass  # which tells the line of the file
+            pass  # its error names the line of the file
         _refuse(where.file, how, str(error), title)
     return {name: table.column(named[name]).combine_chunks() for name in columns}
 
 
-def _bytes_of(where: _Lines) -> bytes:
-    with _opened(where.file) as stream:
+def _bytes_of(where: _LineRange) -> bytes:
+    with _open(where.file) as stream:
         stream.seek(where.begin)
         return stream.read(where.size)
 
@@ -219,13 +221,13 @@ def _as_text(how: CsvDataset, columns: Sequence[str]) -> Any:
 
 
 def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str) -> Iterator[pa.RecordBatch]:
-    """All of a file."""
+    """Parse a whole csv file in batches. Raises InputError."""
     import pyarrow as pa
     from pyarrow import csv
 
     named = {name.strip(): name for name in _header(file, how, title)}
     try:
-        with _opened(file) as stream:
+        with _open(file) as stream:
             yield from csv.open_csv(
                 stream,
                 read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=how.columns),
@@ -261,7 +263,7 @@ def jsonl_input(files: Sequence[str], title: str) -> Input:
     def read_piece(piece: Piece, columns: Sequence[str]) -> Chunk:
         import pyarrow as pa
 
-        where: _Lines | _Values = piece.where
+        where: _LineRange | _ReadColumns = piece.where
         table = _json_table(where)
         found = {
             name: table.column(name).combine_chunks()
@@ -277,23 +279,23 @@ def jsonl_input(files: Sequence[str], title: str) -> Input:
 def _json_pieces(file: str, most: int | None) -> Pieces:
     row = begin = 0
     is_packed = packing(file) is not None
-    with _opened(file) as stream:
+    with _open(file) as stream:
         while block := stream.read(_BLOCK_BYTES):
             block += stream.readline()
             at = 0
             for count, size in _parts(block, most):
                 part = block[at : at + size]
                 if count and part.strip():
-                    lines = _Lines(file, row, begin, size)
-                    yield Piece(0, count, _Values(file, row, {"": part}) if is_packed else lines)
+                    lines = _LineRange(file, row, begin, size)
+                    yield Piece(0, count, _ReadColumns(file, row, {"": part}) if is_packed else lines)
                 row, begin, at = row + count, begin + size, at + size
 
 
-def _json_table(where: _Lines | _Values) -> pa.Table:
+def _json_table(where: _LineRange | _ReadColumns) -> pa.Table:
     import pyarrow as pa
     from pyarrow import json as arrow_json
 
-    block: bytes = where.columns[""] if isinstance(where, _Values) else _bytes_of(where)
+    block: bytes = where.columns[""] if isinstance(where, _ReadColumns) else _bytes_of(where)
     file, row = where.file, where.row
     options = arrow_json.ReadOptions(use_threads=False, block_size=max(1 << 20, len(block) + 1))
     try:
@@ -303,7 +305,7 @@ def _json_table(where: _Lines | _Values) -> pa.Table:
         for number, line in enumerate(lines):
             try:
                 if not isinstance(parse_json(line), dict):
-                    raise ValueError("a line is an object, {...}")
+                    raise ValueError("a line must be an object, {...}")
             except ValueError as problem:
                 where_is = f"row {row + number + 1:,} of {shown(file)}"
                 raise InputError(f"{where_is} is not JSON: {problem}") from None

@@ -1,10 +1,10 @@
-"""A run or one of its checkpoints -> the trained model with all that it needs to be used.
+"""Load a trained model from a run or from one of its checkpoints, with all that is needed to use it.
 
-A checkpoint holds the plan of its run: the graph, how each field was read with its statistics, vocabularies and class
-names, and the recipe as it was typed. So a copied `step_*` folder is enough, on this machine or at any fsspec URL.
+A checkpoint holds the plan of its run: the graph, the fields with their statistics, vocabularies and class names, and
+the text of the recipe. So a copied `step_*` folder is enough, on this machine or at any fsspec URL.
 
-    UsageError           there is no such run, output or setting: exit 2
-    CheckpointFailure    the run is there, and cannot be read: exit 3
+    UsageError           there is no such run, output or setting: exit code 2
+    CheckpointFailure    the run exists but cannot be read: exit code 3
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ Weights = Literal["trained", "ema"]
 
 
 class UsageError(Exception):
-    """What was asked for cannot be had: one message for the user, exit 2."""
+    """Error for a request that cannot be met: one message for the user, exit code 2."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """From fields to some outputs: `module` takes a tensor (B, ...) for each of `inputs`, by position, and returns a
-    tuple of one for each of `outputs`. In evaluation mode; `graph` is what it was built from."""
+    """Network from fields to some outputs, in evaluation mode. `module` takes a tensor (B, ...) for each of `inputs`,
+    by position, and returns a tuple with one for each of `outputs`. It was built from `graph`."""
 
     module: fx.GraphModule
     graph: Graph
@@ -67,17 +67,16 @@ class Network:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model.
+    """Trained model.
 
     path      the checkpoint's folder, or its URL
-    plan      that of the run
-    step      how many optimizer steps the weights have seen
-    is_best   it was the best of its run when it was saved
-    values    what evaluations found at this step, by metric (`validation/accuracy`); of the run's end, if at another
-              step, nothing is here
-    passed_over  why other checkpoints of the run were not taken
-    weights      those that were trained, or their moving average
-    plugins      the code of the run's plugins may be run
+    plan      the plan of the run
+    step      number of optimizer steps of the weights
+    is_best   whether it was the best of its run when it was saved
+    values    results of evaluations at this step, by metric (`validation/accuracy`); not those of later steps
+    passed_over  reasons why other checkpoints of the run were skipped
+    weights      `trained`, or `ema` for their moving average
+    plugins      whether the code of the run's plugins may be run
     """
 
     path: str
@@ -91,12 +90,12 @@ class Trained:
 
     @property
     def name(self) -> str:
-        """`runs/wine/20261122-101500 step 40`."""
+        """Name in messages, such as `runs/wine/20261122-101500 step 40`."""
         return f"{shown(self.run or self.path)} step {self.step}"
 
     @cached_property
     def run(self) -> str | None:
-        """The folder of the run that the checkpoint is of; None for one that was copied elsewhere."""
+        """Folder of the checkpoint's run; None if the checkpoint was copied elsewhere."""
         root, _, _ = self.path.rpartition("/")
         if (owner := owner_of(root)) is not None:
             return owner
@@ -105,50 +104,52 @@ class Trained:
 
     @property
     def run_dir(self) -> Path | None:
-        """The same, where it is on this machine."""
+        """Folder of the run, if it is on this machine."""
         local = None if self.run is None else local_path(self.run)
         return None if local is None else Path(local)
 
     @property
     def recipe(self) -> str:
-        """The recipe's own file as it was typed. What it extends is in `plan.recipe` beside it; "" where the plan holds
-        no texts."""
+        """Text of the recipe's own file, "" if the plan has none. The files that it extends are in `plan.recipe`."""
         return next(iter(self.plan.recipe.values()), "")
 
     @cached_property
     def fields(self) -> dict[str, FieldSpec]:
-        """How each field was read, with the run's statistics and vocabularies."""
+        """Fields of the run by name, with their statistics and vocabularies."""
         return {field.name: field for field in self.plan.data.fields}
 
     def class_names(self, field: str) -> tuple[str, ...] | None:
-        """The classes of a category field by number; None for a field that has none. Of several columns: those of the
-        first."""
+        """Return the classes of a category field by number, for several columns those of the first; None for a field
+        without classes."""
         return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
-        """How values of a field go back to what stands in its columns: value * multiply + add; None where they are as
-        in the columns."""
+        """Return how to convert values of a field back to those of its columns: value * multiply + add. None if they
+        are the same."""
         return unit_of(self.fields[field])
 
     @property
     def outputs(self) -> list[str]:
-        """Every node that can be asked for, as `network` takes it."""
+        """Names of all nodes that `network` accepts."""
         return nodes_of(self.plan)
 
-    def module(self, device: torch.device | str = "cpu", *, as_held: bool = False) -> nn.Module:
-        """The model as it was trained, in evaluation mode, under the recipe's names. It takes what `plan.graph.inputs`
-        names, by position, and returns a tuple in the order of `plan.graph.outputs`. `as_held`: what the run held in
-        fewer bits is so here, as bytes; else it is what is left of it, in float32. Raises CheckpointFailure."""
-        return self._built(self.plan.graph, device, as_held)
+    def module(self, device: torch.device | str = "cpu", *, keep_quantized: bool = False) -> nn.Module:
+        """Return the trained model, in evaluation mode, with the recipe's names. It takes the tensors of
+        `plan.graph.inputs` by position and returns a tuple in the order of `plan.graph.outputs`. `keep_quantized`:
+        weights that the run stored in fewer bits stay so, as bytes; otherwise they are dequantized to float32. Raises
+        CheckpointFailure."""
+        return self._build(self.plan.graph, device, keep_quantized)
 
-    def network(self, outputs: Sequence[str], device: torch.device | str = "cpu", *, as_held: bool = False) -> Network:
-        """From fields to these outputs: names of what the objective reads, of nodes, or of nodes inside of blocks
-        (`gpt.layers.0.attn`). `as_held`: as `module` has it. Raises UsageError for a name that is none of them."""
+    def network(
+        self, outputs: Sequence[str], device: torch.device | str = "cpu", *, keep_quantized: bool = False
+    ) -> Network:
+        """Return the network from fields to these outputs: names of what the objective reads, of nodes, or of nodes
+        inside blocks (`gpt.layers.0.attn`). `keep_quantized` as for `module`. Raises UsageError for another name."""
         graph = self.graph(outputs)
-        return Network(self._built(graph, device, as_held), graph)
+        return Network(self._build(graph, device, keep_quantized), graph)
 
     def graph(self, outputs: Sequence[str]) -> Graph:
-        """What `network` builds. Raises UsageError."""
+        """Return the part of the graph that these outputs need, as `network` builds it. Raises UsageError."""
         try:
             return prune(self.plan, outputs)
         except UnknownOutputError as unknown:
@@ -156,21 +157,20 @@ class Trained:
 
     @cached_property
     def _source(self) -> Source:
-        """Every tensor by its name; of a base in fewer bits what is left of it."""
+        """Source of all tensors by name. Weights of a quantized base are dequantized."""
         from declarative_train.engine.step.load_weights import open_averages, open_source
 
         return open_source(self.path) if self.weights == "trained" else open_averages(self.path)
 
-    def merged(self) -> Trained:
-        """The same model without adapters, and with all weights in float32: what adapters change is in the weights
-        beside them."""
+    def merge_adapters(self) -> Trained:
+        """Return the same model with its adapters merged into the weights, and with all weights in float32."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.engine.step.tensor_files import Tensors
         from declarative_train.graph.merge import adapters_of, make_merged_reader
 
         if not adapters_of(self.plan.graph):
             return self
-        source, found = self._source, replace(self, plan=unheld(self.base_plan))
+        source, found = self._source, replace(self, plan=drop_quantization(self.base_plan))
         read = make_merged_reader(self.plan.graph, source.shapes, source.whole)
         shapes = {name: shape for name, shape in source.shapes.items() if not is_added(name)}
         found.__dict__["_source"] = Tensors(shapes, lambda name, *_: read(name))
@@ -178,7 +178,7 @@ class Trained:
 
     @property
     def base_plan(self) -> Plan:
-        """The plan of the same model without adapters."""
+        """Plan of the same model without adapters."""
         from declarative_train.components.adapters.adapted import is_added
         from declarative_train.graph.merge import adapters_of, without_adapters
         from declarative_train.plan.codec import sign
@@ -189,7 +189,7 @@ class Trained:
         kept = tuple(item for item in plan.parameters if not is_added(item.name))
         return sign(replace(plan, graph=without_adapters(plan.graph), parameters=kept))
 
-    def _built(self, graph: Graph, device: torch.device | str, as_held: bool) -> fx.GraphModule:
+    def _build(self, graph: Graph, device: torch.device | str, keep_quantized: bool) -> fx.GraphModule:
         import torch
 
         from declarative_train.components.layers.modules.packed import find_packed, hold
@@ -199,7 +199,7 @@ class Trained:
         from declarative_train.graph.initialise import initialise
 
         plan, shapes = self.plan, self._source.shapes
-        storages = storages_of(plan) if as_held else {}
+        storages = storages_of(plan) if keep_quantized else {}
         module = build(graph, plan.plugins, seed=plan.seed, device="meta" if storages else None)
         names = dict(module.named_parameters(remove_duplicate=False))
         ties = {item.name: item.tie for item in plan.parameters if item.tie is not None and item.name in names}
@@ -207,7 +207,7 @@ class Trained:
         if storages:
             hold([module], storages)
             materialise([module], torch.device("cpu"))
-            initialise(module, graph, (), plan.seed, plan.plugins)  # buffers that follow from the recipe
+            initialise(module, graph, (), plan.seed, plan.plugins)  # buffers that the recipe determines
         if plan.training.precision == "fp64":
             module.double()
         persistent = module.state_dict(keep_vars=True)
@@ -215,13 +215,13 @@ class Trained:
         into: dict[str, torch.Tensor] = {}
         again: list[tuple[torch.Tensor, str]] = []
         for name, held in persistent.items():
-            # one that is tied to a parameter of a node that is not here is filled by its own name
+            # a tied parameter is loaded under its own name if the node that it is tied to is not in this graph
             source = ties.get(name, name)
             if source in into:
                 again.append((held, source))
                 continue
             if source not in shapes and id(held) in saved:
-                continue  # a library's model holds one parameter under two names, and it is saved under one
+                continue  # a library's model has one parameter under two names, and the checkpoint has one of them
             if source not in shapes:
                 raise CheckpointFailure(f"the checkpoint {shown(self.path)} lacks {source}")
             into[source] = held
@@ -233,8 +233,8 @@ class Trained:
         return module.to(device).eval().requires_grad_(False)
 
 
-def unheld(plan: Plan) -> Plan:
-    """The same with all weights in the dtype that is computed in."""
+def drop_quantization(plan: Plan) -> Plan:
+    """Return the plan with all weights stored in the dtype of the computation."""
     from declarative_train.plan.codec import sign
 
     return sign(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
@@ -247,21 +247,21 @@ def open_trained(
     look: Callable[[CheckpointEntry], str | None] = damage,
     weights: Weights | None = None,
 ) -> Trained:
-    """Of a run's folder the best checkpoint, else the newest; of the folder of a recipe's runs that of the newest run;
-    or the checkpoint at the path, wherever it was copied to. Local, or any fsspec URL.
+    """Load a checkpoint, from a local path or any fsspec URL. In a run's folder it is the best one, else the newest; in
+    the folder of a recipe's runs that of the newest run. The path may also be a checkpoint's, wherever it was copied.
 
-    `weights`: the trained ones or their moving average; None: those that the run evaluated.
+    `weights` chooses the trained weights or their moving average; None means those that the run evaluated.
 
-    `plugins`: the code of the run's own layers may be imported. `look` reads a checkpoint before it is taken. Raises
-    UsageError where there is no run, or one that needs plugins, and CheckpointFailure for one that cannot be read.
+    `plugins`: the code of the run's plugins may be imported. `look` checks a checkpoint and returns a reason to skip
+    it, or None. Raises UsageError if there is no run or if it needs plugins, CheckpointFailure if it cannot be read.
     """
     text = os.fspath(path)
     place = local_path(text) or text
-    entry, passed_over = _found(place.rstrip("/") or "/", look)
+    entry, passed_over = _find(place.rstrip("/") or "/", look)
     plan = _plan_of(entry)
     own = [f"the layer `{each}`" for each in _own_layers(plan)] + _own_parts(plan)
     if own and not plugins:
-        raise UsageError(f"{shown(text)} has {own[0]} of a plugin; help: {_allowed(plan)}")
+        raise UsageError(f"{shown(text)} has {own[0]} of a plugin; help: {_plugins_hint(plan)}")
     if own:
         _check_plugins(plan)
     state = RunState.from_json(entry.manifest["state"])
@@ -273,12 +273,12 @@ def open_trained(
     return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over), used, plugins)
 
 
-def _found(path: str, look: Callable[[CheckpointEntry], str | None]) -> tuple[CheckpointEntry, list[str]]:
+def _find(path: str, look: Callable[[CheckpointEntry], str | None]) -> tuple[CheckpointEntry, list[str]]:
     try:
         return find_checkpoint(path, look)
     except NoCheckpoint:
         if path.rpartition("/")[2].startswith("step_") and (local_path(path) is None or os.path.isdir(path)):
-            read_entry(path)  # says why it is torn
+            read_entry(path)  # raises with the reason why it is incomplete
         raise UsageError(_no_run(path)) from None
     except (ImportError, ValueError) as error:  # fsspec has no file system of that name, or lacks its package
         raise UsageError(f"cannot open {shown(path)}: {error}") from None
@@ -291,8 +291,8 @@ def _no_run(path: str) -> str:
     if os.path.exists(path):
         return f"{shown(path)} is a file, and a run is a folder; {wanted}"
     folder = os.path.dirname(path) or "."
-    beside = [each for each in os.listdir(folder) if os.path.isdir(f"{folder}/{each}")] if os.path.isdir(folder) else []
-    hint = f"help: {did_you_mean(os.path.basename(path), beside)}" if beside else wanted
+    others = [each for each in os.listdir(folder) if os.path.isdir(f"{folder}/{each}")] if os.path.isdir(folder) else []
+    hint = f"help: {did_you_mean(os.path.basename(path), others)}" if others else wanted
     return f"there is no run {shown(path)}; {hint}"
 
 
@@ -314,7 +314,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
         except OSError:
             pass
         except PlanError as problem:
-            reason = f"{PLAN} is of another dtrain: {problem}"
+            reason = f"{PLAN} was written by another version of dtrain: {problem}"
         else:
             if unset := unset_for_model(plan):
                 run, names = inner.rsplit("/", 2)[0], ", ".join(f"`{name}`" for name in unset)
@@ -328,7 +328,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 
 
 def _with_own_tokenizers(plan: Plan, entry: CheckpointEntry) -> Plan:
-    """Those that lie in the checkpoint, wherever the run had them from."""
+    """Return the plan with the tokenizers that are in the checkpoint, in place of the run's paths."""
     names = entry.manifest["files"]
     fields = tuple(
         replace(each, component=use_checkpoint_copies(each.component, entry.path, names)) for each in plan.data.fields
@@ -340,7 +340,7 @@ def _with_own_tokenizers(plan: Plan, entry: CheckpointEntry) -> Plan:
 
 
 def _own_layers(plan: Plan) -> list[str]:
-    """The types of layers that plugins have made."""
+    """Return the types of layers that are defined by plugins."""
 
     def of(graph: Graph) -> list[str]:
         types = [str(node.component["type"]) for node in graph.nodes if node.component is not None]
@@ -350,8 +350,8 @@ def _own_layers(plan: Plan) -> list[str]:
 
 
 def _own_parts(plan: Plan) -> list[str]:
-    """What plugins have made beside layers: losses and metrics, which an evaluation computes, and what makes samples of
-    rows. A source is not needed for rows of another."""
+    """Return the other components of plugins: losses and metrics, which an evaluation needs, and fields and transforms.
+    A source is not needed for new rows."""
     parts = [("loss", each.component) for each in plan.objective.terms]
     parts += [("metric", each.component) for each in plan.objective.metrics]
     parts += [("field", each.component) for each in plan.data.fields]
@@ -359,17 +359,17 @@ def _own_parts(plan: Plan) -> list[str]:
     return [f"the {word} `{component['type']}`" for word, component in parts if PLUGIN in component]
 
 
-def _allowed(plan: Plan) -> str:
+def _plugins_hint(plan: Plan) -> str:
     return f"--plugins runs the code of {', '.join(shown(file) for file in plan.plugins)}"
 
 
 def check_source(trained: Trained, name: str) -> None:
-    """That the rows of one of the run's own sets may be asked for. Raises UsageError."""
+    """Raise UsageError if the rows of a set of the run come from a plugin whose code may not be run."""
     data = trained.plan.data
     source = data.set(name).source or data.source
     if PLUGIN in source and not trained.plugins:
         raise UsageError(f"the rows of {name} come from the source `{source['type']}` of a plugin; help: "
-                         f"{_allowed(trained.plan)}")  # fmt: skip
+                         f"{_plugins_hint(trained.plan)}")  # fmt: skip
 
 
 def _check_plugins(plan: Plan) -> None:

@@ -1,7 +1,7 @@
-"""New rows of a run whose samples are windows -> the windows that a prediction is made for, and where each stands.
+"""Samples that are windows of new rows, with the first and last row of each window.
 
-A window has the rows that the model reads, and no others: of a forecast those of the past, so that the last one ends
-with the last row, whose future nobody knows yet. N windows, S rows that the model reads of each.
+A window consists of the rows that the model reads. For a forecast these are only the past rows, so the last window ends
+with the last row, whose future is not yet known. N windows, S rows per window.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FIRST, LAST = "first_row", "last_row"
-_PIECE_VALUES = 1 << 22  # of a piece, at most
+_PIECE_VALUES = 1 << 22  # most values per piece
 
 
 def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | None = None) -> tuple[Table, str]:
-    """(rows that can be read by number, what they are called in messages). `source` is that of the run. Raises
-    UsageError and InputError."""
+    """Open the files; return (table, its name in messages). `source` is the run's. Raises UsageError and InputError."""
     if STDIN in paths:
-        raise UsageError("`-` is all of the input, and stands alone")
+        raise UsageError("`-` is standard input, and cannot be combined with files")
     own = str(source["type"])
     files = files_of(paths)
     kind = own if own == "text" else kind_of_file(files[0], source)
@@ -53,18 +52,18 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
 
 
 def table_of_frame(frame: pa.Table) -> tuple[Table, str]:
-    """Rows in memory."""
+    """Return (table, its name in messages) of rows in memory."""
     from declarative_train.components.datasets.arrow import MemoryTable
 
     return MemoryTable([("the frame", frame)]), "the frame"
 
 
 def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldReader:
-    """How a field reads the table. Raises InputError."""
+    """Return the reader of a field for this table. Raises InputError."""
     field = FIELDS.read(spec.component)
     columns, missed = columns_of(field, table)
     if missed:
-        raise InputError(f"the column `{missed[0]}` of field `{spec.name}` is not there; help: "
+        raise InputError(f"the column `{missed[0]}` of field `{spec.name}` is missing; help: "
                          f"{did_you_mean(missed[0], list(table.columns))}")  # fmt: skip
     misfit = field.check(columns)
     if misfit is not None and table.num_rows:
@@ -76,8 +75,8 @@ def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldRe
 
 
 class WindowSamples:
-    """As the run cut its own: from the first row of each group on, every `stride` rows; and the one that ends with the
-    last row, where these leave rows over."""
+    """Windows cut as in the run: every `stride` rows from the first row of each group. If rows remain, there is one
+    more window that ends with the last row."""
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class WindowSamples:
         batch_rows: int,
         keep: Sequence[str] = (),
     ) -> None:
-        """Raises UsageError and InputError."""
+        """Cut the windows. Raises UsageError and InputError."""
         assert data.window is not None
         specs = [spec for spec in data.fields if spec.name in names]
         self._table, self._keep, self._batch_rows = table, keep, batch_rows
@@ -96,7 +95,7 @@ class WindowSamples:
             raise UsageError(f"--keep {unknown[0]}: {title} has no such column; help: "
                              f"{did_you_mean(unknown[0], list(table.columns))}")  # fmt: skip
         parts = [part_of(spec, table, data.window) for spec in specs]
-        self._cuts = {part.name: _taken(part, data.window.length) for part in parts}
+        self._cuts = {part.name: _rows_taken(part, data.window.length) for part in parts}
         begin = min(int(np.min(cut)) for cut in self._cuts.values())
         self._cuts = {name: cut - begin for name, cut in self._cuts.items()}
         self.span = max(int(np.max(cut)) for cut in self._cuts.values()) + 1
@@ -119,8 +118,8 @@ class WindowSamples:
         self._piece_rows = batch_rows * max(1, min(PIECE_BATCHES, _PIECE_VALUES // max(size * batch_rows, 1)))
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        """The columns that stand before the answers."""
+    def kept_columns(self) -> tuple[str, ...]:
+        """Columns of the output before the predictions."""
         return tuple(dict.fromkeys([FIRST, LAST, *filter(None, [self._by]), *self._keep]))
 
     def pieces(self) -> Pieces:
@@ -145,24 +144,24 @@ class WindowSamples:
         return Batch(begin, values, self._about(starts))
 
     def _about(self, starts: np.ndarray) -> pa.Table:
-        """Where the windows stand, counted from 1; columns as they are in the last row."""
+        """Return first and last row of each window, counted from 1, and the kept columns of its last row."""
         import pyarrow as pa
 
         first, last = self._rows.at(starts), self._rows.at(starts + self.span - 1)
         found: dict[str, Any] = {FIRST: pa.array(first + 1), LAST: pa.array(last + 1)}
-        names = [name for name in self.beside if name not in found]
+        names = [name for name in self.kept_columns if name not in found]
         read = self._table.read(names, last) if names else {}
         return pa.table(found | {name: _array(read[name]) for name in names})
 
 
-def _taken(part: FieldReader, length: int) -> np.ndarray:
-    """() or (K,) rows of a window that a field takes."""
+def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
+    """Return the position () or positions (K,) of the rows of a window that a field reads."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 
 def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[Rows, np.ndarray]:
-    """(rows in the order of the windows, (N,) places where windows begin)."""
+    """Return (rows in the order of the windows, (N,) positions at which windows begin)."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs
     sizes = np.diff(single.counts)

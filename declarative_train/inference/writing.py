@@ -1,7 +1,7 @@
-"""Predictions to a file or to standard output: csv, Parquet or JSON lines, a piece at a time, all or nothing.
+"""Write predictions to a file or to standard output, as csv, Parquet or JSON lines, piece by piece, all or nothing.
 
-A file is written under another name beside its own and renamed when the last row is in it. One on another machine is
-written here first.
+A file is written under a temporary name in the same folder and renamed after the last row. A remote file is first
+written on this machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from declarative_train.core.printable import in_lines
 from declarative_train.files.open_files import local_path, shown
-from declarative_train.inference.answers import flattened
+from declarative_train.inference.answers import flatten_lists
 from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ class _Writer(Protocol):
 
 
 def kind_of(path: str) -> str:
-    """Raises UsageError."""
+    """Return the format that the ending of the path names. Raises UsageError."""
     if path == STDOUT:
         return "csv"
     kind = os.path.splitext(path)[1].lower().removeprefix(".")
     if kind not in KINDS:
         wanted = ", ".join(f".{each}" for each in KINDS)
-        raise UsageError(f"-o {path}: the name does not tell what to write; help: let it end in one of {wanted}")
+        raise UsageError(f"-o {path}: the name does not say which format to write; help: let it end in one of {wanted}")
     return kind
 
 
 class _Terminal:
-    """Standard output where it is a terminal: what it would act on is replaced."""
+    """Standard output to a terminal, with control characters replaced."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(in_lines(text))
@@ -56,12 +56,12 @@ class _Terminal:
 
 
 def write(path: str, tables: Iterable[pa.Table]) -> int:
-    """How many rows were written. Nothing is left at `path` unless all were; standard output gets them as they come.
-    Raises UsageError and OSError."""
+    """Write the tables and return the number of rows. A file appears at `path` only if all rows were written; standard
+    output gets them one table at a time. Raises UsageError and OSError."""
     kind = kind_of(path)
     if path == STDOUT:
-        return _write_all(_Text(_Terminal() if sys.stdout.isatty() else sys.stdout, "csv"), tables)
-    with _in_place_of(path) as temporary:
+        return _write_all(_TextWriter(_Terminal() if sys.stdout.isatty() else sys.stdout, "csv"), tables)
+    with _replace_when_complete(path) as temporary:
         return _write_all(_writer(kind, temporary), tables)
 
 
@@ -77,7 +77,8 @@ def _write_all(writer: _Writer, tables: Iterable[pa.Table]) -> int:
 
 
 @contextmanager
-def _in_place_of(path: str) -> Iterator[str]:
+def _replace_when_complete(path: str) -> Iterator[str]:
+    """Yield a temporary path; at the end of the block move the file to `path`, or delete it after an exception."""
     local = local_path(path)
     folder = (os.path.dirname(local) or ".") if local is not None else tempfile.gettempdir()
     if not os.path.isdir(folder):
@@ -91,15 +92,15 @@ def _in_place_of(path: str) -> Iterator[str]:
         if local is None:
             _put(temporary, path)
         else:
-            as_created(temporary)
+            set_default_mode(temporary)
             os.replace(temporary, local)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
 
 
-def as_created(path: str) -> None:
-    """The rights of a file that was made in the usual way: a temporary one is its owner's alone."""
+def set_default_mode(path: str) -> None:
+    """Give a file the permissions of a newly created one. A temporary file is only readable by its owner."""
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)
@@ -117,11 +118,11 @@ def _put(temporary: str, path: str) -> None:
 
 def _writer(kind: str, path: str) -> _Writer:
     if kind == "parquet":
-        return _Parquet(path)
-    return _Text(open(path, "w", encoding="utf-8", newline=""), kind, owned=True)
+        return _ParquetWriter(path)
+    return _TextWriter(open(path, "w", encoding="utf-8", newline=""), kind, owned=True)
 
 
-class _Parquet:
+class _ParquetWriter:
     def __init__(self, path: str) -> None:
         self._path = path
         self._writer: Any = None
@@ -138,8 +139,8 @@ class _Parquet:
             self._writer.close()
 
 
-class _Text:
-    """csv with one header, or an object a line."""
+class _TextWriter:
+    """Writer of csv with one header, or of one JSON object per line."""
 
     def __init__(self, stream: Any, kind: str, *, owned: bool = False) -> None:
         self._stream, self._kind, self._owned = stream, kind, owned
@@ -158,11 +159,11 @@ class _Text:
 
 
 def _as_csv(table: pa.Table, *, header: bool) -> str:
-    """With quotes around what needs them: Arrow puts them around every word or around none."""
+    """Return the table as csv, with quotes if a string needs them. (Arrow quotes all strings or none.)"""
     import pyarrow as pa
     from pyarrow import csv
 
-    flat = flattened(table)
+    flat = flatten_lists(table)
     sink = pa.BufferOutputStream()
     style = "needed" if any(map(_needs_quotes, flat.columns)) else "none"
     csv.write_csv(flat, sink, csv.WriteOptions(include_header=False, quoting_style=style))
@@ -184,7 +185,7 @@ def _needs_quotes(column: pa.ChunkedArray) -> bool:
 
 
 def _as_json(table: pa.Table) -> str:
-    """nan and infinities as null: JSON has neither."""
+    """Return the table as JSON lines. nan and infinities become null, as JSON lacks them."""
     return "".join(
         f"{json.dumps({name: _plain(value) for name, value in row.items()}, ensure_ascii=False)}\n"
         for row in table.to_pylist()

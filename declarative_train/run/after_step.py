@@ -1,4 +1,4 @@
-"""What follows a step now and then: evaluations, what they decide, checkpoints, the last look at the test sets."""
+"""Work after a step: evaluations, the decisions that follow from them, checkpoints, and the final test sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from declarative_train.engine.failures import CheckpointFailure
-from declarative_train.run.evaluate import undefined
+from declarative_train.run.evaluate import nan_message
 from declarative_train.run.event import CheckpointSaved, Event, Notice
 from declarative_train.run.run_state import RunState, is_better
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class AfterStep:
-    """One for a session. What an evaluation found is kept in the state, which checkpoints take along."""
+    """Evaluations and checkpoints of one session. Results of evaluations are stored in the RunState, so that
+    checkpoints contain them."""
 
     def __init__(self, plan: Plan, state: RunState, evaluator: Evaluator, checkpoints: Checkpoints) -> None:
         self._plan = plan
@@ -33,20 +34,20 @@ class AfterStep:
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
-        """Of every set that is looked at on the way, and texts."""
+        """Evaluate every set of `evaluation.sets` and generate the text samples."""
         for name in self._plan.evaluation.sets if self._plan.evaluation else ():
-            yield from self.evaluated(name)
+            yield from self.evaluate_set(name)
         if self._evaluator.writer is not None:
             yield self._evaluator.writer(self._state.step)
 
-    def evaluated(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
-        """`weights_step`: when the weights are not the last ones."""
+    def evaluate_set(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
+        """Evaluate one set. `weights_step` is the step of the loaded weights, if they are not the current ones."""
         event, notices = self._evaluator(name, self._state.step)
         self._state.values |= event.values
         self._state.value_steps |= dict.fromkeys(event.values, weights_step or self._state.step)
         self._recent |= event.values
         yield event
-        yield from self._evaluator.shown
+        yield from self._evaluator.class_predictions
         yield from (Notice(message, time.time()) for message in notices)
 
     def take_evaluations(self) -> dict[str, float]:
@@ -54,7 +55,7 @@ class AfterStep:
         return taken
 
     def judge(self) -> tuple[bool, bool]:
-        """(best so far, end early), from the evaluations of this step."""
+        """Return (is the best so far, training should end early), from the evaluations of this step."""
         state, checkpoint, early = self._state, self._plan.checkpoint, self._plan.training.early_stop
         improved = False
         if checkpoint is not None and checkpoint.best_metric is not None:
@@ -70,20 +71,22 @@ class AfterStep:
         return improved, state.step - state.stop_step >= early.patience_steps
 
     def save(self, improved: bool, *, wanted: bool) -> Iterator[Event]:
-        """`wanted`: somebody asked to stop, so there must be a checkpoint even if the recipe has none."""
+        """Start a checkpoint of the current step. `wanted`: the run was asked to stop, so a checkpoint is written even
+        if the recipe has none."""
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
-        yield from self.written(wait=True)
+        yield from self.report_saved(wait=True)
         self._begun_s = time.monotonic()
         keep = checkpoint.keep if checkpoint is not None else 1
         path = self._checkpoints.save(self._state, is_best=improved, keep=keep)
         self._saved_step = self._state.step
         self._under_way = CheckpointSaved(self._state.step, path, improved, 0.0, 0.0)
-        yield from self.written()
+        yield from self.report_saved()
 
-    def written(self, *, wait: bool = False) -> Iterator[Event]:
-        """The checkpoint that is being written, once it is there. Raises what the writing raised."""
+    def report_saved(self, *, wait: bool = False) -> Iterator[Event]:
+        """Yield the event of the checkpoint under way if it is complete, or wait for it. Raises the exception of the
+        writing thread."""
         if self._under_way is None or (self._checkpoints.is_writing and not wait):
             return
         self._checkpoints.wait()
@@ -91,7 +94,7 @@ class AfterStep:
         yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
 
     def final(self) -> Iterator[Event]:
-        """The sets that are looked at once, on the best weights."""
+        """Evaluate the sets that are used only once, at the end, with the best weights."""
         sets = self._plan.evaluation.final_sets if self._plan.evaluation else ()
         if not sets:
             return
@@ -109,16 +112,16 @@ class AfterStep:
             else:
                 yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())
         for name in sets:
-            yield from self.evaluated(name, weights_step=best)
+            yield from self.evaluate_set(name, weights_step=best)
 
-    def undefined(self, values: dict[str, float]) -> Iterator[Event]:
-        """Report each last value that is nan, and is not one of a loss term."""
+    def warn_of_nan(self, values: dict[str, float]) -> Iterator[Event]:
+        """Yield a warning for each final metric that is nan. Loss terms are not reported here."""
         for name, value in values.items():
             if math.isnan(value) and not name.partition("/")[2].startswith("loss"):
-                yield Notice(f"at the end, {undefined(name)}", time.time(), is_warning=True)
+                yield Notice(f"at the end, {nan_message(name)}", time.time(), is_warning=True)
 
     def summary(self) -> tuple[dict[str, float], dict[str, int]]:
-        """The latest of every value, and the step of each."""
+        """Return the latest of every value, and the step of each."""
         state, checkpoint = self._state, self._plan.checkpoint
         values, steps = dict(state.values), dict(state.value_steps)
         if checkpoint is not None and state.best_value is not None and state.best_step is not None:

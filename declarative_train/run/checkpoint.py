@@ -1,8 +1,8 @@
-"""The state of a run to a checkpoint and back, on any layout.
+"""Save the state of a run to a checkpoint, and load it under any layout.
 
-Tensors go through DCP under names that every mode shares: `model/<parameter or buffer>`, `ema/<parameter>` for moving
-averages, and `optimizer/<parameter>/<entry>`. What an optimizer remembers as a plain number, and the run's small state,
-stand in the manifest.
+Tensors are saved by torch's distributed checkpoint (DCP) under names that all modes share: `model/<parameter or
+buffer>`, `ema/<parameter>` for moving averages, and `optimizer/<parameter>/<entry>`. Plain numbers of an optimizer and
+the RunState are in the manifest.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
-# what every rank holds whole, one of them writes sooner than all of them agree on who writes what
+# up to this size a replicated model is written by one rank: faster than sharing the work out among all
 BY_ONE_RANK_BYTES = 64 << 20
-SWITCH_S = 2e-4  # from one thread of the interpreter to another, while DCP is imported
+SWITCH_S = 2e-4  # the interpreter's switch interval between threads while DCP is imported
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What one checkpoint is to hold. `alone`: this rank writes all of it."""
+class Snapshot:
+    """Content of one checkpoint. `alone`: this rank writes all of it."""
 
     step: int
     best_step: int | None
@@ -61,21 +61,21 @@ class Taken:
 
 
 class Checkpoints:
-    """Saves and loads for all ranks together: every rank calls the same methods in the same order.
+    """Writer and reader of checkpoints. Every rank calls the same methods in the same order.
 
-    `checkpoint.background`: tensors are copied to the host, and a thread writes the copies while training goes on, one
-    checkpoint at a time. Its ranks agree in a group of their own: messages of two threads in one group would be taken
-    for each other. torch's `async_save` does as much, but for what comes behind the tensors (decisions, 25).
+    With `checkpoint.background`, tensors are copied to the host and a thread writes the copies while training goes on,
+    one checkpoint at a time. The threads have their own process group, because messages of two threads in one group
+    would be mixed up. torch's `async_save` only covers the tensors, not what follows them (decisions, 25).
     """
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
     ) -> None:
-        """`before_publishing` is called on rank 0 for each checkpoint, before it exists."""
+        """Prepare saving. Rank 0 calls `before_publishing` before each checkpoint becomes visible."""
         self.store = store
         self._before_publishing = before_publishing
         self._plan = plan
-        self._plan_text = to_masked_json(plan).encode()  # it is looked at, and never run
+        self._plan_text = to_masked_json(plan).encode()  # for readers only: it is never executed
         self._engine = engine
         self._alone = not (distributed.is_available() and distributed.is_initialized())
         self._rank = 0 if self._alone else distributed.get_rank()
@@ -88,31 +88,35 @@ class Checkpoints:
             limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
             self._group = distributed.new_group(backend="gloo", timeout=limit)
         components = [plan.data.source, *(field.component for field in plan.data.fields)]
-        self._tokenizers = copies(components) if self._rank == 0 else {}  # now: the files may be gone when it is saved
+        self._tokenizers = (
+            copies(components) if self._rank == 0 else {}
+        )  # read now: the files may be gone at the first save
         self._in_base = {name for _, names in frozen_base.find_base_files(plan) for name in names}
         self._base: list[frozen_base.Record] | None = None
 
-    def look_at_base(self) -> None:
-        """What the files of the frozen base are now, which checkpoints name. Raises RunFailure."""
+    def record_base(self) -> None:
+        """Record the files of the frozen base weights, which checkpoints refer to instead of a copy. Raises
+        RunFailure."""
         if self._base is None and self._rank == 0:
             self._base = frozen_base.record_base(self._plan)
 
     def import_ahead(self) -> None:
-        """Import DCP beside the first steps, before it is needed. Not on a rank for which another one writes."""
-        expected_bytes = 3 * _num_bytes(model_tensors(self._engine.model))  # with what Adam remembers
+        """Import DCP in a thread during the first steps, unless another rank writes for this one."""
+        expected_bytes = 3 * _num_bytes(model_tensors(self._engine.model))  # with the two moments of Adam
         if self._rank == 0 or not self._by_one_rank(expected_bytes):
             threading.Thread(target=_import, name="import", daemon=True).start()
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """The path of the new checkpoint, which in the background is there when `wait` returns. Raises OSError when the
-        place cannot be written, also that of the one before."""
+        """Save and return the path of the new checkpoint; in the background it is complete when `wait` returns. Raises
+        OSError if it, or the one before it, cannot be written."""
         self.wait()
-        with SAVING.going_on():  # nobody who was asked to stop leaves meanwhile
-            taken = self._taken(state, is_best=is_best, keep=keep)
-            if taken is not None and self._thread is None:
-                self._write(taken)
-        if taken is not None and self._thread is not None:
-            self._under_way = self._thread.submit(self._write_beside, replace(taken, tensors=on_host(taken.tensors)))
+        with SAVING.going_on():  # a stop request does not end the process meanwhile
+            snapshot = self._take_snapshot(state, is_best=is_best, keep=keep)
+            if snapshot is not None and self._thread is None:
+                self._write(snapshot)
+        if snapshot is not None and self._thread is not None:
+            copied = replace(snapshot, tensors=copy_to_host(snapshot.tensors))
+            self._under_way = self._thread.submit(self._write_in_background, copied)
         return self.store.path(state.step)
 
     @property
@@ -120,27 +124,27 @@ class Checkpoints:
         return self._under_way is not None and not self._under_way.done()
 
     def wait(self) -> None:
-        """Until the checkpoint that is being written is there. Raises what the writing raised."""
+        """Wait until the checkpoint under way is complete. Raises the exception of the writing thread."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
 
     def settle(self) -> None:
-        """Before this process leaves with a failure: what is being written may still become whole."""
+        """Give the checkpoint under way time to complete, before this process ends with a failure."""
         if self._under_way is not None:
             wait_for([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
-    def _taken(self, state: RunState, *, is_best: bool, keep: int) -> Taken | None:
-        """None on a rank for which another one writes."""
+    def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
+        """Return what this rank writes, None if another rank writes for it."""
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
-        remembered, numbers = optimizer_entries(self._engine)
-        self.look_at_base()
-        held = {name: item for name, item in model_tensors(self._engine.model).items() if not self._is_in_base(name)}
+        moments, numbers = optimizer_entries(self._engine)
+        self.record_base()
+        own = {name: item for name, item in model_tensors(self._engine.model).items() if not self._is_in_base(name)}
         packed = {f"model/{name}": each for name, each in find_packed(self._engine.model).items()}
-        held |= {name: unpack_tensor(item, packed[name]) for name, item in held.items() if name in packed}
-        tensors = held | average_tensors(self._engine) | remembered
+        own |= {name: unpack_tensor(item, packed[name]) for name, item in own.items() if name in packed}
+        tensors = own | average_tensors(self._engine) | moments
         alone = self._alone or self._by_one_rank(_num_bytes(tensors))
         if alone and self._rank != 0:
             return None
@@ -151,49 +155,50 @@ class Checkpoints:
             for name, tensor in model_tensors(self._engine.model).items()
         }
         manifest = self._manifest(state, is_best)
-        return Taken(state.step, state.best_step, keep, tensors, numbers, shapes, manifest, alone)
+        return Snapshot(state.step, state.best_step, keep, tensors, numbers, shapes, manifest, alone)
 
-    def _write_beside(self, taken: Taken) -> None:
+    def _write_in_background(self, snapshot: Snapshot) -> None:
         with SAVING.going_on():
-            self._write(taken)
+            self._write(snapshot)
 
-    def _write(self, taken: Taken) -> None:
-        """Raises OSError, or CheckpointFailure where a store on the network does not take it."""
+    def _write(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint. Raises OSError, or CheckpointFailure if a remote store fails."""
         try:
-            self._write_all(taken)
+            self._write_all(snapshot)
         except (OSError, RuntimeError):  # a disk, or another rank
             raise
-        except Exception as error:  # of the client of the store, which has exceptions of its own
+        except Exception as error:  # the client of a remote store has its own exceptions
             if self.store.is_local:
                 raise
             place, reason = shown(self.store.root), first_line(error)
             raise CheckpointFailure(
-                f"the checkpoint of step {taken.step} cannot be written to {place}: {reason}"
+                f"the checkpoint of step {snapshot.step} cannot be written to {place}: {reason}"
             ) from error
 
-    def _write_all(self, taken: Taken) -> None:
+    def _write_all(self, snapshot: Snapshot) -> None:
         from declarative_train.engine.checkpoints.format import save_tensors
 
         if self._rank == 0:
-            self.store.prepare(taken.step)
-        path = self.store.partial_path(taken.step)
-        files = save_tensors(path, taken.tensors, alone=taken.alone, group=self._group)
-        numbers, shapes = taken.numbers, taken.shapes
-        if not taken.alone:
+            self.store.prepare(snapshot.step)
+        path = self.store.partial_path(snapshot.step)
+        files = save_tensors(path, snapshot.tensors, alone=snapshot.alone, group=self._group)
+        numbers, shapes = snapshot.numbers, snapshot.shapes
+        if not snapshot.alone:
             files, numbers, shapes = self._gather(files, numbers, shapes)
         if self._rank == 0:
-            beside = {PLAN: self._plan_text, **self._tokenizers}
-            files = {**files, **{name: self.store.write(taken.step, name, text) for name, text in beside.items()}}
-            self.store.publish(taken.step, taken.manifest | manifest_of(files, numbers, shapes))
-            self.store.retain(taken.keep, taken.best_step)
+            texts = {PLAN: self._plan_text, **self._tokenizers}
+            files = {**files, **{name: self.store.write(snapshot.step, name, text) for name, text in texts.items()}}
+            self.store.publish(snapshot.step, snapshot.manifest | manifest_of(files, numbers, shapes))
+            self.store.retain(snapshot.keep, snapshot.best_step)
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """In the background it takes longer, and one copy on the host is enough."""
+        """Return whether rank 0 writes everything, which needs a replicated model. In the background it always does:
+        the time matters less, and one copy on the host is enough."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
-        """The checkpoint of a step, every byte as it was written: each rank reads its share of the files. Raises
-        CheckpointFailure, on all ranks or on none."""
+        """Return the checkpoint of a step after checking every byte of it; each rank reads its share of the files.
+        Raises CheckpointFailure, on all ranks or on none."""
         entry: CheckpointEntry | None = None
         try:
             entry = read_entry(self.store.path(step))
@@ -211,10 +216,10 @@ class Checkpoints:
         return entry
 
     def load(self, entry: CheckpointEntry) -> RunState:
-        """Everything: model, optimizer, small state; of a checkpoint that was read already (`at`, or
-        `CheckpointStore.newest`), as its content is not looked at again. Raises CheckpointFailure."""
+        """Load model, optimizer and RunState. The entry must come from `at` or `CheckpointStore.newest`, which check
+        its content. Raises CheckpointFailure."""
         self.load_model(entry, with_base=True)
-        if self._in_base:  # on what its checkpoint began with, whatever the recipe's files are now
+        if self._in_base:  # the base of the checkpoint, even if the recipe now names other files
             self._base = [frozen_base.locate_files(record, entry.path) for record in entry.manifest.get("base", [])]
             self._in_base = frozen_base.names_in(self._base)
         self._load_optimizer(entry)
@@ -224,19 +229,19 @@ class Checkpoints:
         return state
 
     def load_model(self, entry: CheckpointEntry, *, with_base: bool = False) -> None:
-        """Parameters and buffers only; `with_base` False: what is frozen and stands in files is there already."""
+        """Load parameters and buffers only. `with_base` False: the frozen base weights are already loaded."""
         from declarative_train.engine.checkpoints.format import entries, load_tensors
 
         records = entry.manifest.get("base", [])
         wanted = model_tensors(self._engine.model)
         packed = find_packed(self._engine.model)
-        beside = {f"model/{name}": name for name in frozen_base.names_in(records)}
+        in_base = {f"model/{name}" for name in frozen_base.names_in(records)}
         for record in records if with_base else ():
             source = frozen_base.source_of(record, entry.path)
             with torch.no_grad():
                 into = {name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted}
                 write_packed(source, into, packed)
-        wanted = {name: item for name, item in wanted.items() if name not in beside}
+        wanted = {name: item for name, item in wanted.items() if name not in in_base}
         missing = sorted(set(wanted) - set(entries(entry.path)))
         if missing:
             raise CheckpointFailure(f"the checkpoint {entry.path} lacks {missing[0]} and {len(missing) - 1} more")
@@ -251,7 +256,7 @@ class Checkpoints:
             load_tensors(entry.path, wanted | (averages if has_averages else {}), alone=self._alone)
         if has_averages:
             return
-        if self._engine.average is not None:  # the run had none until now
+        if self._engine.average is not None:  # the checkpoint has no moving averages
             self._engine.average.begin_again()
 
     def _load_optimizer(self, entry: CheckpointEntry) -> None:
@@ -267,7 +272,7 @@ class Checkpoints:
                 continue
             target = empty_like(parameters[name], size, dtype)
             targets[key] = state.setdefault(name, {})[word] = target
-        if targets or not self._alone:  # all ranks load together, those of a stage that trains nothing, too
+        if targets or not self._alone:  # all ranks load together, also those of a stage without optimizer state
             load_tensors(entry.path, targets, alone=self._alone)
         for key, value in entry.manifest["optimizer_numbers"].items():
             name, _, word = key.rpartition("/")
@@ -300,15 +305,15 @@ class Checkpoints:
         return key.removeprefix("model/") in self._in_base
 
     def _gather(self, *mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """All ranks' entries of each, on rank 0."""
+        """Merge each of the dictionaries over all ranks, on rank 0."""
         found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
         distributed.gather_object(mine, found, group=self._group)
         return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
 
 
-def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies of this rank's part of each: from a GPU at full speed, into memory that torch pins, and keeps for the next
-    time."""
+def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return host copies of this rank's part of each tensor. From a GPU they are copied at full speed into pinned
+    memory, which torch caches."""
     copies = {name: tensor.detach().to("cpu", non_blocking=True, copy=True) for name, tensor in tensors.items()}
     for device in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
@@ -318,7 +323,8 @@ def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def manifest_of(
     files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
 ) -> dict[str, Any]:
-    """What was saved: `shapes` of the model's tensors, so that a plan can look at them without torch."""
+    """Return the manifest entries of what was saved. `shapes` are those of the model's tensors, so that a compiler can
+    check them without torch."""
     return {
         "optimizer_numbers": dict(numbers),
         "shapes": {name.removeprefix("model/"): shape for name, shape in shapes.items()},
@@ -327,8 +333,8 @@ def manifest_of(
 
 
 def _import() -> None:
-    """It takes 0.6 s. A step waits for the interpreter after each of its operations, while this thread has it: up to
-    5 ms unless told otherwise, which would stop the first step until all is imported."""
+    """Import DCP, which takes 0.6 s, with a short switch interval. With the default of 5 ms the training thread would
+    wait that long for the interpreter after each operation, so the first step would only end with the import."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -338,7 +344,7 @@ def _import() -> None:
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """`model/<name>`: parameters (a tied one once) and persistent buffers."""
+    """Return parameters (a tied one once) and persistent buffers, as `model/<name>`."""
     persistent = model.state_dict(keep_vars=True)
     found = {name: item.detach() for name, item in model.named_parameters()}
     found |= {name: item for name, item in model.named_buffers() if name in persistent}
@@ -346,7 +352,7 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def average_tensors(engine: Engine) -> dict[str, torch.Tensor]:
-    """`ema/<parameter>`, where the run keeps moving averages."""
+    """Return the moving averages as `ema/<parameter>`, nothing if the run has none."""
     return {} if engine.average is None else {f"{EMA}{name}": item for name, item in engine.average.tensors.items()}
 
 
@@ -355,21 +361,21 @@ def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
 
 
 def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """(`optimizer/<parameter>/<entry>`: tensor, `<parameter>/<entry>`: number)."""
+    """Return the optimizer's state: tensors as `optimizer/<parameter>/<entry>`, numbers as `<parameter>/<entry>`."""
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, float] = {}
     for name, word, value in engine.optimizer.state():
         if isinstance(value, torch.Tensor) and not (word == "step" and value.device.type == "cpu"):
             tensors[f"optimizer/{name}/{word}"] = value
         elif isinstance(value, torch.Tensor):
-            numbers[f"{name}/{word}"] = value.item()  # a file of its own would be 500 bytes and half a millisecond
+            numbers[f"{name}/{word}"] = value.item()  # a separate file would cost 500 bytes and half a millisecond
         elif isinstance(value, int | float):
             numbers[f"{name}/{word}"] = value
     return tensors, numbers
 
 
 def empty_like(parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """A place for an entry of the optimizer: laid out as the parameter when it has its shape."""
+    """Return a zero tensor to load an optimizer entry into. It is sharded like the parameter if it has its shape."""
     if size == parameter.shape:
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

@@ -1,4 +1,4 @@
-"""Exact means over a set: every sample once, whatever the number of ranks; sums over the ranks once, at the end."""
+"""Evaluation: exact means over a set, every sample once, for any number of ranks; one reduction at the end."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from declarative_train.run.event import ClassesPredicted, TextsWritten
     from declarative_train.run.predictions import Predictions
 
-_EVALUATION = 2**32  # tells the draws of an evaluation (`randn_like` in a VAE) from those of training
+_EVALUATION = 2**32  # random stream of evaluations (`randn_like` in a VAE), apart from that of training
 
 
-def undefined(metric: str) -> str:
+def nan_message(metric: str) -> str:
     """Return the sentence for a metric that is nan."""
     return f"{metric} is nan: no item counts, the outputs hold nan, or all targets of the set are the same"
 
 
-class Evaluated(Protocol):
-    """What an evaluation needs of the model: an `Engine` has it, and so has a model that is no longer trained."""
+class EvaluableModel(Protocol):
+    """Interface of a model that can be evaluated: an `Engine`, or a trained model outside of a run."""
 
     @property
     def device(self) -> torch.device: ...
@@ -53,14 +53,14 @@ class Evaluated(Protocol):
 
 
 class Evaluator:
-    """`batches(set)`: this rank's share of a set, as many batches on every rank (padded with weight 0). `watched`: what
-    is shown of what the model says; of the last evaluation it stands in `shown`. `writer`:
-    writes the texts of a step."""
+    """Evaluator of the sets of a plan. `batches(set)` yields this rank's share of a set, equally many batches on every
+    rank (padded with weight 0). `watched` collects predictions of classes for drawing; those of the last evaluation
+    are in `class_predictions`. `writer` generates the text samples of a step."""
 
     def __init__(
         self,
         plan: Plan,
-        engine: Evaluated,
+        engine: EvaluableModel,
         batches: Callable[[str], Iterable[Batch]],
         watched: Predictions | None = None,
         writer: Callable[[int], TextsWritten] | None = None,
@@ -72,16 +72,17 @@ class Evaluator:
         self._average: Average | None = getattr(engine, "average", None) if of_average else None
         self._watched = watched
         self.writer = writer
-        self.shown: list[ClassesPredicted] = []
+        self.class_predictions: list[ClassesPredicted] = []
         self._device = exact_device(engine.device)
         self._metrics = Metrics(plan, self._device, training=False)
         needed = draws(plan.graph, plan.plugins)
-        self._told_empty: set[tuple[str, int]] = set()
+        self._reported_empty: set[tuple[str, int]] = set()
         self._reported_nan: set[str] = set()
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
 
     def __call__(self, name: str, step: int) -> tuple[EvaluationDone, list[str]]:
-        """All ranks together, between two steps; what was found, and notices. The engine is left ready to train."""
+        """Evaluate one set; return the result and notices. All ranks must call this together, between two steps.
+        Afterwards the engine is in training mode again."""
         begun_s = time.monotonic()
         engine = self._engine
         size = len(engine.objective.terms)
@@ -104,7 +105,7 @@ class Evaluator:
         metrics = self._metrics.take(engine.ranks)
         values = engine.objective.as_values(sums, counts) | metrics
         if self._watched is not None:
-            self.shown = self._watched.take(name, step, engine.ranks)
+            self.class_predictions = self._watched.take(name, step, engine.ranks)
         done = EvaluationDone(
             step=step,
             epoch=-(-step // self._plan.batch.steps_per_epoch),
@@ -114,22 +115,22 @@ class Evaluator:
             seconds=time.monotonic() - begun_s,
             time_unix_s=time.time(),
         )
-        return done, [*self._empty(name, counts), *self._undefined(name, metrics)]
+        return done, [*self._find_empty(name, counts), *self._find_nan(name, metrics)]
 
-    def _empty(self, name: str, counts: torch.Tensor) -> list[str]:
-        """Each term once for each set, at the first evaluation."""
-        found = {(name, term) for term, count in enumerate(counts.tolist()) if not count} - self._told_empty
-        self._told_empty |= found
+    def _find_empty(self, name: str, counts: torch.Tensor) -> list[str]:
+        """Return a notice for each loss term without a valid item, once per set, at the first evaluation."""
+        found = {(name, term) for term, count in enumerate(counts.tolist()) if not count} - self._reported_empty
+        self._reported_empty |= found
         return [f"{name}: {no_valid_item(self._engine.objective, term)}" for _, term in sorted(found)]
 
-    def _undefined(self, name: str, metrics: Mapping[str, float]) -> list[str]:
-        """Return a notice for each metric that is nan, once for each set, at the first evaluation."""
+    def _find_nan(self, name: str, metrics: Mapping[str, float]) -> list[str]:
+        """Return a notice for each metric that is nan, once per set, at the first evaluation."""
         found = {f"{name}/{metric}" for metric, value in metrics.items() if math.isnan(value)} - self._reported_nan
         self._reported_nan |= found
-        return [undefined(metric) for metric in sorted(found)]
+        return [nan_message(metric) for metric in sorted(found)]
 
     def _add(self, batch: Batch, totals: torch.Tensor) -> None:
-        """Sums and counts of one batch, on the device."""
+        """Add sums and counts of one batch to `totals`, on the device."""
         engine = self._engine
         values = engine.forward(batch)
         if values is None:

@@ -1,6 +1,6 @@
-"""What a run tells: the loop yields events, sinks write them.
+"""Events of a run: the loop yields them, sinks write them.
 
-Values are plain Python numbers: an event with a loss exists only at a logging step, where the host waits anyway.
+Values are plain Python numbers. A loss is in an event only at a logging step, where the host waits for the device.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A layer, field or loss by its path (`layers/0/attn`); `shape` of its first output, -1 for the batch."""
+    """Layer, field or loss, named by its path (`layers/0/attn`). `shape` is that of its first output, with -1 for the
+    batch dimension."""
 
     path: str
     operation: str
@@ -27,7 +28,7 @@ class RunStarted:
     num_ranks: int
     num_steps: int
     steps_per_epoch: int | None
-    first_step: int  # the step after which this run goes on: 0, or the checkpoint's
+    first_step: int  # step of the checkpoint that this run resumes from, or 0
     num_parameters: int
     plan_brief: str  # a few lines, for the terminal
     plan_text: str
@@ -35,13 +36,13 @@ class RunStarted:
     time_unix_s: float
     predicted: dict[str, float] = field(
         default_factory=dict
-    )  # step_ms, memory_gib, mfu: where the plan is of this device
-    graph: tuple[GraphNode, ...] = ()  # not in the record of a run: the plan has it
+    )  # step_ms, memory_gib, mfu: if the plan was made for this device
+    graph: tuple[GraphNode, ...] = ()  # not written to events.jsonl: it is in the plan
 
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """A logging step: means over the window since the last one."""
+    """Logging step. Values are means over the window since the last logging step."""
 
     step: int
     epoch: int
@@ -54,14 +55,14 @@ class StepDone:
     tokens_per_s: float | None
     data_wait_s: float  # mean per step
     memory_bytes: int  # peak of this rank's device (resident set on CPU)
-    mfu: float | None  # model FLOPs over what the devices could do; None on the CPU
+    mfu: float | None  # model FLOPs over the devices' peak FLOPs; None on the CPU
     time_unix_s: float
     step_s: float | None = None  # mean over the window, without evaluations and checkpoints
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Every step, without a device value: for the progress bar."""
+    """Completed step, for the progress bar. It has no value of the device, so the host need not wait."""
 
     step: int
     epoch: int
@@ -69,7 +70,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationDone:
-    """`values` are keyed `<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
+    """Evaluation of one set. Keys of `values` are `<set>/<metric>`, `<set>/loss` and `<set>/loss/<term>`."""
 
     step: int
     epoch: int
@@ -82,7 +83,7 @@ class EvaluationDone:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`pixels`: a byte for each channel, pixel by pixel, row by row. `channels`: 1 or 3."""
+    """Image as bytes: `pixels` has a byte per channel, pixel by pixel, row by row. `channels` is 1 or 3."""
 
     height: int
     width: int
@@ -91,8 +92,8 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model says of one sample, by its number in the set. `probability`: of the class that it says."""
+class SamplePrediction:
+    """Prediction for one sample. `sample` is its number in the set; `probability` belongs to the predicted class."""
 
     sample: int
     target: str
@@ -103,22 +104,22 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ClassesPredicted:
-    """What an evaluation took for what, for pictures: not in the record of a run. `name`: of the target, where the
-    model has several. `confusion[i][j]`: items of class i that were taken for class j. `answers`: the same few samples
-    of the set each time."""
+    """Confusion matrix and sample predictions of an evaluation, for drawing; not written to events.jsonl. `name` is the
+    target's, if the model has several. `confusion[i][j]` counts items of class i that were predicted as class j.
+    `answers` are for the same few samples of the set each time."""
 
     step: int
     set: str
     name: str
     classes: tuple[str, ...]
     confusion: tuple[tuple[int, ...], ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[SamplePrediction, ...]
     time_unix_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class TextsWritten:
-    """What the model wrote at an evaluation, behind each prompt."""
+    """Texts that the model generated at an evaluation, one per prompt."""
 
     step: int
     prompts: list[str]
@@ -129,7 +130,7 @@ class TextsWritten:
 
 @dataclass(frozen=True, slots=True)
 class EpochDone:
-    """The training means over the epoch, and the evaluations made at its end."""
+    """End of an epoch. `values` are the training means over the epoch and the evaluations at its end."""
 
     epoch: int
     step: int
@@ -149,8 +150,8 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something the user should know that is not a mistake: the device chosen. `is_warning`: also where little is to be
-    said (--quiet), as something is amiss: a damaged checkpoint that was passed over."""
+    """Message for the user that is not an error, such as the chosen device. A warning (`is_warning`) is also printed
+    under --quiet: it reports a problem, such as a damaged checkpoint that was skipped."""
 
     message: str
     time_unix_s: float
@@ -159,7 +160,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """The peak of an early step beside the plan's, in bytes, rank by rank. `how`: what was counted."""
+    """Predicted and measured peak memory of an early step, in bytes per rank. `how` says what was counted."""
 
     step: int
     predicted: list[int]
@@ -170,14 +171,14 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """`status`: finished, early_stop, stopped (signal or time limit)."""
+    """End of a run. `status` is finished, early_stop or stopped (by a signal or the time limit)."""
 
     step: int
     status: str
-    values: dict[str, float] = field(default_factory=dict)  # last of every set and metric, and best/<metric>
+    values: dict[str, float] = field(default_factory=dict)  # last value of every set and metric, and best/<metric>
     seconds: float = 0.0
     time_unix_s: float = 0.0
-    value_steps: dict[str, int] = field(default_factory=dict)  # the step whose weights each value is of
+    value_steps: dict[str, int] = field(default_factory=dict)  # step whose weights each value was measured with
 
 
 Event = (

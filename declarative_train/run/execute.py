@@ -1,4 +1,4 @@
-"""The training loop, on one page. It knows no mode: the engine computes, the loop yields events, sinks write."""
+"""Training loop. It does not depend on the parallel mode: the engine computes, the loop yields events, sinks write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from declarative_train.run.loss_window import LossWindow, Means
 from declarative_train.run.memory_check import MemoryCheck
 from declarative_train.run.meter import Meter
 from declarative_train.run.run_state import RunState
-from declarative_train.run.step_schedule import Calendar
+from declarative_train.run.step_schedule import StepSchedule
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -34,28 +34,28 @@ def execute(
     checkpoints: Checkpoints,
     stop: StopAgreement,
 ) -> Iterator[Event]:
-    """Train from `state.step + 1` to `last_step`; `steps` gives this rank's batches of each step.
+    """Train from step `state.step + 1` to `last_step`. `steps` yields this rank's batches of each step.
 
-    All ranks run it alike. The last event is RunEnded.
+    All ranks run this same loop. The last event is RunEnded.
     """
-    calendar, meter = Calendar(plan, last_step), Meter(plan, engine)
+    step_schedule, meter = StepSchedule(plan, last_step), Meter(plan, engine)
     begun = (Means.from_json(state.logging), Means.from_json(state.epoch))
     window = LossWindow(engine, *begun, skips=plan.training.non_finite == "skip")
     after = AfterStep(plan, state, evaluator, checkpoints)
     memory = MemoryCheck(plan, engine, state.step + 1, last_step)
     meter.start()
     for batches in steps:
-        due = calendar.due(state.step + 1)
+        due = step_schedule.at(state.step + 1)
         meter.data_is_there(due.num_rows)
         result = memory.step(due.step, batches, num_rows=due.num_rows, lr_factor=due.lr_factor, measure=due.log)
         window.add(due.step, result, due.num_rows)
         state.step = due.step
         yield Progress(due.step, due.epoch)
-        yield from after.written()
-        measured = memory.found(due.step)
+        yield from after.report_saved()
+        measured = memory.report(due.step)
         if measured is not None:
             yield measured
-        reason = stop.reached()
+        reason = stop.check()
         if reason or due.anything:
             yield from (Notice(message, time.time()) for message in window.flush())
         if due.closes_epoch:
@@ -78,13 +78,13 @@ def execute(
         meter.data_is_wanted()
     else:
         reason, ends_early = None, False
-    yield from after.written(wait=True)
+    yield from after.report_saved(wait=True)
     state.seconds += meter.seconds()
-    status = calendar.status(state.step, is_stopped=reason is not None, ends_early=ends_early)
+    status = step_schedule.status(state.step, is_stopped=reason is not None, ends_early=ends_early)
     if status != "stopped":
         yield from after.final()
     values, value_steps = after.summary()
-    yield from after.undefined(values)
+    yield from after.warn_of_nan(values)
     if (waiting := meter.much_waiting(plan.data.workers, len(plan.layout.ranks))) is not None:
         yield Notice(waiting, time.time())
     yield RunEnded(state.step, status, values, meter.seconds(), time.time(), value_steps)

@@ -1,4 +1,4 @@
-"""What the parent hands to every rank."""
+"""Job: the plan and the settings of a session that the parent process passes to every rank."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 from declarative_train.components.plugin_file import import_plugin
 from declarative_train.engine.failures import RunFailure
 from declarative_train.run.sink import Sink
-from declarative_train.run.sinks import DEFAULT, Chosen, open_sinks, unusable
+from declarative_train.run.sinks import DEFAULT, Chosen, open_sinks, sink_problems
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, PluginSinkPlan
-    from declarative_train.run.storage.run_dir import Place
+    from declarative_train.run.storage.run_dir import RunPlace
 
 SinkFactory = Callable[[Path], Sequence[Sink]]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`sinks` is called on the main rank with the run directory; it and all else can be pickled, for ranks that are
-    spawned. `device_index`: this rank's GPU, where it is not the plan's. `is_hosted`: the process belongs to somebody
-    else (a notebook, a script), and is never ended."""
+    """Session of a run. The main rank calls `sinks` with the run directory. All fields can be pickled, because ranks
+    may be spawned. `device_index` is this rank's GPU, if it differs from the plan's. `is_hosted`: the run is inside a
+    process of the user (a notebook, a script), which must not be ended."""
 
     plan: Plan
     device_kind: str
-    place: Place
+    place: RunPlace
     max_steps: int | None
     sinks: SinkFactory
-    notices: tuple[str, ...] = ()  # beside those of the place
+    notices: tuple[str, ...] = ()  # in addition to `place.notices`
     is_quiet: bool = False
     device_index: int | None = None
     is_hosted: bool = False
@@ -48,11 +48,11 @@ class Job:
 def default_sinks(
     quiet: bool, chosen: Chosen = DEFAULT, plugins: Mapping[str, PluginSinkPlan] | None = None
 ) -> SinkFactory:
-    """Those of every run, and those that were chosen; `plugins` has the code of those that are not ours."""
-    return partial(_opened, quiet, chosen, plugins or {})
+    """Return a factory of the sinks of every run, the `chosen` ones, and those whose code is in `plugins`."""
+    return partial(_open_all, quiet, chosen, plugins or {})
 
 
-def _opened(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan], run_dir: Path) -> Sequence[Sink]:
+def _open_all(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan], run_dir: Path) -> Sequence[Sink]:
     found = list(open_sinks(quiet, chosen, run_dir))
     try:
         found += [_of_plugin(name, plugin, run_dir, chosen[name]) for name, plugin in plugins.items()]
@@ -64,7 +64,8 @@ def _opened(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan], 
 
 
 def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
-    """A run never rests on it: one that fails is left out. Raises RunFailure where it cannot even be made."""
+    """Create a sink of a plugin. A failure during the run does not end the run. Raises RunFailure if the sink cannot
+    be created."""
     try:
         sink: Sink = getattr(import_plugin(plugin.path), plugin.class_name)(run_dir, **settings)
     except Exception as error:
@@ -74,6 +75,6 @@ def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mappi
 
 
 def check_sinks(plan: Plan) -> None:
-    """Raises RunFailure where a sink of the plan cannot be opened at all: a package that is not installed."""
-    for sentence in unusable(plan.logging.sinks):
+    """Raise RunFailure if a sink of the plan cannot be opened, because a package or a key is missing."""
+    for sentence in sink_problems(plan.logging.sinks):
         raise RunFailure(sentence)

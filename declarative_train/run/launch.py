@@ -1,6 +1,6 @@
-"""Run a plan on this machine: the parent decides the device, makes the run's folder, starts the ranks, tells the end.
+"""Run a plan on this machine: the parent chooses the device, makes the run's folder, starts the ranks, and reports.
 
-Exit codes: 0 fine; 3 the run failed; 75 stopped early, with a checkpoint to go on from.
+Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from declarative_train.engine.devices import choose_device, num_gpus
 from declarative_train.engine.failures import RunFailure, describe_failure, explain, write_failure
 from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
-from declarative_train.run.processes import launch_ranks, leave_unsaved, report, say, tell_stopping
-from declarative_train.run.signals import EXIT_FAILED, StopRequest, late
+from declarative_train.run.processes import exit_unsaved, launch_ranks, print_stopping, report, say
+from declarative_train.run.signals import EXIT_FAILED, StopRequest, late_reason
 from declarative_train.run.storage.run_dir import open_place
 from declarative_train.run.storage.run_lock import RunLock
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: its exit code, its folder (None: none could be made), and of a failure the lines that say why,
-    which nobody has printed yet."""
+    """End of a run: its exit code, its folder (None if it could not be made), and the lines of a failure message, which
+    the caller must print."""
 
     code: int
     run_dir: Path | None = None
@@ -41,7 +41,7 @@ def run(
     quiet: bool = False,
     sinks: SinkFactory | None = None,
 ) -> int:
-    """As `launch`, for a command: a failure is reported on standard error."""
+    """Call `launch`, print a failure on standard error, and return the exit code."""
     outcome = launch(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks)
     say(outcome.why)
     return outcome.code
@@ -57,9 +57,9 @@ def launch(
     hosted: bool = False,
     folder: Path | None = None,
 ) -> Outcome:
-    """`resume`: None, `auto`, or a path; `max_steps`: end this session after so many steps; `sinks`: instead of
-    the terminal and the plan's; `folder`: the run's, in place of a new one among those of its recipe.
-    `hosted`: this process outlives the run, whatever happens (a notebook): a second interrupt raises
+    """Run a plan and return how it ended. `resume` is None, `auto`, or a path. `max_steps` ends this session after so
+    many steps. `sinks` replaces the terminal and the plan's sinks. `folder` is the run's folder, instead of a new one
+    below those of its recipe. `hosted`: the run must not end this process (a notebook), so a second interrupt raises
     KeyboardInterrupt."""
     lock = RunLock()
     run_dir: Path | None = None
@@ -80,7 +80,7 @@ def launch(
 
 
 def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
-    """The kind of device, and notices about it. Raises RunFailure."""
+    """Return the kind of device, and notices about the choice. Raises RunFailure."""
     if plan.layout.num_nodes > 1:
         raise RunFailure(
             f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with its number from 0 as NODE "
@@ -93,14 +93,14 @@ def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
 
 
 def run_here(job: Job) -> tuple[int, list[str]]:
-    """`single` and `dp`: this process is the only rank, without a process group. Its exit code, and the lines of its
-    failure."""
+    """Run the plan in this process, as the only rank and without a process group (modes `single` and `dp`). Returns the
+    exit code, and the lines of a failure message."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     watch = StopRequest(
-        on_first=lambda: tell_stopping(job),
-        on_second=interrupt if job.is_hosted else lambda: leave_unsaved(job, "at once"),
-        on_late=lambda: leave_unsaved(job, late()),
+        on_first=lambda: print_stopping(job),
+        on_second=interrupt if job.is_hosted else lambda: exit_unsaved(job, "at once"),
+        on_late=lambda: exit_unsaved(job, late_reason()),
         leave=not job.is_hosted,
     )
     watch.install()
@@ -118,6 +118,7 @@ def run_here(job: Job) -> tuple[int, list[str]]:
 
 
 def interrupt() -> None:
-    """KeyboardInterrupt in the main thread, at its next line of Python: its handler of signals is the run's now."""
+    """Raise KeyboardInterrupt in the main thread, at its next line of Python. Its own signal handler is replaced during
+    a run."""
     main = ctypes.c_ulong(threading.main_thread().ident or 0)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyboardInterrupt))

@@ -1,4 +1,4 @@
-"""Losses and metrics on the device until the host asks: the means of a logging window and of an epoch."""
+"""Means of losses and metrics over a logging window and an epoch. Values stay on the device until a flush."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from declarative_train.engine.engine import Engine, StepResult
 from declarative_train.engine.failures import NonFiniteLoss, NoValidItem
 from declarative_train.engine.step.objective import Objective, mean
 
-_ROUNDING = 1e-3  # of a bounded loss, beyond its bounds
-Terms = list[float | None]  # the value of each over a global batch; None: there was no valid item
+_ROUNDING = 1e-3  # how far rounding may move a loss out of its bounds
+Terms = list[float | None]  # value of each loss term over a global batch; None: it had no valid item
 
 
 @dataclass(slots=True)
 class Means:
-    """Sums that become means. A term's is over the steps that had an item of it, each the mean of its global batch; a
-    metric is a mean over rows, from parts that are exact over theirs."""
+    """Running sums of means. The mean of a loss term is over the steps that had a valid item of it; each step counts
+    with the mean of its global batch. The mean of a metric is over rows."""
 
     num_steps: int = 0
     terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, steps that had an item
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
-        """Step by step, so that it does not matter to the last bit how many come at once."""
+        """Add steps one by one, so that the result is the same to the last bit for any number of steps per call."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])
-            self.terms = [_added(*sums, column) for sums, column in zip(old, zip(*steps, strict=True), strict=True)]
+            self.terms = [
+                _add_column(*sums, column) for sums, column in zip(old, zip(*steps, strict=True), strict=True)
+            ]
         for name, value in metrics.items():
             if not math.isnan(value):  # nan: there was no item
                 total, rows = self.metrics.get(name, (0.0, 0))
@@ -42,7 +44,7 @@ class Means:
 
     @property
     def is_empty(self) -> bool:
-        """There were steps, and none of them had a valid item."""
+        """True if there were steps, and none of them had a valid item."""
         return self.num_steps > 0 and not any(steps for _, steps in self.terms)
 
     def as_json(self) -> dict[str, Any]:
@@ -51,13 +53,13 @@ class Means:
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Means:
-        """The inverse of `as_json`; an empty mapping gives means of no step."""
+        """Invert `as_json`. An empty mapping gives means over no step."""
         terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
         metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
         return cls(entries.get("num_steps", 0), terms, metrics)
 
     def term_means(self, num_terms: int) -> Terms:
-        """None for a term without an item; nan for all of them when no step was kept."""
+        """Return the mean of each term: None for a term without an item, nan for all if no step was finite."""
         if not self.terms:
             return [math.nan] * num_terms
         return [total / steps if steps else None for total, steps in self.terms]
@@ -67,7 +69,7 @@ class Means:
 
 
 class LossWindow:
-    """`add` after every step, without the host waiting; `flush` where it waits anyway."""
+    """Window of steps. `add` is called after every step and does not wait for the device; `flush` waits for it."""
 
     def __init__(
         self, engine: Engine, logging: Means | None = None, epoch: Means | None = None, *, skips: bool
@@ -79,9 +81,9 @@ class LossWindow:
         self._steps: list[int] = []
         self._results: list[StepResult] = []
         self._num_rows = 0
-        self._told_empty: set[int] = set()
+        self._reported_empty: set[int] = set()
         self._reported_bounds: set[int] = set()
-        self.logging = logging or Means()  # those of a resumed run have begun
+        self.logging = logging or Means()  # a resumed run continues its windows
         self.epoch = epoch or Means()
         self.grad_norm: torch.Tensor | None = None
 
@@ -93,9 +95,10 @@ class LossWindow:
             self.grad_norm = result.grad_norm
 
     def flush(self) -> list[str]:
-        """Read everything that waits; notices on steps that were left out. All ranks must call it after the same step.
+        """Read the steps since the last flush; return notices on steps that were skipped. All ranks must call it after
+        the same step.
 
-        Raises NonFiniteLoss when the plan says stop.
+        Raises NonFiniteLoss, unless the plan has `non_finite: skip`.
         """
         if not self._steps:
             return []
@@ -104,14 +107,14 @@ class LossWindow:
         finite = [all(value is None or math.isfinite(value) for value in values) for values in per_step]
         notices = []
         if not all(finite):
-            notices = [self._not_finite(per_step, finite)]
+            notices = [self._report_loss(per_step, finite)]
         kept = [values for values, good in zip(per_step, finite, strict=True) if good]
         metrics = engine.metrics.take(engine.ranks)
         for means in (self.logging, self.epoch):
             means.add(kept, metrics, self._num_rows)
-        notices += self._skipped(finite)
-        notices += self._empty(per_step)
-        notices += self._out_of_bounds(per_step)
+        notices += self._find_skipped(finite)
+        notices += self._find_empty(per_step)
+        notices += self._find_out_of_bounds(per_step)
         self._steps, self._results, self._num_rows = [], [], 0
         return notices
 
@@ -124,7 +127,7 @@ class LossWindow:
         return taken
 
     def require_items(self) -> None:
-        """At the end of an epoch. Raises NoValidItem when there was none in all of it: nothing was learned."""
+        """Raise NoValidItem if the whole epoch had no valid item, so that nothing was learned."""
         if self.epoch.is_empty:
             raise NoValidItem(
                 f"no item was valid in {counted(self.epoch.num_steps, 'step')}: the mask or ignore_index leaves every "
@@ -133,7 +136,7 @@ class LossWindow:
             )
 
     def _per_step(self) -> list[Terms]:
-        """(steps, L): every term's value over its global batch. The host waits for the device once."""
+        """Return (steps, L): the value of each of L loss terms over the global batch. Waits for the device once."""
         results = self._results
         shares = self._shares()
         if not results[0].is_added:
@@ -146,29 +149,30 @@ class LossWindow:
         return [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
 
     def _shares(self) -> torch.Tensor:
-        """(steps, L) float64 on the device: the sums of the chunks, equally many in every step."""
+        """Return this rank's (steps, L) float64 sums on the device, summed over the chunks of each step. All steps have
+        equally many chunks."""
         flat = [value for result in self._results for sums in result.sums for value in sums]
         num_steps, size = len(self._results), self._num_terms
-        if not flat:  # a stage that has no loss
+        if not flat:  # a pipeline stage without loss
             return torch.zeros((num_steps, size), dtype=torch.float64, device=self._engine.device)
         chunks = torch.stack(flat).double().view(num_steps, -1, size)
         return chunks[:, 0] if chunks.shape[1] == 1 else chunks.sum(1)
 
-    def _empty(self, per_step: list[Terms]) -> list[str]:
-        """Each term once, at its first step without a valid item."""
+    def _find_empty(self, per_step: list[Terms]) -> list[str]:
+        """Return a notice for each loss term at its first step without a valid item."""
         if not any(None in values for values in per_step):
             return []
         notices = []
         for step, values in zip(self._steps, per_step, strict=True):
             for index, value in enumerate(values):
-                if value is None and index not in self._told_empty:
-                    self._told_empty.add(index)
+                if value is None and index not in self._reported_empty:
+                    self._reported_empty.add(index)
                     items = no_valid_item(self._engine.objective, index)
                     notices.append(f"{items} at step {step}: such steps do not count in the means")
         return notices
 
-    def _out_of_bounds(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each term at its first value outside of the bounds of its loss."""
+    def _find_out_of_bounds(self, per_step: list[Terms]) -> list[str]:
+        """Return a notice for each loss term at its first value outside the bounds of its loss."""
         notices = []
         for index, (term, (least, most)) in enumerate(zip(self._terms, self._engine.objective.bounds, strict=True)):
             if index in self._reported_bounds:
@@ -188,7 +192,8 @@ class LossWindow:
                 break
         return notices
 
-    def _not_finite(self, per_step: list[Terms], finite: list[bool]) -> str:
+    def _report_loss(self, per_step: list[Terms], finite: list[bool]) -> str:
+        """Return a notice for the steps whose loss is not finite. Raises NonFiniteLoss if they are not skipped."""
         first = finite.index(False)
         term = next(
             index for index, value in enumerate(per_step[first]) if value is not None and not math.isfinite(value)
@@ -198,14 +203,15 @@ class LossWindow:
         step, value = self._steps[first], per_step[first][term]
         if not self._skips:
             hint = "lower training.optimizer.lr, set training.clip_grad_norm, or set training.non_finite: skip"
-            if step == 1:  # which the start values and the first batch make, no update
+            if step == 1:  # the cause is in the initial weights or the first batch, not in an update
                 hint = "no update was made yet: look for missing or huge values in the data, and for a logarithm, "
                 hint += "a root or a division of 0 in the expressions"
             raise NonFiniteLoss(f"{what} is {value}; help: {hint}", step)
         return f"{what} was {value} at step {step}: {finite.count(False)} of {counted(len(finite), 'update')} left out"
 
-    def _skipped(self, finite: list[bool]) -> list[str]:
-        """Steps with a finite loss whose gradients were not; fp16 finds its scale in this way, and says nothing."""
+    def _find_skipped(self, finite: list[bool]) -> list[str]:
+        """Return a notice for steps with a finite loss but a gradient that was not finite. With fp16 there is none, as
+        such steps are part of finding the loss scale."""
         flags = [result.finite for result in self._results if result.finite is not None]
         if not flags or self._engine.loss_scale is not None or not all(finite):
             return []
@@ -218,12 +224,12 @@ class LossWindow:
         ]
 
 
-def _added(total: float, num_steps: int, values: Sequence[float | None]) -> tuple[float, int]:
+def _add_column(total: float, num_steps: int, values: Sequence[float | None]) -> tuple[float, int]:
     found = [value for value in values if value is not None]
-    return reduce(add, found, total), num_steps + len(found)  # not `sum`, which rounds otherwise from Python 3.12 on
+    return reduce(add, found, total), num_steps + len(found)  # not `sum`, which rounds differently since Python 3.12
 
 
 def no_valid_item(objective: Objective, term: int) -> str:
-    """The beginning of a sentence for an error or a warning."""
+    """Return the beginning of a message about a loss term without a valid item."""
     name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
     return f"no item{name} was valid (its mask or ignore_index leaves every target out)"

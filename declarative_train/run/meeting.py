@@ -1,4 +1,4 @@
-"""The store in which ranks meet that a launcher started, and what a rank reports while it waits for others."""
+"""Rendezvous of ranks that a launcher started: their store, and reports while a rank waits for others."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 COMPILE_TIMEOUT_S = 1800.0  # for all ranks to start, and for rank 0 to read the data and compile
-FIRST_REPORT_S = 10.0  # of a wait
-ARRIVALS_S = 0.02  # between looks for further ranks
+FIRST_REPORT_S = 10.0  # time until a wait is first reported
+ARRIVALS_S = 0.02  # between two checks for new ranks
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def meet(rank: int, world: int, seat: VisibleDevices) -> tuple[Store, Store]:
-    """Return the store of this attempt, which has the seats of all ranks in it, and the one that lasts over all
-    attempts. Raises RunFailure where the launcher does not say where they are, and where they do not come.
+    """Return the store of this attempt, which holds the device slots of all ranks, and the store of all attempts.
+    Raises RunFailure if the launcher set no address, or if ranks do not start in time.
 
-    torchrun keeps one store when it restarts ranks, and what an earlier attempt has left there must not be taken for
-    the present. So each process takes a number, and rank 0 answers every number with its own, the attempt's.
+    torchrun keeps its store when it restarts ranks, so entries of an earlier attempt must not be read. Each process
+    takes a number; rank 0 answers every number with its own one, which identifies the attempt.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 
     lasting = PrefixStore("dtrain", _reach(rank))
     number = lasting.add("arrivals", 1)
     if rank != 0:
-        with _reported(lambda: f"rank 0 of {world}"):
+        with _report_wait(lambda: f"rank 0 of {world}"):
             store = PrefixStore(str(take(lasting, f"attempt/{number}")), lasting)
         put(store, f"seat/{rank}", seat)
         return store, lasting
@@ -51,7 +51,7 @@ def meet(rank: int, world: int, seat: VisibleDevices) -> tuple[Store, Store]:
         return f"{'ranks' if len(gone) > 1 else 'rank'} {in_ranges(gone)} of {world}"
 
     answered, deadline_s = 0, time.monotonic() + COMPILE_TIMEOUT_S
-    with _reported(missing):
+    with _report_wait(missing):
         while not store.check([f"seat/{each}" for each in range(world)]):
             while answered < lasting.add("arrivals", 0):
                 answered += 1
@@ -84,7 +84,7 @@ def _reach(rank: int) -> Store:
             address, int(port), None, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
         )
     try:
-        with _reported(lambda: f"rank 0 at {address}, port {port}"):
+        with _report_wait(lambda: f"rank 0 at {address}, port {port}"):
             return TCPStore(address, int(port), None, False, limit)
     except DistNetworkError:
         raise RunFailure(
@@ -94,7 +94,7 @@ def _reach(rank: int) -> Store:
 
 
 def _listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens for the other ranks: on the loopback where they are asked to come there."""
+    """Return a socket that listens for the other ranks, only on the loopback if `address` is on it."""
     try:
         if address == "localhost" or address.startswith("127."):
             return socket.create_server((address, port))
@@ -114,8 +114,8 @@ def has_agent_store() -> bool:
 
 
 @contextmanager
-def _reported(awaited: Callable[[], str]) -> Iterator[None]:
-    """Report what this process waits for, at growing intervals; on one rank of a machine, where that is known."""
+def _report_wait(awaited: Callable[[], str]) -> Iterator[None]:
+    """Print what this process waits for, at growing intervals. Only one rank of a machine prints, if that is known."""
     done, begun_s = threading.Event(), time.monotonic()
 
     def report() -> None:
@@ -133,10 +133,10 @@ def _reported(awaited: Callable[[], str]) -> Iterator[None]:
 
 
 def put(store: Any, key: str, value: object) -> None:
-    """`Any`: torch's annotation leaves out that a value may be bytes."""
+    """Store a pickled value. (`store` is Any because torch's annotation lacks that a value may be bytes.)"""
     store.set(key, pickle.dumps(value))
 
 
 def take(store: Store, key: str) -> Any:
-    """Waits until it is there. It comes from a rank of this run, which may run any code anyway."""
+    """Wait for a value and return it. Unpickling is safe: only ranks of this run write to the store."""
     return pickle.loads(store.get(key))

@@ -1,4 +1,4 @@
-"""What a run really needs of memory, held against its plan: counted in one early step."""
+"""Measure the memory of one early step, to compare it with the plan's prediction."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from declarative_train.engine.engine import Engine, StepResult
     from declarative_train.plan.plan import Plan
 
-NUMBER = 2  # of the session's steps: the optimizer has its state, and it is early
+NUMBER = 2  # which step of the session is measured: an early one in which the optimizer has its state
 LIVE, ALLOCATED = "live tensors", "allocated on the GPU"
 
 
 class MemoryCheck:
-    """Makes the steps. In one of them the memory is looked at: on the CPU the live tensors are counted (a few
-    milliseconds, once), on a GPU torch has counted what it allocated. Compiled steps on the CPU cannot be counted."""
+    """Runner of steps that measures the memory of one of them. On the CPU it counts live tensors (once, a few
+    milliseconds); on a GPU it reads torch's allocator statistics. Compiled steps on the CPU cannot be measured."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int, last_step: int) -> None:
         self._plan, self._engine = plan, engine
@@ -35,7 +35,7 @@ class MemoryCheck:
 
     def step(self, number: int, batches: Sequence[Batch], **more: Any) -> StepResult:
         if number == self._at and self._how == ALLOCATED:
-            # what came before is none of a step: start values, and kernels that cuDNN tried
+            # exclude allocations from before the step: initial values, and cuDNN's trial of kernels
             torch.cuda.reset_peak_memory_stats(self._engine.device)
         if number != self._at or self._how == ALLOCATED:
             return self._engine.step(number, batches, **more)
@@ -47,8 +47,9 @@ class MemoryCheck:
         self._peak = live.peak
         return result
 
-    def found(self, number: int) -> MemoryMeasured | None:
-        """Behind the step that was looked at; all ranks ask alike."""
+    def report(self, number: int) -> MemoryMeasured | None:
+        """Return the peaks of all ranks after the measured step, None after any other. All ranks must call it after
+        the same steps."""
         if number != self._at:
             return None
         engine = self._engine
@@ -56,20 +57,22 @@ class MemoryCheck:
             self._peak = int(torch.cuda.max_memory_allocated(engine.device))
         mine = torch.tensor([self._peak], dtype=torch.int64, device=engine.device)
         measured = engine.ranks.concatenate(mine).tolist()
-        return MemoryMeasured(number, predicted_by_rank(self._plan), measured, self._how, time.time())
+        return MemoryMeasured(number, peak_bytes_per_rank(self._plan), measured, self._how, time.time())
 
 
-def beside_model(plan: Plan, rank: int) -> int:
-    """Bytes that the steps of a rank will take beside its parameters, which are there; 0 where the plan has none."""
+def bytes_without_parameters(plan: Plan, rank: int) -> int:
+    """Return the predicted bytes of a step of a rank, without its parameters, which are already allocated. 0 if the
+    plan has no memory prediction."""
     if not plan.memory:
         return 0
-    place = plan.layout.ranks[rank].coordinates.get("pipeline", 0)
-    row = dict(zip(kinds_of_rank(plan.layout), plan.memory, strict=True))[place]
+    stage = plan.layout.ranks[rank].coordinates.get("pipeline", 0)
+    row = dict(zip(kinds_of_rank(plan.layout), plan.memory, strict=True))[stage]
     return row.of_step - row.parameters
 
 
-def with_set(plan: Plan, bytes_on_device: int) -> Plan:
-    """With the training set where it lies, which the plan could only guess."""
+def replace_set_bytes(plan: Plan, bytes_on_device: int) -> Plan:
+    """Return the plan with the actual bytes of the training set on the device. The plan could only estimate whether the
+    set is kept there."""
     rows = tuple(replace(row, held=bytes_on_device) for row in plan.memory)
     estimate = plan.estimate
     if estimate is not None and plan.memory:
@@ -77,6 +80,6 @@ def with_set(plan: Plan, bytes_on_device: int) -> Plan:
     return replace(plan, memory=rows, estimate=estimate)
 
 
-def predicted_by_rank(plan: Plan) -> list[int]:
+def peak_bytes_per_rank(plan: Plan) -> list[int]:
     rows = dict(zip(kinds_of_rank(plan.layout), plan.memory, strict=True))
     return [rows[rank.coordinates.get("pipeline", 0)].total for rank in plan.layout.ranks]

@@ -1,4 +1,4 @@
-"""Time, throughput, utilisation and memory of a logging window; where the numbers of a StepDone come together."""
+"""Time, throughput, utilisation and memory of a logging window, combined into a StepDone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 MEMORY_EVERY_S = 1.0
-MUCH_WAITING = 0.2  # of the time of training, that a run says so at its end
+MUCH_WAITING = 0.2  # share of the training time from which a run reports waiting for data
 LONG_WAIT_S = 10.0
 
 
 class Meter:
-    """Time that is paused (evaluations, checkpoints) is not training time."""
+    """Clock of a session. Time inside `pause` (evaluations, checkpoints) is not training time."""
 
     def __init__(self, plan: Plan, engine: Engine) -> None:
         self._engine = engine
@@ -34,7 +34,7 @@ class Meter:
         self._peak_per_s = samples_per_s_at_peak(plan, engine.device)
         self._paused_s = 0.0
         self._wait_s = self._waited_s = 0.0
-        self._num_steps = self._num_rows = 0  # of the window: a resumed run's own, whatever was logged with it
+        self._num_steps = self._num_rows = 0  # of the window, in this session only
         self._started_s = self._logged_s = self._epoch_s = self._wanted_s = 0.0
         self._logged_paused_s = 0.0
         self._memory_bytes, self._memory_s = 0, -MEMORY_EVERY_S
@@ -50,7 +50,7 @@ class Meter:
         self._wanted_s = time.monotonic()
 
     def data_is_there(self, num_rows: int) -> None:
-        """Of a step."""
+        """Count a step whose data has arrived, and the time spent waiting for it."""
         waited_s = time.monotonic() - self._wanted_s
         self._wait_s += waited_s
         self._waited_s += waited_s
@@ -66,7 +66,7 @@ class Meter:
             self._paused_s += time.monotonic() - begun_s
 
     def step_done(self, step: int, epoch: int, means: Means, grad_norm: torch.Tensor | None) -> StepDone:
-        """Closes the window: speed and waiting are since the last one."""
+        """Return the event of a logging step and begin a new window. Speed and waiting time are since the last one."""
         engine, now = self._engine, time.monotonic()
         seconds = max(now - self._logged_s - (self._paused_s - self._logged_paused_s), 1e-9)
         step_s, wait_s, per_s = seconds / self._num_steps, self._wait_s / self._num_steps, self._num_rows / seconds
@@ -91,7 +91,7 @@ class Meter:
         )
 
     def much_waiting(self, workers: int, num_ranks: int) -> str | None:
-        """A sentence, where this run waited long for data: so far, and this rank."""
+        """Return a message if this rank spent much of the session waiting for data, else None."""
         share = self._waited_s / max(self.seconds() - self._paused_s, 1e-9)
         if self._waited_s < LONG_WAIT_S or share < MUCH_WAITING:
             return None
@@ -100,7 +100,7 @@ class Meter:
         return f"waited for data {share:.0%} of the time ({self._waited_s:.0f} s): {advice}"
 
     def _peak_memory(self, now_s: float) -> int:
-        """Asking the system costs as much as half a small step: now and then is enough for a peak."""
+        """Return the peak memory, read at most every `MEMORY_EVERY_S`: a system call costs half a small step."""
         if now_s - self._memory_s >= MEMORY_EVERY_S:
             self._memory_bytes = max(self._memory_bytes, peak_memory_bytes(self._engine.device))
             self._memory_s = now_s
@@ -116,7 +116,7 @@ class Meter:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Of this rank: allocated on its GPU, or resident in its process."""
+    """Return the peak memory of this rank: allocated on its GPU, or the resident set of its process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     unit = 1 if sys.platform == "darwin" else 1024
@@ -124,7 +124,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def tokens_per_sample(plan: Plan) -> int | None:
-    """The length of the first sequence of token ids that the model reads, if there is one."""
+    """Return the length of the first sequence of token ids that the model reads, None if there is none."""
     for spec in plan.graph.inputs.values():
         if not spec.is_floating and spec.num_values is not None and len(spec.shape) == 1:
             return spec.shape[0]
@@ -132,17 +132,17 @@ def tokens_per_sample(plan: Plan) -> int | None:
 
 
 def samples_per_s_at_peak(plan: Plan, device: torch.device) -> float | None:
-    """What all devices of the plan would do together if they computed nothing but the model, at their peak. The rate of
-    a run over this one is its MFU. None on the CPU, on a device that is in no table, and without a matrix product."""
+    """Return the samples per second of all devices together at peak FLOPs, computing only the model. The MFU of a run
+    is its rate divided by this one. None on the CPU, on an unknown device, and for a model without matrix products."""
     peak = peak_flops(device, plan.training.arithmetic)
     if peak is None or not plan.flops.model:
         return None
     return peak * plan.layout.num_devices / plan.flops.model
 
 
-def predicted(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
-    """The plan's estimate, where it is of the device that the run is on; else a sentence that says why it is not. A
-    device that no table has may be any: the recipe is believed."""
+def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, float], str | None]:
+    """Return the plan's estimate if it was made for this device, else a message why it cannot be compared. For a
+    device that is not in the table the hardware named in the recipe is assumed."""
     estimate = plan.estimate
     if estimate is None or estimate.step_s is None:
         return {}, None
@@ -155,7 +155,7 @@ def predicted(plan: Plan, device: torch.device) -> tuple[dict[str, float], str |
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Of one device, per second, from its data sheet."""
+    """Return the peak FLOPs per second of one device, from its data sheet."""
     if device.type != "cuda":
         return None
     hardware = hardware_of_device(torch.cuda.get_device_name(device))

@@ -1,7 +1,7 @@
-"""What evaluations on the way took for what: counts of classes, and what is said of a few samples, always the same.
+"""Predictions of classes in evaluations: a confusion matrix, and the predictions for a few fixed samples.
 
-Sums on the device until the end of an evaluation, then they are added over the ranks: a rank holds what its own rows
-say, and zeros for the rest. K samples.
+Counts stay on the device until the end of an evaluation and are then summed over the ranks. A rank fills in the samples
+of its own rows and leaves zeros for the others. K samples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from declarative_train.data.batches import spread
 from declarative_train.engine.devices import exact_device
 from declarative_train.plan.output_semantics import Meaning, meanings
-from declarative_train.run.event import Answer, ClassesPredicted, Picture
+from declarative_train.run.event import ClassesPredicted, Picture, SamplePrediction
 
 if TYPE_CHECKING:
     from declarative_train.data.batch import Batch
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from declarative_train.engine.step.objective import Values
     from declarative_train.plan.plan import Plan
 
-MOST_CLASSES = 40  # of a table that is counted: more would be dots
+MOST_CLASSES = 40  # outputs with more classes are not counted: the cells of the image would be too small
 NUM_SAMPLES = 8
 _LONGEST_SIDE = 128  # of a picture, in pixels
 _COLOURS = (1, 3)
-_PRESENT, _TARGET, _SAID, _PROBABILITY, _IS_SHOWN = range(5)
+_PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 
 
 def predictions(plan: Plan, device: torch.device) -> Predictions | None:
-    """None: nothing of the run is shown as classes, or nobody draws."""
+    """Return the collector of predictions, None if no output is of classes or the tensorboard sink draws no images."""
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
         return None
@@ -43,11 +43,12 @@ def predictions(plan: Plan, device: torch.device) -> Predictions | None:
 
 
 class Predictions:
-    """Of one evaluation at a time: `begin`, `add` for each batch, `take`. All ranks alike."""
+    """Collector of one evaluation at a time: call `begin`, then `add` for each batch, then `take`. All ranks make the
+    same calls."""
 
     def __init__(self, plan: Plan, shown: list[Meaning], device: torch.device) -> None:
         self._plan, self._device = plan, device
-        self._classes = [_OneOutput(one, device) for one in shown]
+        self._classes = [_ClassOutput(one, device) for one in shown]
         self._picture = _picture_field(plan)
         self._wanted = np.zeros(0, np.int64)
 
@@ -58,32 +59,32 @@ class Predictions:
         looked_at = total if most is None else min(most, total)
         num = min(NUM_SAMPLES, looked_at)
         self._wanted = spread(np.arange(num) * looked_at // max(num, 1), looked_at, total)
-        shape = () if self._picture is None else _smaller(self._picture.tensor.shape)
+        shape = () if self._picture is None else _scale_down(self._picture.tensor.shape)
         self._pictures = torch.zeros((num, *shape), dtype=torch.float32, device=self._device)
         for each in self._classes:
             each.begin(num)
 
     def add(self, values: Values, batch: Batch) -> None:
-        """One batch, whose first `num_rows` rows count."""
+        """Add one batch. Rows from `num_rows` on are padding."""
         if not batch.num_rows:
             return
         rows = np.flatnonzero(np.isin(batch.sample_ids, self._wanted))
         places = np.searchsorted(self._wanted, batch.sample_ids[rows])
         picture = None if self._picture is None else batch.tensors.get(self._picture.name)
         for each in self._classes:
-            each.add(values, batch.num_rows, rows, places, is_shown=picture is not None)
+            each.add(values, batch.num_rows, rows, places, has_picture=picture is not None)
         if picture is not None and len(rows):
-            self._pictures[places] = _resized(picture[rows], self._pictures.shape[2:]).to(self._device)
+            self._pictures[places] = _resize(picture[rows], self._pictures.shape[2:]).to(self._device)
 
     def take(self, name: str, step: int, ranks: Alone | Ranks) -> list[ClassesPredicted]:
-        """The host waits; all ranks must call it."""
+        """Return the predictions, summed over the ranks. All ranks must call it; it waits for the device."""
         pictures = ranks.sum(self._pictures).cpu().numpy() if self._pictures.numel() else None
         several = len(self._classes) > 1
         return [each.take((name, step), ranks, self._wanted, pictures, is_named=several) for each in self._classes]
 
 
-class _OneOutput:
-    """Of one output that says a class, or yes or no once."""
+class _ClassOutput:
+    """Counts of one output that predicts a class, or a single yes or no."""
 
     def __init__(self, one: Meaning, device: torch.device) -> None:
         self._one, self._device = one, device
@@ -92,39 +93,41 @@ class _OneOutput:
         self._has_answers = one.kind == "yes_no" or not one.items
 
     def begin(self, num_samples: int) -> None:
-        self._table = torch.zeros(self._num**2 + 1, dtype=torch.int64, device=self._device)  # the last: do not count
+        self._table = torch.zeros(
+            self._num**2 + 1, dtype=torch.int64, device=self._device
+        )  # the last entry: items that do not count
         self._answers = torch.zeros(
             num_samples if self._has_answers else 0, 5, dtype=torch.float32, device=self._device
         )
 
-    def add(self, values: Values, num_rows: int, rows: np.ndarray, places: np.ndarray, *, is_shown: bool) -> None:
+    def add(self, values: Values, num_rows: int, rows: np.ndarray, places: np.ndarray, *, has_picture: bool) -> None:
         one, num = self._one, self._num
         assert one.target is not None
         scores, target = values[one.output][:num_rows], values[one.target][:num_rows]
         mask = None if one.mask is None else values[one.mask][:num_rows] > 0
         if one.kind == "yes_no":
             scores, target = scores.reshape(num_rows), target.reshape(num_rows) >= 0.5
-            said = scores > 0
+            predicted = scores > 0
         else:
             scores = scores.movedim(one.class_axis + 1, -1)
-            said = scores.argmax(-1)
+            predicted = scores.argmax(-1)
             if target.is_floating_point():
                 target = target.movedim(one.class_axis + 1, -1).argmax(-1)
-        target, said = target.long(), said.long()
+        target, predicted = target.long(), predicted.long()
         counts = (target >= 0) & (target < num)
         if one.ignored is not None:
             counts &= target != one.ignored
         if mask is not None:
             counts &= mask.reshape(counts.shape)
-        pairs = torch.where(counts, target * num + said, num**2).reshape(-1)
+        pairs = torch.where(counts, target * num + predicted, num**2).reshape(-1)
         self._table.scatter_add_(0, pairs, torch.ones_like(pairs))
         if not self._has_answers or not len(rows):
             return
         chosen = scores[rows].float()
         likely = torch.sigmoid(chosen.abs()) if one.kind == "yes_no" else chosen.softmax(-1).amax(-1)
         valid = counts[rows].float()
-        flags = torch.full_like(valid, float(is_shown))
-        self._answers[places] = torch.stack([valid, target[rows].float(), said[rows].float(), likely, flags], 1)
+        flags = torch.full_like(valid, float(has_picture))
+        self._answers[places] = torch.stack([valid, target[rows].float(), predicted[rows].float(), likely, flags], 1)
 
     def take(
         self,
@@ -135,7 +138,7 @@ class _OneOutput:
         *,
         is_named: bool,
     ) -> ClassesPredicted:
-        """`about`: set and step."""
+        """Return the counts and sample predictions. `about` is (set, step)."""
         name, step = about
         table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
         answers = ranks.sum(self._answers).tolist() if self._has_answers else []
@@ -145,28 +148,30 @@ class _OneOutput:
             self._one.name if is_named else "",
             self._names,
             tuple(map(tuple, table)),
-            tuple(self._told(answers, wanted, pictures)),
+            tuple(self._list_answers(answers, wanted, pictures)),
             time.time(),
         )
 
-    def _told(self, answers: list[list[float]], wanted: np.ndarray, pictures: np.ndarray | None) -> Iterator[Answer]:
+    def _list_answers(
+        self, answers: list[list[float]], wanted: np.ndarray, pictures: np.ndarray | None
+    ) -> Iterator[SamplePrediction]:
         for place, found in enumerate(answers):
             if not found[_PRESENT]:
                 continue
-            target, said = (self._names[int(found[at])] for at in (_TARGET, _SAID))
-            picture = None if pictures is None or not found[_IS_SHOWN] else _as_bytes(pictures[place])
-            yield Answer(int(wanted[place]), target, said, found[_PROBABILITY], picture)
+            target, predicted = (self._names[int(found[at])] for at in (_TARGET, _PREDICTED))
+            picture = None if pictures is None or not found[_HAS_PICTURE] else _as_bytes(pictures[place])
+            yield SamplePrediction(int(wanted[place]), target, predicted, found[_PROBABILITY], picture)
 
 
 def _num_classes(one: Meaning) -> int:
-    """0: of numbers, or several answers of yes and no."""
+    """Return the number of classes, 0 for an output of numbers or of several yes/no values."""
     if one.kind == "class":
         return len(one.classes)
     return 2 if one.kind == "yes_no" and int(np.prod(one.items)) == 1 else 0
 
 
 def _picture_field(plan: Plan) -> FieldSpec | None:
-    """The first field that the model reads and that has the shape of a picture: (1 or 3, height, width)."""
+    """Return the first field that the model reads and that has the shape of an image: (1 or 3, height, width)."""
     read = {edge for graph in (plan.batch_graph, plan.graph) for node in graph.nodes for edge in node.inputs.values()}
     for field in plan.data.fields:
         shape = field.tensor.shape
@@ -175,14 +180,14 @@ def _picture_field(plan: Plan) -> FieldSpec | None:
     return None
 
 
-def _smaller(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _scale_down(shape: tuple[int, ...]) -> tuple[int, ...]:
     channels, *sides = shape
     scale = min(1.0, _LONGEST_SIDE / max(sides))
     return (channels, *(max(1, round(side * scale)) for side in sides))
 
 
-def _resized(pictures: torch.Tensor, size: torch.Size) -> torch.Tensor:
-    """(K, channels, height, width) as float32 of that height and width."""
+def _resize(pictures: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    """Resize images (K, channels, height, width) to the given height and width, as float32."""
     pictures = pictures.float()
     if pictures.shape[2:] == size:
         return pictures
@@ -190,7 +195,8 @@ def _resized(pictures: torch.Tensor, size: torch.Size) -> torch.Tensor:
 
 
 def _as_bytes(picture: np.ndarray) -> Picture:
-    """From its darkest to its brightest: what was normalised is seen as well."""
+    """Return the image as bytes, scaled so that its minimum is 0 and its maximum 255; normalised images are visible,
+    too."""
     low, high = float(picture.min()), float(picture.max())
     channels, height, width = picture.shape
     grey = (picture - low) * (255 / (high - low) if high > low else 0)

@@ -1,8 +1,8 @@
-"""Ranks on this machine: started after the imports by torch's elastic launcher, watched, told apart when they fail.
+"""Ranks on this machine: started by torch's elastic launcher after the imports, watched, and reported if they fail.
 
-They are forked, which costs next to nothing. Where a fork is not safe they are spawned, and import everything anew:
-on macOS, whose system libraries do not survive one, and where this process has used CUDA, which cannot be had a second
-time in a child, or autograd with its threads for devices.
+Ranks are forked, which costs little. If a fork is not safe they are spawned and import everything again: on macOS,
+whose system libraries do not survive a fork, and if this process has used CUDA, which cannot be initialised again in a
+child, or autograd with its threads for devices.
 """
 
 from __future__ import annotations
@@ -42,9 +42,17 @@ from declarative_train.engine.failures import (
 from declarative_train.engine.time_limits import limit_s
 from declarative_train.files.open_files import shown
 from declarative_train.run.job import Job
-from declarative_train.run.signals import EXIT_FAILED, STOP_SIGNALS, StopRequest, flush, late, leave, leave_now
+from declarative_train.run.signals import (
+    EXIT_FAILED,
+    STOP_SIGNALS,
+    StopRequest,
+    exit_now,
+    exit_process,
+    flush,
+    late_reason,
+)
 from declarative_train.run.storage.run_lock import is_alive
-from declarative_train.run.streams import lasting_streams
+from declarative_train.run.streams import replace_streams
 
 if TYPE_CHECKING:
     import torch
@@ -54,13 +62,13 @@ if TYPE_CHECKING:
 
 OUTCOME, LATE = "outcome.json", "late"
 FORKS_TIMEOUT_S = 60.0
-DEAF_S = 5.0  # longer than the grace: a rank that has not even heard by then does not run Python any more
+DEAF_S = 5.0  # after the grace period: a rank that has not confirmed the request by then no longer runs Python
 QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-facts, section 9
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def launch_ranks(job: Job) -> tuple[int, list[str]]:
-    """Start the plan's ranks here, wait for all; their exit code, and the lines of the first failure."""
+    """Start the plan's ranks and wait for all. Returns their exit code, and the lines of a failure message."""
     import torch
 
     num_threads = torch.get_num_threads()
@@ -74,7 +82,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     from declarative_train.run.rendezvous import launch_config
 
     if not needs_no_ddp(job.plan):
-        import torch._dynamo  # DDP, fully_shard and schedules need it: once here, and not in every rank
+        import torch._dynamo  # DDP, fully_shard and schedules need it: imported once here, not in every rank
     silence_loggers()
     num_ranks = len(job.plan.layout.ranks)
     method = start_method(job.device_kind)
@@ -83,7 +91,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     shutil.rmtree(job.failures_dir, ignore_errors=True)
     scratch.mkdir(parents=True)
     threads = threads_per_rank(num_ranks)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)  # one machine: no look-up of its name
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)  # one machine: the name of the host need not be resolved
     watch = StopRequest(
         leave=False, on_first=lambda: stop_ranks(job, scratch), on_second=lambda: kill_ranks(job, scratch)
     )
@@ -106,36 +114,36 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
             signal.signal(number, handler)
         torch.set_num_threads(num_threads)
     if code is None:
-        code = outcome(scratch)
-    said: list[str] = []
+        code = read_outcome(scratch)
+    lines: list[str] = []
     if code is None:
         code = EXIT_FAILED
-        said = failure_in_words(job, scratch, deaths, was_asked=watch.is_asked)
+        lines = explain_failure(job, scratch, deaths, was_asked=watch.is_asked)
     shutil.rmtree(scratch, ignore_errors=True)
-    return code, said
+    return code, lines
 
 
 def import_for_ranks() -> None:
-    """What `launch_ranks` needs, and every rank would import for itself."""
+    """Import what `launch_ranks` needs, and what otherwise every rank would import."""
     for name in ("fsspec", "torch.distributed.launcher.api", f"{__package__}.rank", f"{__package__}.rendezvous"):
         import_module(name)
 
 
 def start_method(device_kind: str) -> Literal["fork", "spawn"]:
-    return "spawn" if sys.platform == "darwin" or spoils(device_kind) else "fork"
+    return "spawn" if sys.platform == "darwin" or cannot_fork(device_kind) else "fork"
 
 
-def spoils(device_kind: str) -> bool:
-    """Whether a forked child of this process could not train: CUDA was used here, in a run or where the number of GPUs
-    is not known without it (no NVML, MIG), or autograd has started a thread for a device. A child is asked: what torch
-    keeps on it in the parent has changed from version to version."""
+def cannot_fork(device_kind: str) -> bool:
+    """Return whether a forked child of this process could not train: because CUDA was used here (by a run, or to count
+    GPUs without NVML or with MIG), or because autograd has started a thread for a device. A forked child tests it, as
+    torch's record of it in the parent differs between versions."""
     child = os.fork()
     if child == 0:
         answer = 1
         try:
             import torch
 
-            start_autograd()  # which raises where threads were started
+            start_autograd()  # raises if threads were started
             answer = int(device_kind == "cuda" and torch.cuda._is_in_bad_fork())
         finally:
             os._exit(answer)
@@ -143,7 +151,8 @@ def spoils(device_kind: str) -> bool:
 
 
 def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = None) -> int:
-    """In the rank. It leaves by returning: a forked child then ends by `os._exit` (torch-facts, section 4)."""
+    """Run one rank, in its process, and return the exit code. A forked child then ends by `os._exit` (torch-facts,
+    section 4)."""
     import torch
 
     from declarative_train.run.rank import FailureContext, run_rank
@@ -152,12 +161,12 @@ def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = No
     scratch = job.run_dir / "launch"
     if method == "spawn":
         atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
-        lasting_streams()
+        replace_streams()
         silence_loggers()
     watch = StopRequest(
         is_closing=lambda: is_sibling_gone(scratch, job.failures_dir),
         on_first=lambda: confirm_request(scratch, rank),
-        on_late=lambda: leave_late(scratch),
+        on_late=lambda: exit_late(scratch),
     )
     watch.install()
     announce(scratch, rank)
@@ -177,36 +186,36 @@ def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = No
         flush()
         if failure.is_peer_loss:
             time.sleep(VICTIM_WAIT_S)
-        leave(EXIT_FAILED)
+        exit_process(EXIT_FAILED)
     if rank == 0:
         (scratch / OUTCOME).write_text(json.dumps({"code": code}))
     watch.finish()
     flush()
-    threading.Thread(target=leave_after, args=(parent, code), name="parent", daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(parent, code), name="parent", daemon=True).start()
     return code
 
 
-def leave_after(parent: int, code: int) -> None:
-    """torch's wrapper around a rank waits until the parent has read what the rank returned: for ever, where that was
-    killed."""
+def exit_with_parent(parent: int, code: int) -> None:
+    """Exit when the parent has ended. torch's wrapper around a rank waits until the parent has read the result, which
+    is for ever if the parent was killed."""
     while os.getppid() == parent:
         time.sleep(0.2)
-    leave(code)
+    exit_process(code)
 
 
 def announce(scratch: Path, rank: int) -> None:
-    """This rank's process number, for siblings and for the parent. Written aside and renamed: it is there or not."""
+    """Write this rank's process id for siblings and the parent. Renaming makes the file appear complete."""
     path = scratch / f"pid_{rank}"
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)
 
 
 def wait_for_forks(scratch: Path, num_ranks: int) -> None:
-    """Until every sibling has been forked. Raises RunFailure when one does not come.
+    """Wait until every sibling has been forked. Raises RunFailure if one does not start.
 
-    A rank that connects to the parent's store makes a thread of the parent look up the name of the peer, under a lock
-    of glibc that a fork does not reset: a sibling forked at that moment would wait for it for ever at its own first
-    connection. So nobody connects before the last fork.
+    When a rank connects to the parent's store, a thread of the parent resolves the peer's name under a lock of glibc,
+    which a fork does not reset. A sibling forked at that moment would wait for the lock for ever at its own first
+    connection. So no rank connects before the last fork.
     """
     deadline = time.monotonic() + FORKS_TIMEOUT_S
     while not all((scratch / f"pid_{rank}").exists() for rank in range(num_ranks)):
@@ -216,10 +225,10 @@ def wait_for_forks(scratch: Path, num_ranks: int) -> None:
 
 
 def join_process_group(device: torch.device, store: Store | None = None) -> None:
-    """From the environment that the launcher set, or over a store that is there already. CPU tensors travel by gloo
-    beside NCCL, which is told its GPU, so that it meets the others now and what is wrong with it shows here.
+    """Initialise the process group, from the launcher's environment or with an existing store. CPU tensors use gloo.
+    CUDA tensors use NCCL, which gets its GPU here, so that it connects now and its errors appear here.
 
-    Without a timeout, a rank of another machine that was lost would be waited for half an hour.
+    The time-out is short: with torch's default, ranks would wait half an hour for a lost rank of another machine.
     """
     from torch import distributed
 
@@ -236,7 +245,7 @@ def join_process_group(device: torch.device, store: Store | None = None) -> None
 
 
 def is_sibling_gone(scratch: Path, failures: Path) -> bool:
-    """Then SIGTERM is the launcher's, which cleans up."""
+    """Return whether another rank has failed or exited. A SIGTERM then comes from the launcher, which ends all."""
     return any(failures.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
 
 
@@ -244,21 +253,22 @@ def rank_pids(scratch: Path) -> dict[Path, int]:
     return {path: int(path.read_text()) for path in scratch.glob("pid_*[0-9]")}
 
 
-def tell_stopping(job: Job) -> None:
-    """Somebody asked for the first time."""
+def print_stopping(job: Job) -> None:
+    """Print that the run stops, after the first request."""
     if not job.is_quiet:
-        text = "dtrain: stopping at the end of a step, with a checkpoint; once more: at once"
+        text = "dtrain: stopping after this step, with a checkpoint; repeat the signal (Ctrl-C) to stop at once"
         print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr)  # below the progress bar
 
 
 def stop_ranks(job: Job, scratch: Path) -> None:
-    """Somebody asked for the first time: the ranks hear of it."""
-    tell_stopping(job)
+    """Ask the ranks to stop, after the first request."""
+    print_stopping(job)
     threading.Thread(target=ask_ranks, args=(scratch, len(job.plan.layout.ranks)), daemon=True).start()
 
 
 def ask_ranks(scratch: Path, num_ranks: int) -> None:
-    """All of them, those that are being started too. One that does not even hear is killed: its interpreter hangs."""
+    """Send SIGTERM to all ranks, also to those that are still being started. A rank that does not confirm it is killed,
+    as its interpreter hangs."""
     asked: dict[Path, int] = {}
     deadline = time.monotonic() + FORKS_TIMEOUT_S
     while len(asked) < num_ranks and time.monotonic() < deadline:
@@ -283,51 +293,52 @@ def send(pid: int, number: int) -> None:
 
 
 def kill_ranks(job: Job, scratch: Path) -> None:
-    """The second Ctrl-C: now."""
+    """Kill all ranks, after the second request."""
     for pid in rank_pids(scratch).values():
         send(pid, signal.SIGKILL)
     if not job.is_hosted:
-        leave_unsaved(job, "at once")
+        exit_unsaved(job, "at once")
 
 
-def leave_unsaved(job: Job, how: str) -> NoReturn:
-    say(unsaved(job, how))
-    leave(EXIT_FAILED)
+def exit_unsaved(job: Job, how: str) -> NoReturn:
+    say(unsaved_message(job, how))
+    exit_process(EXIT_FAILED)
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines on standard error, without secrets and without what a terminal would act on."""
+    """Print lines on standard error, without secrets and control characters."""
     for line in lines:
         print(in_lines(masked(line)), file=sys.stderr)
 
 
-def unsaved(job: Job, how: str) -> list[str]:
-    """The run ends amid a step, after somebody asked it to stop."""
-    return [f"dtrain: stopped {how}: there is no checkpoint of the last steps", *way_on(job)]
+def unsaved_message(job: Job, how: str) -> list[str]:
+    """Return the message for a run that ends in the middle of a step, after it was asked to stop."""
+    return [f"dtrain: stopped {how}: there is no checkpoint of the last steps", *resume_hint(job)]
 
 
 def confirm_request(scratch: Path, rank: int) -> None:
-    """Tell the parent that a rank has heard of the request to stop; the folder may have been deleted."""
+    """Confirm to the parent that this rank received the request to stop. The folder may have been deleted."""
     with suppress(OSError):
         (scratch / f"heard_{rank}").touch()
 
 
-def leave_late(scratch: Path) -> None:
-    """Write, in a rank, why the run ended amid a step: the parent prints it."""
-    (scratch / LATE).write_text(late())
-    leave_now()
+def exit_late(scratch: Path) -> None:
+    """Write why this rank exits in the middle of a step, for the parent to print, and exit."""
+    (scratch / LATE).write_text(late_reason())
+    exit_now()
 
 
-def outcome(scratch: Path) -> int | None:
-    """What rank 0 wrote when its work was done: it holds even if the launcher was told to stop meanwhile."""
+def read_outcome(scratch: Path) -> int | None:
+    """Return the exit code that rank 0 wrote when its work was done, None if there is none. It is valid even if the
+    launcher was asked to stop afterwards."""
     try:
         return int(json.loads((scratch / OUTCOME).read_text())["code"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def failure_in_words(job: Job, scratch: Path, deaths: dict[int, int], *, was_asked: bool) -> list[str]:
-    """One message: the first culprit, where, and what to look at."""
+def explain_failure(job: Job, scratch: Path, deaths: dict[int, int], *, was_asked: bool) -> list[str]:
+    """Return the lines of one message: the rank that caused the failure, where, and how to resume."""
     num_ranks = len(job.plan.layout.ranks)
     failures = read_failures(job.failures_dir)
     culprits = [failure for failure in failures if not failure.is_peer_loss]
@@ -335,31 +346,31 @@ def failure_in_words(job: Job, scratch: Path, deaths: dict[int, int], *, was_ask
         return report(job, culprits[0], num_ranks)
     killed = {rank: -code for rank, code in deaths.items() if code < 0}
     if was_asked and job.is_hosted and set(killed.values()) <= {signal.SIGKILL}:
-        return unsaved(job, "at once")
+        return unsaved_message(job, "at once")
     if killed:
         rank, number = next(iter(killed.items()))
         step = next((failure.step for failure in failures if failure.step), None)
         at = f", step {step}" if step else ""
-        return [f"dtrain: the run failed: rank {rank}{at}: {_killed(number)}", *way_on(job)]
+        return [f"dtrain: the run failed: rank {rank}{at}: {_describe_signal(number)}", *resume_hint(job)]
     if was_asked:
-        return unsaved(job, (scratch / LATE).read_text() if (scratch / LATE).exists() else late())
+        return unsaved_message(job, (scratch / LATE).read_text() if (scratch / LATE).exists() else late_reason())
     if silent := without_answer(failures, num_ranks):
-        return [f"dtrain: the run failed: {silent}", *way_on(job)]
+        return [f"dtrain: the run failed: {silent}", *resume_hint(job)]
     if failures:
         return report(job, failures[0], num_ranks)
-    return [f"dtrain: the run failed: a rank ended without a word (exit codes {deaths})"]
+    return [f"dtrain: the run failed: a rank exited without reporting an error (exit codes {deaths})"]
 
 
 def report(job: Job, failure: Failure, num_ranks: int) -> list[str]:
     lines = [f"dtrain: the run failed: {headline(failure, num_ranks)}"]
     if failure.is_ours:
         lines.append(f"  traceback: {job.failures_dir / f'rank_{failure.rank}.txt'}")
-    return [*lines, *way_on(job)]
+    return [*lines, *resume_hint(job)]
 
 
-def way_on(job: Job) -> list[str]:
-    """Return the line that names the last whole checkpoint and how to go on from it; of a store that does not answer,
-    the last one that the run has saved there."""
+def resume_hint(job: Job) -> list[str]:
+    """Return the line that names the last complete checkpoint and the command that resumes from it. If the store cannot
+    be reached, it is the last one that the run saved there."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage
     from declarative_train.run.event import CheckpointSaved
     from declarative_train.run.sinks.jsonl import read_events
@@ -368,12 +379,12 @@ def way_on(job: Job) -> list[str]:
     try:
         entry, _ = CheckpointStore(store).newest(hasty_damage)
         return [] if entry is None else [f"  go on from step {entry.step}: {how}"]
-    except Exception:  # of the client of the store, which has exceptions of its own
+    except Exception:  # the client of a remote store has its own exceptions
         saved = [event.step for event in read_events(job.run_dir / EVENTS) if isinstance(event, CheckpointSaved)]
     return [f"  go on from step {step}, when {shown(store)} can be reached: {how}" for step in saved[-1:]]
 
 
-def _killed(number: int) -> str:
+def _describe_signal(number: int) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -383,8 +394,9 @@ def _killed(number: int) -> str:
 
 
 def silence_loggers() -> None:
-    """The launcher's loggers print every failure again, in their own words. And it warns, in each rank, where standard
-    error is no file, as in notebooks and under pytest's capsys; where warnings are errors no rank would begin."""
+    """Silence the launcher's loggers, which would print every failure a second time, and one of its warnings. It warns
+    in each rank if stderr is not a file, as in notebooks and under pytest; if warnings are errors, no rank could start.
+    """
     warnings.filterwarnings("ignore", message="Unable to enable fault handler")
     names = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.pipelining")
     for name in (*names, "torch.distributed.elastic.agent.server.api", "torch.multiprocessing.spawn"):

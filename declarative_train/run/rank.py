@@ -1,4 +1,4 @@
-"""One rank from the job to the last event: engine, data, checkpoint, loop, sinks."""
+"""Run of one rank, from the job to the last event: engine, data, checkpoint, loop, sinks."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from declarative_train.run.evaluate import Evaluator
 from declarative_train.run.event import Event, Notice, Progress, RunEnded, RunStarted
 from declarative_train.run.execute import execute
 from declarative_train.run.job import Job
-from declarative_train.run.memory_check import beside_model, with_set
-from declarative_train.run.meter import predicted
+from declarative_train.run.memory_check import bytes_without_parameters, replace_set_bytes
+from declarative_train.run.meter import comparable_estimate
 from declarative_train.run.predictions import predictions
 from declarative_train.run.run_state import RunState
-from declarative_train.run.samples import Writer
+from declarative_train.run.samples import SampleWriter
 from declarative_train.run.signals import EXIT_STOPPED
 from declarative_train.run.sink import FanOut
 from declarative_train.run.stop import StopAgreement
@@ -51,7 +51,7 @@ _ALIVE: list[object] = []  # engines are never freed: tearing a process group do
 
 @dataclass(slots=True)
 class FailureContext:
-    """What the message of a failure names beside the error."""
+    """Rank, pipeline stage and step that a failure message names."""
 
     rank: int
     stage: int | None = None
@@ -59,14 +59,15 @@ class FailureContext:
 
 
 def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """The exit code: 0, or 75 when the run was asked to stop and saved. The process group, if any, is there already."""
+    """Run one rank and return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. The process
+    group, if any, must already be initialised. `asked` returns whether this process received a stop signal."""
     plan = job.plan
     rank_plan = plan.layout.ranks[context.rank]
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
     device = device_of(rank_plan, job.device_kind, job.device_index)
     with torch_settings(plan, device):
         sinks = FanOut(job.sinks(job.run_dir) if context.rank == 0 else ())
-        # before the other ranks give up on this one, which knows the reason
+        # report a stall before the other ranks run into their time-out, as only this rank knows the reason
         PATIENCE.limit_s = max(0.9 * limit_s("DTRAIN_TIMEOUT_S"), REPORT_S)
         if context.rank == 0:
             PATIENCE.report = lambda message: sinks.write(Notice(message, time.time(), is_warning=True))
@@ -82,11 +83,11 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
 
 def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device: torch.device, sinks: FanOut) -> int:
     plan = job.plan
-    # a checkpoint replaces the start values, and their file may be gone by now
+    # a checkpoint replaces the initial weights, whose file may no longer exist
     entry = job.place.entry
-    made = partial(fill, restores=entry is not None)
-    engine = Engine(replace(plan, weights=job.place.weights), device, fill=made)
-    if not plan.layout.is_one_process:  # which has no process group, and may be a notebook with many runs
+    fill_model = partial(fill, restores=entry is not None)
+    engine = Engine(replace(plan, weights=job.place.weights), device, fill=fill_model)
+    if not plan.layout.is_one_process:  # a single process has no process group, and may be a notebook with many runs
         _ALIVE.append(engine)
     skipped = Path(job.run_dir) / FILE
     LOG.to(str(skipped) if plan.data.on_bad_row == "skip" else None)
@@ -96,7 +97,7 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     store = CheckpointStore(job.place.checkpoints)
     checkpoints = Checkpoints(plan, engine, store, sinks.flush)
     state = checkpoints.load(entry) if entry is not None else RunState()
-    aims = state.aim(plan)
+    target_notices = state.adopt_targets(plan)
     last_step = plan.training.num_steps
     if job.max_steps is not None:
         last_step = min(last_step, state.step + job.max_steps)
@@ -107,9 +108,9 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
         sets,
         device=device,
         hold_on_device=True,
-        steps_bytes=beside_model(plan, context.rank),
+        steps_bytes=bytes_without_parameters(plan, context.rank),
     )
-    plan = with_set(plan, training.bytes_on_device if device.type == "cuda" else 0)
+    plan = replace_set_bytes(plan, training.bytes_on_device if device.type == "cuda" else 0)
     stop = StopAgreement(engine.ranks, asked, plan.training.max_time_s)
     samples = None if plan.evaluation is None else plan.evaluation.samples
     evaluator = Evaluator(
@@ -117,24 +118,24 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
         engine,
         evaluation_batches(plan, engine, sets),
         predictions(plan, device),
-        None if samples is None else Writer(plan, samples, engine),
+        None if samples is None else SampleWriter(plan, samples, engine),
     )
     if context.rank == 0:
-        expected, notice = predicted(plan, device)
-        sinks.write(replace(started(job, engine, state.step), predicted=expected))
+        expected, notice = comparable_estimate(plan, device)
+        sinks.write(replace(run_started(job, engine, state.step), predicted=expected))
         for message in job.place.warnings:
             sinks.write(Notice(message, time.time(), is_warning=True))
-        for message in (*job.notices, *job.place.notices, *aims, *filter(None, [notice])):
+        for message in (*job.notices, *job.place.notices, *target_notices, *filter(None, [notice])):
             sinks.write(Notice(message, time.time()))
     if plan.checkpoint is not None:
-        checkpoints.look_at_base()
+        checkpoints.record_base()
     collect_garbage()
-    steps = followed(training.iterate(state.step + 1, last_step - state.step), context, state.step + 1)
+    steps = track_step(training.iterate(state.step + 1, last_step - state.step), context, state.step + 1)
     events = execute(
         plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
     )
     try:
-        for event in behind_first_step(events, checkpoints.import_ahead if plan.checkpoint is not None else None):
+        for event in after_first_step(events, checkpoints.import_ahead if plan.checkpoint is not None else None):
             if isinstance(event, RunEnded) and (found := read_skipped(str(skipped))):
                 sinks.write(Notice(f"{in_words(found)}; {skipped} has all", time.time(), is_warning=True))
             sinks.write(event)
@@ -145,8 +146,9 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     return EXIT_STOPPED if stop.reason is not None else 0
 
 
-def followed(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """A step lasts from its data to the last that is done after it, an evaluation or a checkpoint."""
+def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
+    """Yield the batches of each step, and set `context.step` for failure messages. A step includes loading its data and
+    the evaluations and checkpoints after it."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches
@@ -154,8 +156,9 @@ def followed(steps: Iterable[Sequence[Batch]], context: FailureContext, first_st
     context.step = None
 
 
-def behind_first_step(events: Iterable[Event], act: Callable[[], None] | None) -> Iterator[Event]:
-    """What a thread does beside the first step holds that up: both are mostly Python."""
+def after_first_step(events: Iterable[Event], act: Callable[[], None] | None) -> Iterator[Event]:
+    """Yield the events, and call `act` after the first step. `act` starts a thread, which would slow the first step
+    down, as both are mostly Python."""
     for event in events:
         yield event
         if act is not None and isinstance(event, Progress):
@@ -164,13 +167,14 @@ def behind_first_step(events: Iterable[Event], act: Callable[[], None] | None) -
 
 
 def collect_garbage() -> None:
-    """From here on: the command line starts without, and torch's own objects need not be looked through again."""
+    """Enable garbage collection, which the command line disables at its start. Existing objects, mostly torch's, are
+    frozen, so that collections do not scan them."""
     gc.freeze()
     gc.enable()
 
 
 def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]) -> Callable[[str], Iterable[Batch]]:
-    """This rank's share of a set."""
+    """Return a function that yields this rank's batches of a set."""
 
     def batches(name: str) -> Iterable[Batch]:
         evaluation = plan.evaluation
@@ -190,7 +194,7 @@ def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]
     return batches
 
 
-def started(job: Job, engine: Engine, first_step: int) -> RunStarted:
+def run_started(job: Job, engine: Engine, first_step: int) -> RunStarted:
     plan = job.plan
     return RunStarted(
         name=plan.name,
@@ -212,7 +216,7 @@ def started(job: Job, engine: Engine, first_step: int) -> RunStarted:
 
 @contextmanager
 def torch_settings(plan: Plan, device: torch.device) -> Iterator[None]:
-    """Set what a run computes with: memory, kernels and dtypes."""
+    """Set torch's global settings for a run: memory, kernels and dtypes."""
     if device.type == "cuda":
         bind_to_gpu(device)
     else:

@@ -1,7 +1,7 @@
-"""torch's elastic launcher where all ranks are on this machine: they meet in one store on the loopback.
+"""Single-node rendezvous on localhost for torch's elastic launcher.
 
-Of torch's own ways to meet, `c10d` waits up to 0.3 s first, at random, for the sake of many machines, and keeps threads
-that a fork would not copy; `static` wants a port that is known to be free.
+Of torch's own backends, `c10d` first waits up to 0.3 s at random, which only helps with many machines, and has threads
+that a fork does not copy; `static` needs a port that is known to be free.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LOCALHOST = "127.0.0.1"
 
 
 def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"]) -> LaunchConfig:
-    """Return the settings of torch's launcher. It handles no signal that stops a run: it would kill ranks that are
-    still saving."""
-    rendezvous_handler_registry.register(BACKEND, _made)
+    """Return the settings of torch's launcher. The launcher must not handle signals that stop a run, as it would kill
+    ranks that are still saving."""
+    rendezvous_handler_registry.register(BACKEND, _make_rendezvous)
     return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -47,7 +47,7 @@ def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"
 
 
 class LocalRendezvous(RendezvousHandler):
-    """The rendezvous of one agent, which is complete at once. The system chooses the port. `address` belongs to the
+    """Rendezvous of a single agent, which is complete at once. The system chooses the port. `address` must be on the
     loopback: the store has no authentication, so no other machine may reach it."""
 
     def __init__(self, address: str, run_id: str) -> None:
@@ -59,7 +59,7 @@ class LocalRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """The ranks exchange their addresses there, too."""
+        """True: the ranks also exchange their addresses in this store."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -72,7 +72,7 @@ class LocalRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Nobody else would hear of it."""
+        """Do nothing: there is no other agent."""
 
     def num_nodes_waiting(self) -> int:
         return 0
@@ -85,11 +85,11 @@ class LocalRendezvous(RendezvousHandler):
 
 
 def _store_at(address: str) -> TCPStore:
-    """Return a store that listens at this address alone. torch's own socket would listen on all interfaces."""
+    """Return a store that listens at this address only. torch's own socket would listen on all interfaces."""
     listening = socket.create_server((address, 0))
     port = listening.getsockname()[1]
     return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
-def _made(parameters: RendezvousParameters) -> RendezvousHandler:
+def _make_rendezvous(parameters: RendezvousParameters) -> RendezvousHandler:
     return LocalRendezvous(parameters.endpoint, parameters.run_id)

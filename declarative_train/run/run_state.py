@@ -1,4 +1,4 @@
-"""The small state of a run: all that the loop must know to go on, beside the tensors and the plan. JSON-able."""
+"""State of a run that a checkpoint stores besides tensors and the plan, as JSON."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunState:
-    """`step`: optimizer steps done. Epoch and position in the data follow from it.
+    """State that the loop needs to resume. `step` is the number of optimizer steps done; epoch and position in the data
+    follow from it.
 
-    `best_*`: of checkpoint.best; `stop_*`: of training.early_stop, the step of the last improvement; `*_of`: the aim
-    that they are of, `max validation/accuracy`.
+    `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `*_of` is the mode and metric, such as
+    `max validation/accuracy`; `*_step` the step of the last improvement.
     """
 
     step: int = 0
@@ -25,53 +26,56 @@ class RunState:
     stop_value: float | None = None
     stop_step: int = 0
     seconds: float = 0.0
-    values: dict[str, float] = field(default_factory=dict)  # the latest of every evaluation
-    value_steps: dict[str, int] = field(default_factory=dict)  # and the step whose weights it is of
+    values: dict[str, float] = field(default_factory=dict)  # latest value of every evaluation metric
+    value_steps: dict[str, int] = field(default_factory=dict)  # step whose weights each value was measured with
     loss_scale: dict[str, float] | None = None
-    logging: dict[str, Any] = field(default_factory=dict)  # the means since the last log (loss_window.Means)
-    epoch: dict[str, Any] = field(default_factory=dict)  # and those of an epoch that is not over
+    logging: dict[str, Any] = field(default_factory=dict)  # means since the last logged step (loss_window.Means)
+    epoch: dict[str, Any] = field(default_factory=dict)  # means of the current, unfinished epoch
 
-    def aim(self, plan: Plan) -> list[str]:
-        """The aims of the plan from here on. What was best under another one is forgotten; returns notices of it."""
+    def adopt_targets(self, plan: Plan) -> list[str]:
+        """Use the metrics of checkpoint.best and early_stop of `plan` from now on. A best value that was measured by
+        another metric or mode is discarded. Returns notices about it."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None
         watched = {metric.name for metric in plan.objective.metrics}
-        for means in (self.logging, self.epoch):  # what is no longer measured is no longer told
+        for means in (self.logging, self.epoch):  # drop metrics that the plan does not have
             if "metrics" in means:
                 means["metrics"] = {name: pair for name, pair in means["metrics"].items() if name in watched}
         notices = []
         if best_of != self.best_of:
             if self.best_step is not None:
-                notices.append(f"checkpoint.best was {self.best_of} and is {best_of}: the best starts anew")
+                notices.append(
+                    f"checkpoint.best was {self.best_of} and is {best_of}: the earlier best value is discarded"
+                )
             self.best_of, self.best_value, self.best_step = best_of, None, None
         if stop_of != self.stop_of:
             self.stop_of, self.stop_value, self.stop_step = stop_of, None, self.step
         return notices
 
     def as_json(self) -> dict[str, Any]:
-        """nan and inf as strings: JSON has none."""
-        return {name: _out(value) for name, value in asdict(self).items()}
+        """Return the state as JSON values; nan and inf become strings, as JSON lacks them."""
+        return {name: _encode(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, entries: dict[str, Any]) -> RunState:
-        return cls(**{name: _in(value) for name, value in entries.items()})
+        return cls(**{name: _decode(value) for name, value in entries.items()})
 
 
 def is_better(value: float, than: float | None, mode: str) -> bool:
-    """nan is never better."""
+    """Return whether `value` is better than the best so far (None: there is none). nan is never better."""
     if value != value:
         return False
     return than is None or (value > than if mode == "max" else value < than)
 
 
-def _out(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
-    return {key: _out(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return {key: _encode(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _in(value: Any) -> Any:
+def _decode(value: Any) -> Any:
     if value in ("nan", "inf", "-inf"):
         return float(value)
-    return {key: _in(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return {key: _decode(item) for key, item in value.items()} if isinstance(value, dict) else value

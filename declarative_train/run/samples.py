@@ -1,8 +1,8 @@
-"""Texts that the model writes at an evaluation (`evaluation.samples`), for people to look at.
+"""Text samples that the model generates at an evaluation (`evaluation.samples`), for people to read.
 
-Every rank makes the same forwards, over the same prompts, so that shards are gathered and stages passed as in an
-evaluation; the first rank that has outputs chooses the tokens, and all learn them. Nothing is kept between tokens: each
-costs a forward of the whole length. Draws have generators of their own, so that the training goes on as without.
+Every rank runs the same forwards over the same prompts, because sharded weights and pipeline stages need all ranks. The
+first rank that has outputs chooses the tokens and sends them to all. There is no key-value cache: each token costs a
+forward of the whole length. Sampling has its own random generators, so that it does not change the training.
 
 P prompts, V vocabulary.
 """
@@ -26,15 +26,15 @@ from declarative_train.run.event import TextsWritten
 if TYPE_CHECKING:
     from declarative_train.engine.step.ema import Average
     from declarative_train.plan.plan import Plan, SamplesPlan
-    from declarative_train.run.evaluate import Evaluated
+    from declarative_train.run.evaluate import EvaluableModel
 
-_SAMPLES = 2**33  # tells its draws from those of training and of evaluations
+_SAMPLES = 2**33  # random stream that training and evaluations do not use
 
 
-class Writer:
-    """Raises TokenizerError where the tokenizer is gone."""
+class SampleWriter:
+    """Writer of text samples. The constructor raises TokenizerError if the tokenizer cannot be loaded."""
 
-    def __init__(self, plan: Plan, samples: SamplesPlan, engine: Evaluated) -> None:
+    def __init__(self, plan: Plan, samples: SamplesPlan, engine: EvaluableModel) -> None:
         found = find_text_output(plan)
         assert found is not None
         assert plan.evaluation is not None
@@ -46,11 +46,12 @@ class Writer:
         needed = draws(plan.graph, plan.plugins)
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _SAMPLES), engine.device, needed=needed)
         self._num_rows = len(samples.tokens)
-        if plan.training.compile:  # as evaluations have it: another size would be compiled anew
+        if plan.training.compile:  # the batch size of evaluations: another size would be compiled again
             self._num_rows += -self._num_rows % plan.evaluation.batch_size
 
     def __call__(self, step: int) -> TextsWritten:
-        """All ranks together, between two steps. The engine is left ready to train."""
+        """Generate a text for each prompt. All ranks must call this together, between two steps. Afterwards the engine
+        is in training mode again."""
         begun_s = time.monotonic()
         samples = self._samples
         tokens = [list(each) for each in samples.tokens]
@@ -75,19 +76,20 @@ class Writer:
         return TextsWritten(
             step,
             list(samples.prompts),
-            [self._shown(given, each) for given, each in zip(samples.tokens, tokens, strict=True)],
+            [self._decode_continuation(given, each) for given, each in zip(samples.tokens, tokens, strict=True)],
             time.monotonic() - begun_s,
             time.time(),
         )
 
-    def _shown(self, given: tuple[int, ...], whole: list[int]) -> str:
-        """What was written: a token may be a part of a letter, and begin with a blank that belongs to the text."""
+    def _decode_continuation(self, given: tuple[int, ...], whole: list[int]) -> str:
+        """Return the text behind the prompt `given`. Prompt and text are decoded together, because a token may be a
+        part of a character or begin with a blank."""
         decode = self._words.tokenizer.decode
         before, both = decode(given), decode(whole)
         return both[len(before) :] if both.startswith(before) else decode(whole[len(given) :])
 
     def _next(self, tokens: list[list[int]], generators: list[torch.Generator]) -> list[int]:
-        """(P) on every rank the same."""
+        """Return the next token id of each prompt, the same on every rank."""
         engine, context = self._engine, self._written.context
         seen = [each[-context:] for each in tokens]
         self._randomness.begin(0, 0)
@@ -102,7 +104,7 @@ class Writer:
         return [int(token) for token in engine.ranks.sum(found.to(exact_device(engine.device))).tolist()]
 
     def _batch(self, seen: list[list[int]]) -> Batch:
-        """What the model does not read of a sample is 0: targets are not looked at."""
+        """Return the token ids as a batch. Fields that the model does not read, such as targets, are zero."""
         rows = [*seen, *[seen[0]] * (self._num_rows - len(seen))]
         made = layout.rows(self._written.reads.values(), layout.pieces_of_texts(rows), self._written.length, 0)
         tensors = {}

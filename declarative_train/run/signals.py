@@ -1,11 +1,11 @@
-"""Signals that ask a run to stop at the next step; a thread hears them even while the loop waits in C++.
+"""Signals that ask a run to stop after the current step. A thread receives them, even while the loop waits in C++.
 
-A terminal sends SIGINT and SIGHUP; Slurm, Kubernetes and the like send SIGTERM, or SIGUSR1 or SIGUSR2 where the user
-chose one of these as the warning before the time is up.
+A terminal sends SIGINT and SIGHUP. Slurm, Kubernetes and other schedulers send SIGTERM, or SIGUSR1 or SIGUSR2 if the
+user chose one of them as the warning before the time limit.
 
-The C-level handler writes the signal's number to a pipe, from whichever thread the kernel chose; the watching thread
-reads it. So a rank that hangs in a collective still leaves when the time of grace is over. A checkpoint that is being
-written has a limit of its own: nothing is left of one that is broken off.
+The C-level handler writes the signal's number to a pipe, in whichever thread the kernel chose, and the watching thread
+reads it. So a rank that hangs in a collective still exits when the grace period is over. A checkpoint that is being
+written has its own time limit, because an incomplete one is worthless.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from declarative_train.engine.time_limits import limit_s
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 EXIT_STOPPED = 75
 EXIT_FAILED = 3
-CLOSING_GRACE_S = 1.0  # when a sibling is gone there is no step whose end could be waited for
+CLOSING_GRACE_S = 1.0  # if a sibling rank has exited, no step can end any more
 LOOK_S = 0.05
 
 
 class Saving:
-    """Whether this process writes a checkpoint, since when, and when it wrote the last one (monotonic seconds)."""
+    """State of saving: when the checkpoint being written was begun (None: there is none), and when the last one ended,
+    in monotonic seconds."""
 
     def __init__(self) -> None:
         self.since_s: float | None = None
@@ -50,11 +51,11 @@ SAVING = Saving()
 
 
 class StopRequest:
-    """Whether somebody asked this process to stop. `install` from the main thread; `restore` when done.
+    """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
-    `on_first` is called for the first signal; `on_second` for another one (None: it says nothing new, as a terminal's
-    Ctrl-C reaches a rank twice); `on_late` when the loop did not end a step in time. `is_closing`: whether a sibling
-    has gone, so that neither a step nor a checkpoint can end any more.
+    `on_first` is called for the first signal, `on_second` for another one (None: ignore it, as a terminal's Ctrl-C
+    reaches a rank twice), and `on_late` if the loop did not end a step in time. `is_closing` returns whether a sibling
+    rank has exited, so that neither a step nor a checkpoint can be completed.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class StopRequest:
         self._closes = False
         self._on_first = on_first
         self._on_second = on_second
-        self._on_late = on_late or leave_now
+        self._on_late = on_late or exit_now
         self._leave = leave
         self._before: dict[signal.Signals, Any] = {}
         self._wakeup_before = -1
@@ -92,12 +93,12 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """The work is done: a signal has nothing left to stop, and nobody is late any more. Where a sibling has gone
-        the launcher, which waits half a minute for those that it asks to leave, gets its way at once."""
+        """Mark the work as done, so that later signals are ignored. One exception: if a sibling rank has exited, this
+        process exits at once, because the launcher waits half a minute for processes that it asks to exit."""
         self._is_finished = True
 
     def restore(self) -> None:
-        """The handlers that were there before; the watching thread ends."""
+        """Restore the earlier signal handlers and end the watching thread."""
         if self._write < 0:
             return
         signal.set_wakeup_fd(self._wakeup_before)
@@ -107,7 +108,7 @@ class StopRequest:
         self._write = -1
 
     def _forget(self) -> None:
-        """In a forked child: what it hears is not for its parent."""
+        """Stop a forked child from writing its signals to the parent's pipe."""
         if self._write >= 0 and threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(-1)
 
@@ -122,12 +123,12 @@ class StopRequest:
                 return
             for number in numbers:
                 if number in STOP_SIGNALS:
-                    self._heard(number)
+                    self._handle()
 
-    def _heard(self, number: int) -> None:
+    def _handle(self) -> None:
         if self._is_finished:
             if self._is_closing():
-                leave(0)
+                exit_process(0)
             return
         self._closes = self._is_closing()
         if self.is_asked:
@@ -147,7 +148,8 @@ class StopRequest:
         self._on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """A checkpoint has a time of its own, and the step after it the whole grace again."""
+        """Return whether the time to stop is over. A checkpoint has its own limit, and the grace period starts again
+        after it."""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False
@@ -158,32 +160,32 @@ class StopRequest:
         return now_s - max(begun_s, SAVING.ended_s) >= limit_s("DTRAIN_GRACE_S")
 
 
-def leave_now() -> None:
-    """Without a checkpoint of the last steps: the loop did not reach the end of a step in time."""
-    leave(EXIT_FAILED)
+def exit_now() -> None:
+    """Exit without a checkpoint of the last steps, because the loop did not end a step in time."""
+    exit_process(EXIT_FAILED)
 
 
-def late() -> str:
-    """Why this process left without a checkpoint of the last steps."""
+def late_reason() -> str:
+    """Return why this process exits without a checkpoint of the last steps."""
     if SAVING.since_s is not None:
         return f"as the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
     return f"as no step ended within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"
 
 
-def leave(code: int) -> NoReturn:
-    """End this process without tearing anything down: torch's and gloo's threads may abort a normal exit, which also
-    costs a second (torch-facts, section 4)."""
+def exit_process(code: int) -> NoReturn:
+    """Exit at once, without cleaning up: a normal exit costs a second, and torch's and gloo's threads may abort it
+    (torch-facts, section 4)."""
     flush()
     end_loaders()
     os._exit(code)
 
 
 def end_loaders() -> None:
-    """What reads ahead in processes of its own would find out five seconds later. Until then it holds open what tells
-    the launcher that this process has gone."""
+    """Kill the data loader's processes. They would notice five seconds later that this process has exited, and until
+    then keep the pipe open by which the launcher notices it."""
     loaders = [child for child in multiprocessing.active_children() if child.daemon]
     if loaders and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take their end for a failure
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report their end as a failure
     for loader in loaders:
         loader.kill()
 
@@ -197,4 +199,4 @@ def flush() -> None:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """The pipe carries the news."""
+    """Do nothing: the signal's number is also written to the pipe."""

@@ -1,4 +1,4 @@
-"""A sink turns events into something to read; one event goes to all sinks of a run."""
+"""Sinks: each writes the events of a run in one format. Every event goes to all sinks of the run."""
 
 from __future__ import annotations
 
@@ -15,59 +15,62 @@ from declarative_train.run.event import Event, Notice, Progress, StepDone
 
 
 class Sink(ABC):
-    """Only the main rank has sinks. `write` is called from the loop: it must not wait for a device or a network."""
+    """Base class of sinks. Only the main rank has sinks. The training loop calls `write`, which must not wait for a
+    device or a network."""
 
     is_record: ClassVar[bool] = True
-    """Without it the run would lose what other parts rest on, so its failure ends the run. False: the run goes on."""
+    """True: other parts of dtrain read the output of this sink, so its failure ends the run. False: the run goes on."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        """Of those in `SINKS`: the one of a run, which writes below `run_dir`; `quiet` asks for no progress in the
-        terminal. Raises OSError."""
+        """Open the sink for a run, if its class is in `SINKS`. It writes below `run_dir`; `quiet` suppresses progress
+        in the terminal. Raises OSError."""
         raise NotImplementedError
 
     @classmethod
-    def chosen(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
-        """Of those in `CHOICES`: the one of a run, with its settings under `logging.sinks`. Raises OSError."""
+    def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
+        """Open the sink for a run, if its class is in `CHOICES`. `settings` are those under `logging.sinks`. Raises
+        OSError."""
         return cls.of_run(run_dir, True)
 
     @abstractmethod
     def write(self, event: Event) -> None:
-        """Take one event. Raises OSError when the place cannot be written."""
+        """Write or queue one event. Raises OSError when the destination cannot be written."""
 
     @abstractmethod
     def flush(self) -> None:
-        """What was written so far outlives this process, however it ends. Called before a checkpoint exists: a run that
-        goes on from it does not tell again what came before."""
+        """Make the events so far survive a crash of this process. Called before each checkpoint is written: a run that
+        resumes from the checkpoint does not repeat earlier events."""
 
     @abstractmethod
     def close(self) -> None:
-        """Everything that was written can be read. Called once, also after a failure."""
+        """Write what is still queued and release the destination. Called once, also after a failure."""
 
 
-def without_secrets(event: Event) -> Event:
-    """Return an event with its texts masked; the folder of a run keeps its name."""
+def mask_secrets(event: Event) -> Event:
+    """Return the event with secrets in its strings masked. `run_dir` is left as it is."""
     texts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "run_dir"}
     changed = {name: new for name, value in texts.items() if (new := in_texts(masked, value)) != value}
     return replace(event, **changed) if changed else event
 
 
 class FanOut:
-    """The sinks of a run as one."""
+    """Sender of events to all sinks of a run."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
 
     def write(self, event: Event) -> None:
-        """Send an event to all sinks, its texts without secrets."""
-        shown = event if isinstance(event, Progress | StepDone) else without_secrets(event)
-        self._each(lambda sink: sink.write(shown))
+        """Send an event to all sinks, with secrets masked."""
+        safe = event if isinstance(event, Progress | StepDone) else mask_secrets(event)
+        self._each(lambda sink: sink.write(safe))
 
     def flush(self) -> None:
         self._each(lambda sink: sink.flush())
 
     def close(self) -> None:
-        """All of them, whichever fails; the record last, so that it holds what the others miss."""
+        """Close all sinks, even if some fail. Sinks with `is_record` come last, so that they receive the notices about
+        the failures of the others."""
         for sink in [each for each in self._sinks if not each.is_record]:
             try:
                 sink.close()
@@ -93,11 +96,11 @@ class FanOut:
                 if sink.is_record:
                     raise
                 self._leave_out(sink, error)
-                with suppress(Exception):  # which has said what is wrong
+                with suppress(Exception):  # the notice already names the failure
                     sink.close()
 
     def _leave_out(self, sink: Sink, error: Exception) -> None:
-        """Whoever is left hears of it."""
+        """Remove a sink that failed and send a warning to the others."""
         self._sinks.remove(sink)
         name = type(sink).__name__.removesuffix("Sink")
         why = " ".join(str(error).split()) or type(error).__name__

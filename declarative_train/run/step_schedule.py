@@ -1,4 +1,4 @@
-"""What is due in which step of a run: its rows, its learning rate, and what follows it."""
+"""Schedule of the steps of a run: rows and learning rate of each step, and which actions follow it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 
-class Due(NamedTuple):
-    """`step` and `epoch` count from 1; `num_rows` are the real rows of the global batch: the last of an epoch may be
-    smaller. `log`: the values are written; `window_ends`: and begin anew. `epoch_ends`: with this step;
-    `closes_epoch`: also the end of a run that is shorter than one. `anything`: the host waits for the device anyway."""
+class DueActions(NamedTuple):
+    """Actions due in one step. `step` and `epoch` count from 1. `num_rows` is the number of real rows of the global
+    batch; the last batch of an epoch may be smaller. `log`: the means are written; `window_ends`: a new logging window
+    begins after it. `epoch_ends`: an epoch ends with this step; `closes_epoch`: or a run that is shorter than an epoch.
+    `anything`: at least one action needs values of the device."""
 
     step: int
     epoch: int
@@ -29,8 +30,8 @@ class Due(NamedTuple):
     anything: bool
 
 
-class Calendar:
-    """`last_step`: of this session, which may end before the run does."""
+class StepSchedule:
+    """Steps of one session. `last_step` is the last step of this session, which may end before the run does."""
 
     def __init__(self, plan: Plan, last_step: int) -> None:
         self._last_step = last_step
@@ -45,17 +46,17 @@ class Calendar:
         self._saves = checkpoint is not None
         self._save_every = checkpoint.every_steps if checkpoint is not None else None
 
-    def due(self, step: int) -> Due:
+    def at(self, step: int) -> DueActions:
         per_epoch = self._batch.steps_per_epoch
         found = locate(step, self._batch, self._num_samples)
-        # not where a session breaks off (--max-steps): who goes on from there goes on with the window
+        # a session that ends early (--max-steps) does not end the window: the resumed run continues it
         window_ends = step % self._log_every == 0
         log = window_ends or step == self._last_step
-        evaluation = self._evaluates and (step == self._num_steps or _falls(step, self._evaluate_every))
-        checkpoint = self._saves and (step == self._last_step or _falls(step, self._save_every))
+        evaluation = self._evaluates and (step == self._num_steps or _is_multiple(step, self._evaluate_every))
+        checkpoint = self._saves and (step == self._last_step or _is_multiple(step, self._save_every))
         epoch_ends = step % per_epoch == 0
         closes_epoch = epoch_ends or step == self._num_steps < per_epoch
-        return Due(
+        return DueActions(
             step,
             found.epoch + 1,
             found.size,
@@ -70,11 +71,11 @@ class Calendar:
         )
 
     def status(self, step: int, *, is_stopped: bool, ends_early: bool) -> str:
-        """How a session ended, as RunEnded says it."""
+        """Return the `RunEnded.status` of a session that ended after `step`."""
         if is_stopped or (step != self._num_steps and not ends_early):
             return "stopped"  # by --max-steps, too
         return "finished" if step == self._num_steps else "early_stop"
 
 
-def _falls(step: int, every: int | None) -> bool:
+def _is_multiple(step: int, every: int | None) -> bool:
     return every is not None and step % every == 0

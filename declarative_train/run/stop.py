@@ -1,7 +1,7 @@
-"""When a run ends before its last step: the ranks agree on it, at the end of the same step.
+"""Agreement of the ranks to stop before the last step, at the end of the same step.
 
-One process looks after every step. Several ranks add a vector up about once a second (how many steps that is they
-learn from the same sum, so all of them look after the same steps): nothing is added to the other steps.
+A single process checks after every step. Several ranks all-reduce a small vector about once a second. The same
+reduction measures how many steps that is, so all ranks check after the same steps and the other steps cost nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ Reason = Literal["signal", "time"]
 
 
 class StopAgreement:
+    """Decision to stop, the same on all ranks. `asked` returns whether this rank received a stop signal."""
+
     def __init__(self, ranks: Collective, asked: Callable[[], bool], max_time_s: float | None) -> None:
         self._ranks = ranks if isinstance(ranks, Ranks) else None
         self._asked = asked
@@ -31,8 +33,9 @@ class StopAgreement:
         self._since = 0
         self.reason: Reason | None = None
 
-    def reached(self) -> Reason | None:
-        """After a step: the reason to stop, the same on every rank."""
+    def check(self) -> Reason | None:
+        """Return the reason to stop after this step, or None; the same on every rank. All ranks call it after each
+        step."""
         if self._ranks is None:
             if self._asked() or self._max_time_s is not None:
                 self.reason = self._mine(time.monotonic())
@@ -50,8 +53,8 @@ class StopAgreement:
     def _agree(self, ranks: Ranks) -> Reason | None:
         now_s = time.monotonic()
         reason = self._mine(now_s)
-        words = [float(reason == "signal"), float(reason == "time"), now_s - self._looked_s]
-        mine = torch.tensor(words, dtype=torch.float64)  # on the host, by gloo: a GPU is not waited for
+        votes = [float(reason == "signal"), float(reason == "time"), now_s - self._looked_s]
+        mine = torch.tensor(votes, dtype=torch.float64)  # on the host, by gloo: no wait for the GPU
         asked, late, seconds = ranks.sum(mine).tolist()
         step_s = max(seconds / ranks.size / self._since, 1e-6)
         self._distance = int(min(max(PERIOD_S / step_s, 1), MOST_STEPS))

@@ -1,7 +1,7 @@
-"""Standard output and error that a run may lose: it goes on without its console, and nobody takes that for its end.
+"""Standard output and error that may fail: a run continues when its console is gone.
 
-A reader goes away (`| head`, a log collector that dies, a terminal that is closed), a disk behind `>` fills up, or a
-daemon was started without streams.
+A write can fail because the reader has exited (`| head`, a log collector, a closed terminal), because the disk behind
+`>` is full, or because a daemon was started without streams.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Errors = tuple[type[Exception], ...]
 
 
 class LastingStream:
-    """A text stream whose writes never fail by these errors: after the first that did, the rest is dropped, that of C
-    code too. ValueError: somebody closed it."""
+    """Text stream that ignores `errors` on write. After the first error all further output is dropped, also that of
+    C code. ValueError means that the stream was closed."""
 
     def __init__(self, stream: TextIO, errors: Errors = (OSError, ValueError)) -> None:
         self._stream = stream
@@ -51,17 +51,17 @@ class LastingStream:
 
 @contextmanager
 def outlive_readers(errors: Errors = (OSError, ValueError)) -> Iterator[None]:
-    """For this process and those that it forks meanwhile."""
+    """Ignore write errors of stdout and stderr inside the block, in this process and in those that it forks."""
     before = sys.stdout, sys.stderr
-    lasting_streams(errors)
+    replace_streams(errors)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
 
 
-def lasting_streams(errors: Errors = (OSError, ValueError)) -> None:
-    """For good, in a process that is ours."""
+def replace_streams(errors: Errors = (OSError, ValueError)) -> None:
+    """Replace stdout and stderr by LastingStream for the rest of this process."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, LastingStream):
@@ -70,15 +70,15 @@ def lasting_streams(errors: Errors = (OSError, ValueError)) -> None:
 
 
 def write_any_character() -> None:
-    """What the encoding of standard output does not have is written as JSON escapes it: a message that cannot be shown
-    in full is better than none, and JSON stays JSON. (On standard error Python does the like by itself.)"""
+    """Make stdout write characters that its encoding lacks as JSON escapes, instead of raising UnicodeEncodeError. JSON
+    output stays valid. (Python already escapes such characters on stderr.)"""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None and sys.stdout.errors == "strict":
-        codecs.register_error("escape", _escaped)
+        codecs.register_error("escape", _escape)
         reconfigure(errors="escape")
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
+def _escape(error: UnicodeError) -> tuple[str, int]:
     import json
 
     assert isinstance(error, UnicodeEncodeError)

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run besides its numbers: the plan's model, and what its recipe decides."""
+"""Metadata of a run for TensorBoard: the graph of the model, and the hyper-parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
-    """Fields, nodes and losses; a block, and each copy of a `repeat`, is a scope that can be opened."""
+    """Return fields, nodes and losses as graph nodes. A block, and each copy of a `repeat`, is a scope of the paths."""
     found: list[GraphNode] = []
     made = {field.name: f"fields/{field.name}" for field in plan.data.fields}
     found += [GraphNode(made[field.name], "field", (), (-1, *field.tensor.shape)) for field in plan.data.fields]
@@ -27,7 +27,7 @@ def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _walk(graph: Graph, prefix: str, sources: Mapping[str, str], found: list[GraphNode]) -> dict[str, str]:
-    """Adds what is below `prefix`; the entry behind each output of the graph."""
+    """Append the nodes of `graph` to `found`, below `prefix`. Returns the path of the node behind each output."""
     made = dict(sources)
     for node in graph.nodes:
         path = prefix + node.name.replace(".", "/")
@@ -59,8 +59,8 @@ _ALWAYS = ("training.", "vars.", "seed")
 
 
 def hyperparameters(plan: Plan) -> dict[str, Value]:
-    """By importance: mode and lr first. All of `training`, the vars, and what was asked for by `--set` or a sweep;
-    None is left out."""
+    """Return the settings of a run, by importance: mode and lr first. Included are all of `training`, the vars, and
+    what `--set` or a sweep changed; values of None are left out."""
     training = plan.training
     found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
     asked = select_overridden(plan.overrides, plan.settings)
@@ -75,7 +75,7 @@ def hyperparameters(plan: Plan) -> dict[str, Value]:
 
 
 def tensorboard_name(key: str) -> str:
-    """The column of a setting."""
+    """Return the name of a setting in TensorBoard's table of runs."""
     return _SHORT.get(key, key.removeprefix("training."))
 
 

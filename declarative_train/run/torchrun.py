@@ -1,9 +1,9 @@
-"""Ranks that somebody else started: `torchrun ... -m declarative_train run RECIPE`, srun, mpirun.
+"""Ranks that a launcher started: `torchrun ... -m declarative_train run RECIPE`, srun, mpirun.
 
-Rank 0 compiles and sends the plan to the others, so that a mistake is reported once; the world must be the plan's.
-They meet in the launcher's store: which device and which network a rank uses is only known with the plan. Where the
-launcher has none, rank 0 holds it, and leaves last.
-Every rank leaves by `os._exit`: torchrun's own code and report stand.
+Rank 0 compiles and sends the plan to the others, so that an error is reported once. The number of ranks must be that of
+the plan. Ranks first meet in the launcher's store, because a rank's device and network depend on the plan. If the
+launcher has no store, rank 0 opens it, and exits last.
+Every rank exits by `os._exit`, so that torchrun's own exit code and report remain.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from declarative_train.plan.run_folder import checkpoints_root
 from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
 from declarative_train.run.meeting import has_agent_store, meet, put, take
 from declarative_train.run.processes import LOOPBACK, join_process_group
-from declarative_train.run.signals import EXIT_FAILED, StopRequest, leave
-from declarative_train.run.storage.run_dir import Place, open_place
+from declarative_train.run.signals import EXIT_FAILED, StopRequest, exit_process
+from declarative_train.run.storage.run_dir import RunPlace, open_place
 from declarative_train.run.storage.run_lock import RunLock
 
 if TYPE_CHECKING:
@@ -54,22 +54,22 @@ if TYPE_CHECKING:
 
 Compile = Callable[[], "tuple[Plan | None, int]"]
 
-PARTING_S = 10.0  # until the others have gone; one of them may have been killed
-SHARED_DISK_S = 20.0  # until another machine sees a folder that was made on a shared disk
+PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may have been killed
+SHARED_DISK_S = 20.0  # longest wait until another machine sees a new folder on a shared disk
 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastJob:
-    """What rank 0 sends: a plan as JSON and where to write, or None and the code that all leave with."""
+    """Message of rank 0 to all ranks: a plan as JSON and the run's place, or None and the code that all exit with."""
 
     plan_json: str | None
     code: int
-    place: Place | None = None
+    place: RunPlace | None = None
     device_kind: str = "cpu"
     indices: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    taken: tuple[tuple[str, str], ...] = ()  # variables of the environment and their values, for what a rank writes
+    taken: tuple[tuple[str, str], ...] = ()  # environment variables that recipes used, with values
 
 
 def run_as_rank(
@@ -82,28 +82,29 @@ def run_as_rank(
     folder: Path | None = None,
     on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """This process is one rank; it does not return. `folder` and `on_end` as in `launch.run`, on rank 0."""
+    """Run this process as one rank and exit. On rank 0, `folder` is the run's folder (None: a new one) and `on_end` is
+    called with the run's folder at the end."""
     from declarative_train.run.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    watch, context, job, lock, words = StopRequest(), FailureContext(rank), None, RunLock(), None
+    watch, context, job, lock, broadcaster = StopRequest(), FailureContext(rank), None, RunLock(), None
     watch.install()
     try:
         seat = find_visible_devices()
         store, lasting = meet(rank, world, seat)
         if rank == 0:
-            words = _Words(store, world)
-            words.send(_prepared(compile_plan, resume, words, lock, folder, lasting))
-        broadcast = _received(store, rank, world)
+            broadcaster = _Broadcaster(store, world)
+            broadcaster.send(_prepare(compile_plan, resume, broadcaster, lock, folder, lasting))
+        broadcast = _receive(store, rank, world)
         if broadcast.plan_json is None:
-            part(store, rank, world)
-            leave(broadcast.code)
+            wait_for_others(store, rank, world)
+            exit_process(broadcast.code)
         job = _job(broadcast, rank, max_steps, sinks, quiet)
         check_disk(job, seat.host, broadcast.hosts)
         join(job, rank, seat.host, broadcast.hosts, store)
         share_sets(job.plan.data, rank, seat.host, broadcast.hosts, store)
         code = run_rank(job, context, lambda: watch.is_asked)
-        part(store, rank, world)
+        wait_for_others(store, rank, world)
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, None if job is None else job.run_dir)
         if job is not None:
@@ -112,24 +113,24 @@ def run_as_rank(
             time.sleep(VICTIM_WAIT_S)
             if job is not None:
                 _report_silent(job, rank, broadcast.hosts)
-        elif rank == 0 or not isinstance(error, NonFiniteLoss):  # which all ranks raise alike
+        elif rank == 0 or not isinstance(error, NonFiniteLoss):  # all ranks raise it at the same step
             print(f"dtrain: the run failed: {headline(failure, world)}", file=sys.stderr)
             if failure.is_ours:
                 print(failure.trace, file=sys.stderr)
-        if words is not None and not words.is_last_said:
-            words.send(BroadcastJob(None, EXIT_FAILED))
-            part(store, rank, world)
+        if broadcaster is not None and not broadcaster.is_done:
+            broadcaster.send(BroadcastJob(None, EXIT_FAILED))
+            wait_for_others(store, rank, world)
         code = EXIT_FAILED
     lock.release()
     try:
         if rank == 0 and job is not None:
             on_end(job.run_dir)
     finally:
-        leave(code)
+        exit_process(code)
 
 
 def _report_silent(job: Job, rank: int, hosts: tuple[str, ...]) -> None:
-    """Report the ranks that have not answered, on the first of those that wait for them. A culprit reports itself."""
+    """Report ranks that do not answer, on the first rank that waits for them. A rank that fails reports itself."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):
@@ -138,9 +139,9 @@ def _report_silent(job: Job, rank: int, hosts: tuple[str, ...]) -> None:
             print(f"dtrain: the run failed: {silent}", file=sys.stderr)
 
 
-def part(store: Store, rank: int, world: int) -> None:
-    """Before a rank leaves in order. Where rank 0 holds the store it waits for the others: one that still reads there
-    would take its end for a failure, of which torch prints the C++ frames."""
+def wait_for_others(store: Store, rank: int, world: int) -> None:
+    """Wait, before rank 0 exits, until the others are done, if the store is its own. For a rank that still reads from
+    the store its end would be a failure, for which torch prints C++ frames."""
     if has_agent_store():
         return
     if rank != 0:
@@ -151,7 +152,7 @@ def part(store: Store, rank: int, world: int) -> None:
 
 
 def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Threads, network and process group of this rank."""
+    """Set up threads, network and process group of this rank."""
     import torch
 
     layout = job.plan.layout
@@ -165,8 +166,8 @@ def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -
 
 
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Sets that are held in memory are prepared by the first rank of each machine, and mapped by the others there.
-    Raises DataError on that rank; the others then find the same by themselves."""
+    """Share in-memory sets between the ranks of a machine: its first rank prepares them, the others map its memory.
+    Raises DataError on the first rank; the others then read the sets themselves and find the same error."""
     from declarative_train.data.shared import accept, offer
 
     first = hosts.index(host)
@@ -183,8 +184,8 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 def check_disk(job: Job, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
-    """Raises RunFailure where this machine does not see the folder that rank 0 has made on its own for checkpoints, now
-    and not at the first save, hours later."""
+    """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created on its machine. The
+    first save would fail otherwise, hours later."""
     folder = local_path(job.place.checkpoints)
     if job.plan.checkpoint is None or host == hosts[0] or folder is None:
         return
@@ -200,10 +201,10 @@ def check_disk(job: Job, host: str, hosts: tuple[str, ...], wait_s: float = SHAR
 
 
 def interface_to(address: str) -> str | None:
-    """Return the network interface over which this machine reaches rank 0's, None where that is not known. gloo would
-    take the one of this machine's name, and that is 127.0.1.1 on Debian and its like, where no other machine connects.
+    """Return the network interface over which this machine reaches that of rank 0, None if it is not known. gloo would
+    use the address of this machine's name, which on Debian is 127.0.1.1, where no other machine can connect.
 
-    Raises RunFailure on rank 0's own machine, where the address is such a one as well and several interfaces remain.
+    Raises RunFailure on rank 0's own machine if `address` is such a local one and several interfaces are possible.
     """
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
@@ -220,14 +221,14 @@ def interface_to(address: str) -> str | None:
     ]
     if len(others) > 1:
         raise RunFailure(
-            f"{address} stands for {own} here, an address that no other machine reaches; help: give torchrun the "
+            f"{address} is {own} here, an address that no other machine can reach; help: give torchrun the "
             f"address of a network, or set GLOO_SOCKET_IFNAME on each machine, here one of {', '.join(others)}"
         )
     return others[0] if others else LOOPBACK
 
 
 def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that this machine sends from, None where no way leads there."""
+    """Return the address that this machine sends from, None if `address` cannot be reached."""
     try:
         targets = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -240,7 +241,7 @@ def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
-    """Return the addresses of each interface, none of any where this system does not report them."""
+    """Return the addresses of each interface; empty on systems other than Linux."""
     if sys.platform != "linux":
         return {}
     import fcntl
@@ -258,52 +259,57 @@ def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
     return found
 
 
-class _Words:
-    """What rank 0 says to all, in turn: checkpoints to look at, and at last what it sends."""
+class _Broadcaster:
+    """Sender of rank 0's messages to all ranks: checkpoints to check, and at last the job."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store
         self.world = world
         self._number = -1
-        self.is_last_said = False
+        self.is_done = False
 
-    def send(self, word: BroadcastJob | CheckpointEntry) -> None:
+    def send(self, message: BroadcastJob | CheckpointEntry) -> None:
         self._number += 1
-        self.is_last_said = isinstance(word, BroadcastJob)
-        put(self.store, f"word/{self._number}", word)
+        self.is_done = isinstance(message, BroadcastJob)
+        put(self.store, f"message/{self._number}", message)
 
     def damage(self, entry: CheckpointEntry) -> str | None:
-        """As `checkpoint_store.damage`, by all ranks: each reads its share of the files."""
+        """Check a checkpoint by all ranks, each reading its share of the files. Returns the first damage found."""
         self.send(entry)
         mine = damage(entry, num_parts=self.world)
         keys = [f"damage/{self._number}/{rank}" for rank in range(1, self.world)]
         return next(filter(None, [mine, *(take(self.store, key) for key in keys)]), None)
 
 
-def _received(store: Store, rank: int, world: int) -> BroadcastJob:
-    """Rank 0's last word, on every rank."""
+def _receive(store: Store, rank: int, world: int) -> BroadcastJob:
+    """Return rank 0's job, on every rank. Until it arrives, check this rank's share of checkpoints."""
     for number in count():
-        word = take(store, f"word/{number}")
-        if isinstance(word, BroadcastJob):
-            return word
+        message = take(store, f"message/{number}")
+        if isinstance(message, BroadcastJob):
+            return message
         if rank != 0:
-            put(store, f"damage/{number}/{rank}", damage(word, part=rank, num_parts=world))
+            put(store, f"damage/{number}/{rank}", damage(message, part=rank, num_parts=world))
     raise AssertionError
 
 
-def _prepared(
-    compile_plan: Compile, resume: str | None, words: _Words, lock: RunLock, folder: Path | None, lasting: Store
+def _prepare(
+    compile_plan: Compile,
+    resume: str | None,
+    broadcaster: _Broadcaster,
+    lock: RunLock,
+    folder: Path | None,
+    lasting: Store,
 ) -> BroadcastJob:
-    """On rank 0, where alone anything is printed or written. An attempt after the first continues the run of the one
-    before it, whatever the command says."""
+    """Compile and choose the run's place, on rank 0, the only rank that prints or writes here. If the launcher
+    restarted the ranks, the run of the attempt before is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 
     plan, code = compile_plan()
     if plan is None:
         return BroadcastJob(None, code)
     try:
-        check_world(plan, words.world)
-        seats = [take(words.store, f"seat/{rank}") for rank in range(words.world)]
+        check_world(plan, broadcaster.world)
+        seats = [take(broadcaster.store, f"seat/{rank}") for rank in range(broadcaster.world)]
         choice = assign_devices(plan.layout, seats)
         check_sinks(plan)
         if lasting.check(["run"]):
@@ -311,7 +317,7 @@ def _prepared(
             resume = "auto"
             if origin is not None and not CheckpointStore(checkpoints_root(str(folder))).entries()[0]:
                 folder, resume = None, origin
-        place = open_place(plan, resume, lock, words.damage, folder)
+        place = open_place(plan, resume, lock, broadcaster.damage, folder)
         put(lasting, "run", (place.run_dir, None if place.entry is None else place.entry.path))
     except (RunFailure, OSError) as error:
         lock.release()
@@ -323,7 +329,7 @@ def _prepared(
 
 
 def check_world(plan: Plan, num_started: int) -> None:
-    """Raises RunFailure when another number of ranks was started than the plan has."""
+    """Raise RunFailure if the number of started ranks is not the plan's."""
     wanted, launcher = len(plan.layout.ranks), find_launcher()
     if wanted == num_started:
         return
@@ -331,11 +337,11 @@ def check_world(plan: Plan, num_started: int) -> None:
         fix = f"--nnodes {plan.layout.num_nodes} --nproc-per-node {wanted // plan.layout.num_nodes}, or "
     elif wanted > 1:
         fix = f"start {wanted}, or "
-    else:  # perhaps many runs were meant, each of one process
+    else:  # perhaps many runs of one process each were intended
         fix = f"`env -u {launcher.rank} dtrain run ...` for as many runs, each by itself, or "
     raise RunFailure(
         f"the plan is for {counted(wanted, 'rank')} ({plan.layout.mode}), {launcher.name} started {num_started}; "
-        f"help: {fix}another layout.gpus"
+        f"help: {fix}change layout.gpus"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train.app.main import main
-from declarative_train.inference.generate import TextModel, encoded
+from declarative_train.inference.generate import TextModel, encode_prompt
 from declarative_train.inference.trained import UsageError, open_trained
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -87,7 +87,7 @@ def test_a_run_answers_and_so_does_what_it_left(folder: Path, capsys: pytest.Cap
     (folder / "chat.jinja").unlink()  # it travelled
     kept = f"kept/{step.name}"
     model = TextModel(open_trained(kept), "cpu")
-    assert encoded("And snow?", model, chat=True) == encoded(json.dumps(turns), model, chat=True) == ids
+    assert encode_prompt("And snow?", model, chat=True) == encode_prompt(json.dumps(turns), model, chat=True) == ids
     words = ["generate", kept, "--chat", "--temperature", "0", "--prompt"]
     for prompt in ("And snow?", json.dumps(turns)):
         assert main([*words, prompt]) == 0
@@ -127,6 +127,6 @@ def test_a_chat_needs_a_template(folder: Path) -> None:
     (folder / "r.yaml").write_text(text.replace("steps: 90", "steps: 2").replace("90 steps", "2 steps"))
     assert main(["run", "r.yaml", "--quiet"]) == 0
     model = TextModel(open_trained("runs/chats"), "cpu")
-    assert encoded("the sea", model)
+    assert encode_prompt("the sea", model)
     with pytest.raises(UsageError, match="template"):
-        encoded("the sea", model, chat=True)
+        encode_prompt("the sea", model, chat=True)

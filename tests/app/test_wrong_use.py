@@ -46,19 +46,19 @@ compare RUN STEP                            2  it is a checkpoint; name its run
 compare RUN recipe.yaml                     2  there is no run `recipe.yaml`
 predict recipe.yaml t.csv                   2  recipe.yaml is a file, and a run is a folder
 predict t.csv RUN                           2  t.csv is a file, and a run is a folder
-predict RUN recipe.yaml                     2  the name of recipe.yaml does not tell what it is
-predict RUN plan.json                       2  the name of plan.json does not tell what it is
-predict RUN folder                          2  folder is a folder, and no picture is in it
+predict RUN recipe.yaml                     2  the name of recipe.yaml does not say what it is
+predict RUN plan.json                       2  the name of plan.json does not say what it is
+predict RUN folder                          2  folder is a folder without pictures
 predict RUN t.csv                           1  t.csv lacks 4 columns
 predict RUN t.csv --ranks 0                 2  0 is not a whole number from 1 on
 predict RUN t.csv --ranks two               2  two is not a whole number from 1 on
-predict RUN t.csv -o a.xlsx                 2  the name does not tell what to write
+predict RUN t.csv -o a.xlsx                 2  the name does not say which format to write
 predict folder t.csv                        2  folder is not a run: there is no checkpoint in it
 evaluate plan.json                          2  plan.json is a file, and a run is a folder
 evaluate RUN t.csv                          2  new rows are named by an option: `--data t.csv`
 evaluate RUN --set tset                     2  has no set `tset`
 evaluate RUN --max some                     2  some is not a whole number from 0 on
-evaluate RUN --data recipe.yaml             2  the name of recipe.yaml does not tell what it is
+evaluate RUN --data recipe.yaml             2  the name of recipe.yaml does not say what it is
 export recipe.yaml --to onnx                2  recipe.yaml is a file, and a run is a folder
 export RUN --to pickle                      2  invalid choice: 'pickle'
 export RUN --to safetensors -o t.csv        2  t.csv is a file

@@ -22,7 +22,7 @@ from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.prefetch import ahead, by_workers
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.run.signals import STOP_SIGNALS, leave
+from declarative_train.run.signals import STOP_SIGNALS, exit_process
 
 
 def square(number: int) -> int:
@@ -79,7 +79,7 @@ def left(folder: Path) -> None:
     many = by_workers(square, 0, 1000, 2)
     next(many)
     (folder / "loaders").write_text(" ".join(map(str, children())))
-    leave(3)
+    exit_process(3)
 
 
 def test_a_process_that_leaves_takes_its_loaders_along(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.step.step_runner import StepRunner
 from declarative_train.plan.codec import from_json
 from declarative_train.run.launch import run
-from declarative_train.run.signals import leave
+from declarative_train.run.signals import exit_process
 
 
 def happen(fault: str) -> None:
@@ -79,4 +79,4 @@ if __name__ == "__main__":
     path, fault, rank, step, *more = sys.argv[1:]
     plan = from_json(Path(path).read_text())
     plant(plan.layout.mode, fault, int(rank), int(step))
-    leave(run(plan, resume=more[0] if more else None))
+    exit_process(run(plan, resume=more[0] if more else None))

@@ -144,7 +144,7 @@ def test_it_is_used_as_it_was_held(tmp_path: Path, precision: str, base: str, mo
     num_bytes = sum(item.numel() for item in plain.parameters()) * (8 if precision == "fp64" else 4)
     for weights in ("trained", "ema"):
         trained = open_trained(done.run_dir, weights=weights)
-        dense, held = (built(trained, as_held) for as_held in (False, True))
+        dense, held = (built(trained, keep_quantized) for keep_quantized in (False, True))
         assert len(find_packed(held[0])) == depth + 1
         assert find_packed(dense[0]) == {}
         whole, least = (sum(item.nbytes for item in made[0].state_dict().values()) for made in (dense, held))
@@ -160,10 +160,10 @@ def test_it_is_used_as_it_was_held(tmp_path: Path, precision: str, base: str, mo
     assert found.values["validation/loss"] == pytest.approx(found.logged["validation/loss"], rel=1e-6)
 
 
-def built(trained: Trained, as_held: bool) -> tuple[torch.nn.Module, int]:
+def built(trained: Trained, keep_quantized: bool) -> tuple[torch.nn.Module, int]:
     """And the most bytes that lived meanwhile."""
     with LiveBytes() as live:
-        module = trained.module(as_held=as_held)
+        module = trained.module(keep_quantized=keep_quantized)
     return module, live.peak
 
 

@@ -45,7 +45,7 @@ def _written(folder: Path) -> Path:  # noqa: F811
 
 def test_merged_it_gives_the_same(trained: Trained) -> None:
     tokens = torch.randint(0, 32, (4, 12))
-    merged = trained.merged()
+    merged = trained.merge_adapters()
     names = set(merged.module().state_dict())
     assert names == {name for name in trained.module().state_dict() if ".lora_" not in name}
     (ours,), (wanted,) = merged.module()(tokens), trained.module()(tokens)

@@ -203,7 +203,7 @@ def test_what_cannot_be_evaluated_is_said(wine: Path, tmp_path: Path, capsys: py
         from declarative_train.data import opened
 
         opened._latest.clear()
-        assert "`--data FILE` evaluates rows that lie elsewhere" in said(3, wine)
+        assert "`--data FILE` evaluates rows of other files" in said(3, wine)
     finally:
         (tmp_path / "away.csv").rename(data)
 
@@ -278,7 +278,7 @@ def test_of_a_model_that_was_trained_in_shards(tmp_path: Path) -> None:
     said = []
     for ranks in (1, 2):
         prediction = Prediction(model, batch_size=4, ranks=ranks)
-        said.append(pa.concat_tables(prediction.tables(prediction.opened(str(path)))))
+        said.append(pa.concat_tables(prediction.tables(prediction.open_files(str(path)))))
     assert said[0].num_rows == 160
     assert said[0].equals(said[1])
 

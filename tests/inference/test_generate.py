@@ -123,7 +123,7 @@ RECURRENT = RECIPE.replace(
 def test_a_model_that_keeps_its_own_memory_is_computed_anew(tmp_path: Path) -> None:
     trained_model = made(tmp_path, RECURRENT, "training.steps=3")
     model = TextModel(trained_model)
-    assert model.reason == "`memory` (gru) may look at several positions"
+    assert model.reason == "`memory` (gru) may mix positions"
     tokens = list(b"the cat")
     model.begin(tokens)
     torch.testing.assert_close(model.logits, plain(trained_model, tokens), atol=1e-5, rtol=1e-4)
@@ -162,7 +162,7 @@ def test_the_command(
     )
     (tmp_path / "text.txt").write_text(TEXT)
     both = trained(tmp_path, two_ways, "training.steps=3")
-    assert "sees the tokens that come after" in said(2, str(both), "--prompt", "the")
+    assert "sees later tokens" in said(2, str(both), "--prompt", "the")
 
 
 PUBLISHED = Path(__file__).parents[2] / "recipes" / "data"

@@ -11,7 +11,7 @@ import torch
 
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
-from declarative_train.inference.answers import Asked, asked, columns
+from declarative_train.inference.answers import PredictedOutputs, choose_outputs, columns
 from declarative_train.inference.trained import Trained, UsageError
 from declarative_train.plan.output_semantics import meanings
 from tests.inference.made_runs import write_csv
@@ -63,7 +63,7 @@ def model_of(folder: Path, field: str, nodes: str, loss: str) -> Trained:
 
 
 def answered(model: Trained, output: torch.Tensor) -> dict[str, list[object]]:
-    what = asked(model, [])
+    what = choose_outputs(model, [])
     found = columns(what, {what.meanings[0].output: output})
     return {name: np.asarray(values).tolist() for name, values in found.items()}
 
@@ -164,8 +164,8 @@ def test_a_loss_without_a_target_says_nothing(tmp_path: Path) -> None:
     )
     assert meanings(model.plan) == ()
     with pytest.raises(UsageError, match="do not say what an output means"):
-        asked(model, [])
-    assert asked(model, ["guess"]) == Asked(("guess",), (), ("guess",))
+        choose_outputs(model, [])
+    assert choose_outputs(model, ["guess"]) == PredictedOutputs(("guess",), (), ("guess",))
     assert tuple(model.graph(["guess"]).inputs) == ("x",)
 
 

@@ -22,7 +22,7 @@ from pyarrow import parquet
 
 from declarative_train.app.main import main
 from declarative_train.inference.input import InputError, Piece
-from declarative_train.inference.predict import Answer, Prediction
+from declarative_train.inference.predict import Prediction, Predictor
 from declarative_train.inference.reading import open_input
 from declarative_train.inference.trained import open_trained
 from tests.inference.made_runs import HOUSE_COLUMNS, NAMES, WINE_COLUMNS, house_rows, wine_rows, write_csv
@@ -214,14 +214,14 @@ def test_a_rank_that_is_lost_ends_all(
     wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, wine_rows(count=900, seed=8))
-    parent, answer = os.getpid(), Answer.__call__
+    parent, answer = os.getpid(), Predictor.__call__
 
-    def dies(self: Answer, piece: Piece) -> Any:
+    def dies(self: Predictor, piece: Piece) -> Any:
         if os.getpid() != parent and piece.start > 300:
             os._exit(9)
         return answer(self, piece)
 
-    monkeypatch.setattr(Answer, "__call__", dies)
+    monkeypatch.setattr(Predictor, "__call__", dies)
     said = refused(capsys, 3, wine, path, "--batch-size", 16, "--ranks", 2, "-o", tmp_path / "out.csv")
     assert "a rank was lost" in said
     assert [each.name for each in tmp_path.iterdir()] == ["new.csv"]

@@ -122,7 +122,7 @@ def test_they_are_those_that_an_evaluation_judges(load: Path, tmp_path: Path) ->
     path = write_csv(tmp_path / "new.csv", COLUMNS, rows)
     model = open_trained(load)
     prediction = Prediction(model)
-    table = pa.concat_tables(prediction.tables(prediction.opened(str(path))))
+    table = pa.concat_tables(prediction.tables(prediction.open_files(str(path))))
     whole = [row for row in table.to_pylist() if row["last_row"] + 2 <= len(rows)]
     apart = [row["future"][at] - rows[row["last_row"] + at][2] for row in whole for at in range(2)]
     told = evaluate(model, data=str(path))

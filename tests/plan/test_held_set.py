@@ -14,7 +14,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.text.describe import describe
 from declarative_train.recipe import load
-from declarative_train.run.memory_check import beside_model, with_set
+from declarative_train.run.memory_check import bytes_without_parameters, replace_set_bytes
 from tests.plan.conftest import BASE
 
 GPU = "layout.hardware=h100-sxm"
@@ -72,11 +72,11 @@ def test_a_run_counts_what_it_really_put_there(traced) -> None:
     plan = traced(GPU)
     (row,) = plan.memory
     for number in (0, 123):
-        found = with_set(plan, number)
+        found = replace_set_bytes(plan, number)
         assert found.memory[0].total == row.of_step + number
         assert found.estimate is not None
         assert found.estimate.memory_bytes == row.of_step + number
-    assert beside_model(plan, 0) == row.of_step - row.parameters
+    assert bytes_without_parameters(plan, 0) == row.of_step - row.parameters
 
 
 def test_runs_of_before_are_known_again(traced) -> None:

@@ -231,7 +231,10 @@ def test_the_second_ctrl_c_means_now(directory: Path, mode: str, gpus: int) -> N
     code, errors = finish(process)
     assert code == 3
     assert time.monotonic() - asked_s < 3
-    assert errors.count("dtrain: stopping at the end of a step, with a checkpoint; once more: at once") == 1
+    assert (
+        errors.count("dtrain: stopping after this step, with a checkpoint; repeat the signal (Ctrl-C) to stop at once")
+        == 1
+    )
     assert errors.count("dtrain: stopped at once: there is no checkpoint of the last steps") == 1
     assert f"  go on from step 7: the same command with --resume {run_dir(directory)}\n" in errors
 

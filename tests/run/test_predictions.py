@@ -19,7 +19,7 @@ from declarative_train.data.sets import open_sets
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.trained import open_trained
 from declarative_train.plan.plan import Plan
-from declarative_train.run.event import Answer, ClassesPredicted, Picture
+from declarative_train.run.event import ClassesPredicted, Picture, SamplePrediction
 from declarative_train.run.launch import launch
 from declarative_train.run.predictions import NUM_SAMPLES, predictions
 from declarative_train.run.sinks import drawing
@@ -150,7 +150,7 @@ def test_in_fp64_too(tmp_path: Path) -> None:
     assert set(drawn_by(newest(tmp_path)[0])) == {"validation/confusion_matrix", "validation/samples"}
 
 
-def event(step: int, *answers: Answer) -> ClassesPredicted:
+def event(step: int, *answers: SamplePrediction) -> ClassesPredicted:
     return ClassesPredicted(step, "validation", "", ("a", "b"), ((3, step), (0, 4)), answers, 1000.0)
 
 
@@ -171,9 +171,9 @@ def test_of_many_evaluations_the_first_and_the_last_are_drawn() -> None:
 
 
 def test_samples_that_are_no_pictures_are_a_table() -> None:
-    table = drawing.samples_table([Answer(4, "a", "b", 0.75), Answer(9, "b", "b", 1.0)])
+    table = drawing.samples_table([SamplePrediction(4, "a", "b", 0.75), SamplePrediction(9, "b", "b", 1.0)])
     assert table.splitlines()[2:] == ["| 4 | a | **b** | 0.750 |", "| 9 | b | b | 1.000 |"]
-    assert drawing.samples_sheet([Answer(4, "a", "b", 0.75)]) is None
+    assert drawing.samples_sheet([SamplePrediction(4, "a", "b", 0.75)]) is None
 
 
 def test_without_pillow_the_run_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +191,6 @@ def test_without_pillow_the_run_says_so_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_colours_and_odd_sizes() -> None:
     picture = Picture(2, 5, 3, bytes(range(30)))
-    sheet = drawing.samples_sheet([Answer(k, "a", "a", 0.5, picture) for k in range(5)])
+    sheet = drawing.samples_sheet([SamplePrediction(k, "a", "a", 0.5, picture) for k in range(5)])
     assert sheet is not None
     assert sheet.getpixel((10, 10)) == (0, 1, 2)

@@ -18,9 +18,9 @@ from declarative_train.plan.run_folder import seal
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
 from declarative_train.run.job import Job, default_sinks
 from declarative_train.run.launch import run
-from declarative_train.run.processes import say, way_on
+from declarative_train.run.processes import resume_hint, say
 from declarative_train.run.sinks.jsonl import JsonlSink
-from declarative_train.run.storage.run_dir import Place
+from declarative_train.run.storage.run_dir import RunPlace
 from tests.engine import runs
 from tests.engine.launched import finish, saved, start, wait_for_steps
 from tests.engine.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
@@ -275,7 +275,11 @@ def test_where_all_are_damaged_each_is_named(directory: Path, capsys: pytest.Cap
 def test_no_hint_names_a_damaged_checkpoint(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = go(directory, {"checkpoint": {"every": "1 step", "keep": 3}}, max_steps=3)
     flip(first.run_dir / "checkpoints" / "step_00000003" / "__0_0.distcp")
-    say(way_on(Job(compiled(directory, DIGITS), "cpu", Place(first.run_dir, None), None, default_sinks(quiet=True))))
+    say(
+        resume_hint(
+            Job(compiled(directory, DIGITS), "cpu", RunPlace(first.run_dir, None), None, default_sinks(quiet=True))
+        )
+    )
     assert "go on from step 2: the same command" in capsys.readouterr().err
 
 
@@ -354,8 +358,8 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
         assert run(other, resume=resume, quiet=True) == 3
         assert capsys.readouterr().err == (
             f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 is of another run: `seed` was 0 and is "
-            "1 (the order of the samples and all random numbers depend on it); help: run the recipe as "
-            "it was, or start anew from its weights with `model.weights`\n"
+            "1 (the order of the samples and all random numbers from it); help: run the recipe as "
+            "it was, or start a new run from its weights with `model.weights`\n"
         )
     assert run(other, resume=str(directory / "nowhere"), quiet=True) == 3
     assert "no checkpoint in" in capsys.readouterr().err
@@ -369,9 +373,9 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("kept", "why"),
     [
-        (None, "its plan is no longer there to say which"),
-        ('{"version": 1}', "which of them cannot be said: plan.json is of another dtrain: it has plan version 1, "
-         f"this dtrain reads version {PLAN_VERSION}"),
+        (None, "its plan no longer exists, so it is not known which"),
+        ('{"version": 1}', "it is not known which: plan.json was written by another version of dtrain: it has plan "
+         f"version 1, this dtrain reads version {PLAN_VERSION}"),
     ],
 )  # fmt: skip
 def test_without_the_plan_of_a_checkpoint_nothing_may_change(
@@ -388,7 +392,7 @@ def test_without_the_plan_of_a_checkpoint_nothing_may_change(
     capsys.readouterr()
     assert run(compiled(directory, merged(DIGITS, {"seed": 1})), resume="auto", quiet=True) == 3
     told = capsys.readouterr().err
-    assert f"of another run: its model, data, objective, batch or training was another ({why}); help" in told
+    assert f"of another run: its model, data, objective, batch or training was different ({why}); help" in told
     assert run(compiled(directory, DIGITS), resume="auto", quiet=True) == 0
 
 
@@ -477,7 +481,7 @@ def test_another_aim_forgets_the_best(directory: Path) -> None:
     first = go(directory, by_loss, max_steps=9)
     assert first.of(CheckpointSaved)[0].is_best
     second = go(directory, resume="auto")
-    said = "checkpoint.best was min validation/loss and is max validation/accuracy: the best starts anew"
+    said = "checkpoint.best was min validation/loss and is max validation/accuracy: the earlier best value is discarded"
     assert [event.message for event in second.of(Notice)].count(said) == 1
     ended = second.of(RunEnded)[-1]
     assert ended.values["best/validation/accuracy"] == ended.values["validation/accuracy"]

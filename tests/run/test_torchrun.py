@@ -23,7 +23,7 @@ from declarative_train.run import launch
 from declarative_train.run.event import CheckpointSaved, RunEnded, RunStarted
 from declarative_train.run.job import Job
 from declarative_train.run.sinks.jsonl import read_events
-from declarative_train.run.storage.run_dir import Place
+from declarative_train.run.storage.run_dir import RunPlace
 from declarative_train.run.torchrun import check_disk
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data, write_recipe
 from tests.started import Started, family, finish, start
@@ -348,7 +348,7 @@ def test_many_runs_of_one_process_are_not_taken_for_ranks_in_silence(
     (line,) = "".join(errors for _, _, errors in said).splitlines()
     assert line == (
         "dtrain: the plan is for 1 rank (single), mpirun started 3; help: `env -u OMPI_COMM_WORLD_RANK dtrain run ...` "
-        "for as many runs, each by itself, or another layout.gpus"
+        "for as many runs, each by itself, or change layout.gpus"
     )
     assert not (directory / "runs").exists()
 
@@ -472,13 +472,13 @@ def test_a_disk_that_the_machines_do_not_share_is_told_before_the_first_step(dir
     plan = compiled(directory, TWO)
     there, hosts = directory / "runs" / "there", ("node1", "node2")
     there.mkdir(parents=True)
-    check_disk(Job(plan, "cpu", Place(there, None), None, lambda _: ()), "node2", hosts, 0)
-    elsewhere = Job(plan, "cpu", Place(directory / "runs" / "gone", None), None, lambda _: ())
+    check_disk(Job(plan, "cpu", RunPlace(there, None), None, lambda _: ()), "node2", hosts, 0)
+    elsewhere = Job(plan, "cpu", RunPlace(directory / "runs" / "gone", None), None, lambda _: ())
     check_disk(elsewhere, "node1", hosts, 0)
     with pytest.raises(
         RunFailure, match=r"^node2 does not see .*gone, which rank 0 made on node1 .* help: set logging"
     ):
         check_disk(elsewhere, "node2", hosts, 0)
-    remote = Place(directory / "runs" / "gone", None, elsewhere="s3://bucket/made/1/checkpoints")
+    remote = RunPlace(directory / "runs" / "gone", None, elsewhere="s3://bucket/made/1/checkpoints")
     check_disk(replace(elsewhere, place=remote), "node2", hosts, 0)
     check_disk(replace(elsewhere, plan=replace(plan, checkpoint=None)), "node2", hosts, 0)

@@ -13,7 +13,7 @@ from declarative_train.plan.predicted import EstimatePlan, FlopsPlan
 from declarative_train.run import meter
 from declarative_train.run.event import StepDone
 from declarative_train.run.launch import run
-from declarative_train.run.meter import peak_flops, predicted, samples_per_s_at_peak
+from declarative_train.run.meter import comparable_estimate, peak_flops, samples_per_s_at_peak
 from tests.engine.made_recipes import DIGITS, compiled, write_data
 from tests.engine.plans import layout, make_plan
 from tests.kept import Kept
@@ -64,13 +64,13 @@ def test_a_prediction_is_compared_only_on_the_hardware_that_it_is_of(monkeypatch
     found = EstimatePlan("h100-sxm", 2**31, 2**36, 0.5, 0.4, 0.0, 0.0, 0.1, 0.25, 0.25, (), ())
     plan = replace(make_plan(), estimate=found)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    assert predicted(plan, CUDA) == ({"step_ms": 500.0, "memory_gib": 2.0, "mfu": 0.25}, None)
-    assert predicted(make_plan(), CUDA) == ({}, None)
+    assert comparable_estimate(plan, CUDA) == ({"step_ms": 500.0, "memory_gib": 2.0, "mfu": 0.25}, None)
+    assert comparable_estimate(make_plan(), CUDA) == ({}, None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "some new GPU")
-    assert predicted(plan, CUDA)[0]["step_ms"] == 500.0
+    assert comparable_estimate(plan, CUDA)[0]["step_ms"] == 500.0
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA L4")
     for device, here in ((CUDA, "l4"), (torch.device("cpu"), "cpu")):
-        values, notice = predicted(plan, device)
+        values, notice = comparable_estimate(plan, device)
         assert not values
         assert notice == f"the plan's estimates are of h100-sxm, and this run is on {here}: they are not compared"
 

@@ -117,7 +117,7 @@ class Run:
             trained = self.trained()
             prediction = Prediction(trained, outputs=outputs, batch_size=batch_size, device=device, ranks=ranks)
             if isinstance(rows, str | os.PathLike):
-                samples = prediction.opened([os.fspath(rows)], keep)
+                samples = prediction.open_files([os.fspath(rows)], keep)
             else:
                 samples = prediction.of_frame(columns_of(rows), keep)
             return as_table(list(prediction.tables(samples)), like=rows)

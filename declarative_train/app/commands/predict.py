@@ -54,7 +54,7 @@ def _predict(args: argparse.Namespace) -> int:
     if prediction.drawing:
         drawn = ", ".join(f"`{name}`" for name in prediction.drawing)
         print(f"dtrain: {drawn} draws random numbers: other batches give other values", file=sys.stderr)
-    samples = prediction.opened(args.input, args.keep)
+    samples = prediction.open_files(args.input, args.keep)
     names: list[str] = []
 
     def tables() -> object:

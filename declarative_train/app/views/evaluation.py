@@ -8,7 +8,7 @@ from declarative_train.app.views.table import table
 from declarative_train.core.amounts import counted
 from declarative_train.core.amounts import number as four_decimals
 from declarative_train.inference.evaluate import Evaluation
-from declarative_train.inference.report import Report, Worst
+from declarative_train.inference.report import Report, WorstSample
 
 MOST_CLASSES = 30  # that are listed; of more those with most items
 _MOST_MISTAKES = 10
@@ -120,7 +120,7 @@ def _worst(report: Report, width: int) -> str:
     )
 
 
-def _worst_row(each: Worst) -> tuple[str, ...]:
+def _worst_row(each: WorstSample) -> tuple[str, ...]:
     values = ", ".join(f"{name} {_plain(value)}" for name, value in each.row.items())
     where = each.place.partition(" of ")[0]
     probability = "" if each.probability is None else number(each.probability)

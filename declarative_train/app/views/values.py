@@ -53,7 +53,7 @@ def way_of_a_row(trained: Trained, width: int | None) -> str:
     chosen = sets[name]
     made = {field: values[0] for field, values in chosen.gather(np.arange(1)).items()}
     nodes = [*plan.batch_graph.nodes, *plan.graph.nodes]
-    network = trained.network([node.name for node in nodes], as_held=True)
+    network = trained.network([node.name for node in nodes], keep_quantized=True)
     given = [torch.from_numpy(np.ascontiguousarray(made[field])[None]) for field in network.inputs]
     given = [
         each.to(getattr(torch, network.graph.inputs[field].dtype))

@@ -1,7 +1,7 @@
-"""A trained model -> a folder that other tools load: the tensors or the program, what goes in and what comes out."""
+"""Export a trained model to a folder for other tools: tensors or program, and a description of inputs and outputs."""
 
-PUBLISHED = {"huggingface": "transformers", "timm": "timm", "torchvision": "torchvision"}  # whose models they are
-NAMES = (  # the others are in `formats.FORMATS`
+PUBLISHED = {"huggingface": "transformers", "timm": "timm", "torchvision": "torchvision"}  # format -> its library
+NAMES = (  # those that are not in PUBLISHED are in `formats.FORMATS`
     *("huggingface", "onnx", "peft", "safetensors", "state-dict", "timm", "torch-export", "torchvision"),
 )
 DTYPES = ("float32", "float64", "float16", "bfloat16")

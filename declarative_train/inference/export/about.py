@@ -1,7 +1,7 @@
-"""What goes into an exported model and what comes out, as `preprocessing.json`: made to be read by people and programs.
+"""Description of the inputs and outputs of an exported model, `preprocessing.json`, for people and programs.
 
-An entry of `inputs` says which columns it is made of, what is done `before_the_model` (by who uses it) and what
-`in_the_model`; an entry of `outputs` what its numbers mean.
+An entry of `inputs` names its columns, the preparation that the user must do (`before_the_model`), and the preparation
+that the model does (`in_the_model`). An entry of `outputs` says what its numbers mean.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.core.secrets import masked
 from declarative_train.data.pictures import Chain
 from declarative_train.files.open_files import shown
-from declarative_train.inference.export.program import Answer, Entry, Program
+from declarative_train.inference.export.program import Program, ProgramInput, ProgramOutput
 from declarative_train.inference.trained import Trained
 from declarative_train.plan.output_semantics import Meaning
 
@@ -46,7 +46,7 @@ def about(trained: Trained, program: Program, to: str, file: str) -> dict[str, A
     }
 
 
-def _input(entry: Entry, program: Program) -> dict[str, Any]:
+def _input(entry: ProgramInput, program: Program) -> dict[str, Any]:
     spec, field = entry.spec, FIELDS.read(entry.spec.component)
     before, inside = _steps(entry, program)
     return {
@@ -67,8 +67,8 @@ def _input(entry: Entry, program: Program) -> dict[str, Any]:
     }
 
 
-def _picture(entry: Entry, trained: Trained) -> dict[str, Any]:
-    """How a picture becomes what the model takes: all of it is for who uses the model."""
+def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
+    """Return how an image is prepared. All of it must be done by the user of the model."""
     field = FIELDS.read(entry.spec.component)
     if not field.reads_late:
         return {}
@@ -88,42 +88,42 @@ def _picture(entry: Entry, trained: Trained) -> dict[str, Any]:
 
 
 def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
-    """`vocabularies`: for each column the values by number, the number `unknown` left out; null: the column holds class
-    numbers already."""
+    """Return `vocabularies` and `unknown` of a category field. A vocabulary lists the values of a column by number,
+    skipping the number `unknown`; null means that the column already has class numbers."""
     if component.get("type") != "category":
         return {}
     found = {"vocabularies": statistics.get("vocabulary"), "unknown": component.get("unknown")}
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _steps(entry: Entry, program: Program) -> tuple[list[str], list[str]]:
-    """Sentences: (what is done before the model, what in it)."""
+def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]:
+    """Return sentences (what is done before the model, what the model does)."""
     component, statistics = entry.spec.component, entry.spec.statistics
-    made = FIELDS.read(component).preparation(statistics)
-    words = []
-    if made.fill is not None:
-        words.append("missing values are replaced by `fill`")
-    if made.scale is not None:
-        words.append("values are multiplied by `scale`")
-    if made.subtract is not None:
-        words.append("`subtract` is taken off, and the rest is divided by `divide`, element by element")
-    inside = words if entry.preparation != Preparation() else []
-    before = [] if inside else words
+    preparation = FIELDS.read(component).preparation(statistics)
+    steps = []
+    if preparation.fill is not None:
+        steps.append("missing values are replaced by `fill`")
+    if preparation.scale is not None:
+        steps.append("values are multiplied by `scale`")
+    if preparation.subtract is not None:
+        steps.append("`subtract` is subtracted, and the result is divided by `divide`, element by element")
+    inside = steps if entry.preparation != Preparation() else []
+    before = [] if inside else steps
     if PLUGIN in component:
         before.append(
-            f"the field `{component['type']}` of the plugin {shown(str(component[PLUGIN]))} makes it of the columns"
+            f"the field `{component['type']}` of the plugin {shown(str(component[PLUGIN]))} converts the columns"
         )
     if component.get("type") == "category":
         if "vocabulary" in statistics:
             before.append("each value becomes its position in the vocabulary of its column")
         if component.get("unknown") is not None:
-            before.append("a value that is missing or not known becomes `unknown`, whose number the vocabulary skips")
-    elif inside and made.fill is not None:
+            before.append("a missing or unknown value becomes `unknown`, whose number the vocabulary skips")
+    elif inside and preparation.fill is not None:
         before.append("missing values are nan")
     return before, inside
 
 
-def _output(answer: Answer, program: Program) -> dict[str, Any]:
+def _output(answer: ProgramOutput, program: Program) -> dict[str, Any]:
     return {
         "name": answer.name,
         "dtype": _name(answer.dtype),
@@ -133,7 +133,7 @@ def _output(answer: Answer, program: Program) -> dict[str, Any]:
     }
 
 
-def _meaning(one: Meaning, answer: Answer) -> dict[str, Any]:
+def _meaning(one: Meaning, answer: ProgramOutput) -> dict[str, Any]:
     found: dict[str, Any] = {"loss": one.term, "kind": one.kind, "about": one.name, "says": _says(one, answer)}
     if one.columns:
         found["columns"] = list(one.columns)
@@ -146,7 +146,7 @@ def _meaning(one: Meaning, answer: Answer) -> dict[str, Any]:
     return found
 
 
-def _says(one: Meaning, answer: Answer) -> str:
+def _says(one: Meaning, answer: ProgramOutput) -> str:
     if one.kind == "class":
         return (
             f"a score for each class of {one.name} along dimension {one.class_axis + 1}: the largest is the answer, "

@@ -1,4 +1,4 @@
-"""Why a model cannot be exported: the node that cannot, by its name in the recipe."""
+"""Errors of an export, with the recipe's name of the node that cannot be exported."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ Attempt = Callable[[nn.Module, tuple[Any, ...]], object]
 
 
 class ExportFailure(RunFailure):
-    """A model that a format cannot hold; or that is not the same when it is loaded back."""
+    """Error for a model that a format cannot represent, or that differs when it is loaded back."""
 
 
 @contextmanager
-def told_of_node(
+def blame_node(
     module: fx.GraphModule, inputs: tuple[Any, ...], what: str, attempt: Attempt | None = None
 ) -> Iterator[None]:
-    """What fails inside is put down to the first node that fails when `attempt` is made on it alone. `what` cannot be
-    done, as in `computed in float16`."""
+    """Convert an exception inside the block into an ExportFailure that names the node: the first one for which
+    `attempt` fails alone. `what` completes "cannot be ...", as in `computed in float16`."""
     try:
         yield
     except (RunFailure, OSError, MemoryError):
         raise
-    except Exception as error:  # whatever torch's exporters lead to
-        found = _culprit(module, inputs, attempt or (lambda part, given: part(*given)))
+    except Exception as error:  # torch's exporters raise many kinds of exceptions
+        found = _find_culprit(module, inputs, attempt or (lambda part, given: part(*given)))
         reason = first_line(error if found is None else found[1])
         node = "the model" if found is None else f"node `{found[0]}`"
         raise ExportFailure(f"{node} cannot be {what}: {reason[:300]}") from error
 
 
-def _culprit(module: fx.GraphModule, inputs: tuple[Any, ...], attempt: Attempt) -> tuple[str, Exception] | None:
+def _find_culprit(module: fx.GraphModule, inputs: tuple[Any, ...], attempt: Attempt) -> tuple[str, Exception] | None:
     prefix = ""
     found: tuple[str, Exception] | None = None
     while True:
@@ -69,7 +69,7 @@ def _submodule(module: nn.Module, name: str) -> nn.Module | None:
 
 
 class _Watcher(fx.Interpreter):
-    """Makes an attempt on each module, with the inputs that it gets, before it is called."""
+    """Interpreter that makes an attempt on each module, with its inputs, before calling it."""
 
     def __init__(self, module: fx.GraphModule, attempt: Attempt) -> None:
         super().__init__(module)

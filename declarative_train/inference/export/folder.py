@@ -1,4 +1,4 @@
-"""`dtrain export`: a trained model -> a folder with the model, what goes in and out of it, and code that loads it."""
+"""`dtrain export`: write a folder with the model, a description of its inputs and outputs, and code that loads it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from declarative_train.inference.export.formats import FORMATS, check
 from declarative_train.inference.export.library import LibraryModel, library_models, write_library_model
 from declarative_train.inference.export.peft import auto_class as peft_base
 from declarative_train.inference.export.program import Inputs, Program, make_program
-from declarative_train.inference.export.published import published_base, write_published
+from declarative_train.inference.export.published import find_published_base, write_published
 from declarative_train.inference.export.snippets import loading_code, readme
-from declarative_train.inference.trained import Trained, UsageError, unheld
-from declarative_train.inference.writing import as_created
+from declarative_train.inference.trained import Trained, UsageError, drop_quantization
+from declarative_train.inference.writing import set_default_mode
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.plan import PublishedPlan
 from declarative_train.plan.run_folder import PLAN
 
-MARK = "preprocessing.json"  # a folder that holds it may be written anew
+MARK = "preprocessing.json"  # a folder that holds it may be overwritten
 _SAMPLE_ROWS = 4
 _SAMPLE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """`apart`: the largest difference, relative to the largest value, between the model and the file loaded back."""
+    """Result of an export. `apart` is the largest difference between the model and the file loaded back, relative to
+    the largest value."""
 
     folder: Path
     files: tuple[str, ...]
@@ -55,46 +56,46 @@ def export(
     numbers: Inputs = "raw",
     dtype: str | None = None,
 ) -> Exported:
-    """`to`: one of NAMES; `folder`: by default `export-FORMAT` in the run. Nothing is left behind where it fails.
-    Raises UsageError and RunFailure."""
+    """Export a model in a format of NAMES. `folder` is by default `export-FORMAT` in the run's folder. A failed export
+    leaves no files. Raises UsageError and RunFailure."""
     if to not in NAMES:
         raise UsageError(f"there is no format `{to}`; help: {did_you_mean(to, NAMES)}")
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"there is no dtype `{dtype}`; help: {did_you_mean(dtype, DTYPES)}")
     if to in PUBLISHED:
-        return _published(trained, to, folder, outputs, dtype)
+        return _export_published(trained, to, folder, outputs, dtype)
     place = _place(trained, to, folder)
     form = FORMATS[to]
     form.require(to)
     if form.merges:
-        trained = trained.merged()
+        trained = trained.merge_adapters()
     wanted = None if dtype is None else getattr(torch, dtype)
     if form.is_program and wanted is torch.bfloat16 and to == "onnx":
-        raise UsageError("onnxruntime computes little in bfloat16 on a CPU; help: --dtype float16, or float32")
+        raise UsageError("onnxruntime supports few operations in bfloat16 on a CPU; help: --dtype float16, or float32")
     kind: Inputs = numbers if form.is_program else "prepared"
-    program = _made(trained, outputs, kind, wanted, is_program=form.is_program)
+    program = _make_program(trained, outputs, kind, wanted, is_program=form.is_program)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
         made = Path(name) / place.name
         made.mkdir()
         form.write(program, made / form.file)
         apart = check(form, program, made / form.file)
-        _write_beside(trained, program, to, made)
-        _appear(made, place)
+        _write_docs(trained, program, to, made)
+        _move_into_place(made, place)
     names = tuple(sorted(each.name for each in place.iterdir()))
     inputs, answers = tuple(entry.name for entry in program.inputs), tuple(answer.name for answer in program.outputs)
     return Exported(place, names, inputs, answers, apart)
 
 
-def _published(
+def _export_published(
     trained: Trained, to: str, folder: str | os.PathLike[str] | None, outputs: Sequence[str], dtype: str | None
 ) -> Exported:
-    """As the library writes it; `outputs` may name the node."""
+    """Export a node as a model of the library that `to` names. `outputs` may name the node."""
     if len(outputs) > 1:
-        raise UsageError("one node at a time becomes a published model; help: name one with --output")
+        raise UsageError("only one node at a time can be exported as a published model; help: name one with --output")
     FORMATS["safetensors"].require(to)
-    trained = trained.merged()
-    found = _published_node(trained, to, outputs[0] if outputs else None)
+    trained = trained.merge_adapters()
+    found = _choose_node(trained, to, outputs[0] if outputs else None)
     place = _place(trained, to, folder, mark=PLAN)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as name:
@@ -105,41 +106,42 @@ def _published(
             write_library_model(trained, found, made, wanted)
         else:
             write_published(trained, found, to, made, wanted)
-        _appear(made, place)
+        _move_into_place(made, place)
     names = tuple(sorted(each.name for each in place.iterdir()))
     return Exported(place, names, (found.node,), (found.node,), 0.0)
 
 
-def _published_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
-    """The node that is exported: the only one that the library has a model for, or the one named. Raises UsageError."""
+def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
+    """Return the node to export: the one named, or the only one that the library has a model for. Raises UsageError."""
     library = PUBLISHED[to]
     models = list(library_models(trained.plan.graph))
     known: dict[str, PublishedPlan | LibraryModel] = {each.node: each for each in trained.plan.published}
     known |= {each.node: each for each in models if each.library == library}
     if wanted is not None and wanted not in known:
-        raise UsageError(f"`{wanted}` is no model that {library} has; help: {did_you_mean(wanted, known)}")
+        raise UsageError(f"`{wanted}` is not a model of {library}; help: {did_you_mean(wanted, known)}")
     if not known:
         other = next(((each, way) for each in models for way, has in PUBLISHED.items() if has == each.library), None)
         hint = "--to safetensors has its tensors" if other is None else f"--to {other[1]} writes `{other[0].node}`"
-        raise UsageError(f"no node of this run is a model that {library} has; help: {hint}")
+        raise UsageError(f"no node of this run is a model of {library}; help: {hint}")
     if wanted is None and len(known) > 1:
         raise UsageError(f"several nodes can be exported; help: --output with one of {', '.join(known)}")
     return known[wanted or next(iter(known))]
 
 
-def _appear(made: Path, place: Path) -> None:
-    """In the stead of what was there; safetensors makes files that their owner alone may read."""
+def _move_into_place(made: Path, place: Path) -> None:
+    """Replace the folder at `place`. Permissions are reset, as files of safetensors are readable by the owner only."""
     for path in made.iterdir():
-        as_created(str(path))
+        set_default_mode(str(path))
     if place.exists():
         shutil.rmtree(place)
     made.rename(place)
 
 
-def _made(
+def _make_program(
     trained: Trained, outputs: Sequence[str], kind: Inputs, dtype: torch.dtype | None, *, is_program: bool
 ) -> Program:
-    """Of tensors alone those of the whole model, unless outputs are named. What came with adapters was learned, too."""
+    """Return the program to export. Formats with only tensors get those of the whole model, unless outputs are named.
+    Tensors that were loaded together with adapters count as learned."""
     if is_program or outputs:
         return make_program(trained, outputs, kind=kind, dtype=dtype)
     program = make_program(trained, tuple(trained.plan.graph.outputs), kind=kind, dtype=dtype)
@@ -152,11 +154,11 @@ def _made(
         if not is_added(name)
     }
     network = trained.module().to(program.dtype)
-    return replace(program, network=network, learned=learned, base=published_base(trained))
+    return replace(program, network=network, learned=learned, base=find_published_base(trained))
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Raises UsageError where something else stands."""
+    """Return the folder to write. Raises UsageError if it has other content."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"
@@ -167,7 +169,7 @@ def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mar
     return place
 
 
-def _write_beside(trained: Trained, program: Program, to: str, folder: Path) -> None:
+def _write_docs(trained: Trained, program: Program, to: str, folder: Path) -> None:
     found = about(trained, program, to, FORMATS[to].file)
     is_table = trained.plan.data.window is None and all(
         entry.spec.tensor.num_elements == max(1, len(entry.spec.columns)) for entry in program.inputs
@@ -178,8 +180,8 @@ def _write_beside(trained: Trained, program: Program, to: str, folder: Path) -> 
     (folder / MARK).write_text(json.dumps(found, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
     (folder / "load.py").write_text(code, encoding="utf-8")
     (folder / "README.md").write_text(readme(found, code), encoding="utf-8")
-    # adapters go beside the base as it was held; else the file has the tensors of a model without bytes
-    plan = trained.base_plan if to == "peft" else unheld(trained.base_plan)
+    # adapters need the base as the run stored it; other files have dequantized tensors
+    plan = trained.base_plan if to == "peft" else drop_quantization(trained.base_plan)
     (folder / PLAN).write_text(to_masked_json(plan), encoding="utf-8")
     if FORMATS[to].is_program:
         _write_sample(program, folder / "sample.npz")
@@ -191,7 +193,7 @@ def _num_tensors(trained: Trained) -> int:
 
 
 def _write_sample(program: Program, path: Path) -> None:
-    """Of large rows one alone."""
+    """Write made-up inputs and their outputs: few rows, or a single one if a row is large."""
     row_bytes = sum(np.prod(entry.shape, dtype=np.int64) * 8 for entry in program.inputs)
     rows = program.rows(_SAMPLE_ROWS if row_bytes * _SAMPLE_ROWS < _SAMPLE_BYTES else 1)
     arrays = {f"input/{name}": _array(tensor) for name, tensor in rows.items()}
@@ -200,5 +202,5 @@ def _write_sample(program: Program, path: Path) -> None:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    """numpy has no bfloat16."""
+    """Return the tensor as a numpy array; bfloat16 becomes float32, as numpy lacks it."""
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()

@@ -1,12 +1,12 @@
-"""The formats: each writes a file, and reads it back as people do, to compare it with the model that it was made of.
+"""Formats of an export: each writes a file and reads it back, as users do, to compare it with the trained model.
 
     safetensors   the tensors by the recipe's names (`safetensors.torch.load_file`)
     state-dict    the same for `torch.load(weights_only=True)`
-    peft          the adapters alone, with PEFT's names and its config (`peft.PeftModel.from_pretrained`)
+    peft          only the adapters, with PEFT's names and its config (`peft.PeftModel.from_pretrained`)
     torch-export  the program, with its tensors (`torch.export.load`)
     onnx          the same for onnxruntime and other tools
 
-The batch is free in both programs: any number of rows. Every other size is as in training.
+Both programs accept any number of rows. Every other size is as in training.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from torch import fx, nn
 
 from declarative_train.core.machine import install
 from declarative_train.inference.export import peft
-from declarative_train.inference.export.export_errors import ExportFailure, told_of_node
-from declarative_train.inference.export.older_torch import states_in_shape
+from declarative_train.inference.export.export_errors import ExportFailure, blame_node
+from declarative_train.inference.export.older_torch import fix_lstm_states
 from declarative_train.inference.export.program import Program
 
 Rows = Mapping[str, torch.Tensor]
-_EXAMPLE_ROWS = 5  # unlike any usual size of a dimension
+_EXAMPLE_ROWS = 5  # not a usual size of any dimension
 _CHECKED_ROWS = 7
-_ONE_FILE_BYTES = 1 << 30  # more stands beside the ONNX file: protobuf ends at 2 GiB
+_ONE_FILE_BYTES = 1 << 30  # larger tensors go to a separate file: protobuf's limit is 2 GiB
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`needs`: packages, of the extra `extra`; `is_program`: what is computed is in it, too; `merges`: adapters are
-    added to the weights beside them first. `tensors`: what the file of one that is no program holds."""
+    """Format of an export. `is_program`: the file also holds the computation; otherwise it holds `tensors`. `needs` are
+    packages, of the extra `extra`. `merges`: adapters are first merged into the weights."""
 
     file: str
     is_program: bool
@@ -51,7 +51,7 @@ class Format:
     tensors: Callable[[Program], dict[str, torch.Tensor]] = lambda program: _tensors(program)
 
     def require(self, name: str) -> None:
-        """Raises ExportFailure where a package is missing."""
+        """Raise ExportFailure if a package is missing."""
         for package in self.needs:
             try:
                 import_module(package)
@@ -60,8 +60,8 @@ class Format:
 
 
 def check(format: Format, program: Program, path: Path) -> float:
-    """The largest difference to what the model gives here, over rows that are made up; of tensors, over them. Raises
-    ExportFailure where it is more than rounding."""
+    """Return the largest difference between the file and the model: of outputs for made-up rows, or of tensors. Raises
+    ExportFailure if it is more than rounding."""
     rows = program.rows(_CHECKED_ROWS)
     found = format.read_back(program, path, rows)
     wanted = program.answers(rows) if format.is_program else format.tensors(program)
@@ -72,14 +72,14 @@ def check(format: Format, program: Program, path: Path) -> float:
         if name not in found or found[name].shape != tensor.shape:
             raise ExportFailure(f"{path.name} lacks {name}, or has it in another shape, when it is loaded back")
         if not torch.isfinite(tensor.double()).all():
-            continue  # made-up rows may be where it has no value
+            continue  # made-up rows may be outside the domain of the model
         apart = (found[name].double() - tensor.double()).abs().max().item() if tensor.numel() else 0.0
         scale = max(1.0, tensor.double().abs().max().item() if tensor.numel() else 0.0)
         largest = max(largest, apart / scale)
     if largest > (_TOLERANCE[program.dtype] if format.is_program else 0.0):
         raise ExportFailure(
             f"{path.name} differs by {largest:.2g} from the model when it is loaded back; help: a layer may compute in "
-            "Python what no export can see (`.item()`, numpy, random numbers of its own): write it with torch alone"
+            "Python what an export cannot trace (`.item()`, numpy, its own random numbers): write it with torch only"
         )
     return largest
 
@@ -89,7 +89,7 @@ def _tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def _write_safetensors(program: Program, path: Path) -> None:
-    """Under every name: of tied parameters the tensor is there twice."""
+    """Write all tensors. A tied parameter is written under each of its names."""
     from safetensors.torch import save_file
 
     save_file({name: tensor.clone() for name, tensor in _tensors(program).items()}, path, metadata={"format": "pt"})
@@ -111,31 +111,31 @@ def _read_state_dict(program: Program, path: Path, rows: Rows) -> dict[str, torc
     return found
 
 
-def _exported(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    """With a free batch in front of every tensor."""
+def _export_module(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    """Export a module whose tensors have a first dimension of any size, the batch."""
     rows = torch.export.Dim("batch", min=1)
     shapes = tuple(
         {0: rows} if isinstance(each, torch.Tensor) and each.dim() and each.shape[0] == _EXAMPLE_ROWS else None
         for each in inputs
     )
-    with torch.no_grad(), _quietly(), states_in_shape():
+    with torch.no_grad(), _quietly(), fix_lstm_states():
         return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
 
 
-def _exported_alone(part: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
-    """One module of a model: it may take any number of tensors, and None for those that are left out."""
+def _export_part(part: nn.Module, inputs: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    """Export one module of a model. It may take any number of tensors, and None for optional ones."""
     root, lines = nn.Module(), fx.Graph()
     root.add_module("part", part)
     taken = [each is not None for each in inputs]
     arguments = [lines.placeholder(f"input_{at}") if is_there else None for at, is_there in enumerate(taken)]
     lines.output(lines.call_module("part", tuple(arguments)))
-    return _exported(fx.GraphModule(root, lines), tuple(each for each in inputs if each is not None))
+    return _export_module(fx.GraphModule(root, lines), tuple(each for each in inputs if each is not None))
 
 
 def _program(program: Program) -> torch.export.ExportedProgram:
     inputs = program.arguments(program.rows(_EXAMPLE_ROWS))
-    with told_of_node(program.module, inputs, "exported by torch.export for batches of any size", _exported_alone):
-        return _exported(program.module, inputs)
+    with blame_node(program.module, inputs, "exported by torch.export for batches of any size", _export_part):
+        return _export_module(program.module, inputs)
 
 
 def _write_program(program: Program, path: Path) -> None:
@@ -157,10 +157,8 @@ def _write_onnx(program: Program, path: Path) -> None:
     inputs = program.arguments(program.rows(_EXAMPLE_ROWS))
     import onnx
 
-    with told_of_node(
-        program.module, inputs, "written as ONNX", lambda part, given: _onnx(_exported_alone(part, given))
-    ):
-        _onnx(exported, path, names, beside=size > _ONE_FILE_BYTES)
+    with blame_node(program.module, inputs, "written as ONNX", lambda part, given: _onnx(_export_part(part, given))):
+        _onnx(exported, path, names, external_data=size > _ONE_FILE_BYTES)
         onnx.checker.check_model(str(path), full_check=True)
 
 
@@ -168,17 +166,17 @@ def _onnx(
     exported: torch.export.ExportedProgram,
     path: Path | None = None,
     names: tuple[list[str], list[str]] | None = None,
-    beside: bool = False,
+    external_data: bool = False,
 ) -> None:
     inputs, outputs = names or (None, None)
-    with _quietly(), states_in_shape():
+    with _quietly(), fix_lstm_states():
         torch.onnx.export(
             exported,
             f=None if path is None else str(path),
             input_names=inputs,
             output_names=outputs,
             dynamo=True,
-            external_data=beside,
+            external_data=external_data,
             verbose=False,
         )
 
@@ -199,7 +197,7 @@ def _read_onnx(program: Program, path: Path, rows: Rows) -> dict[str, torch.Tens
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """torch's exporters speak of themselves."""
+    """Suppress messages of torch's exporters inside the block."""
     logger = logging.getLogger("torch.onnx")
     levels = {each: each.level for each in (logger, logging.getLogger("onnxscript"), logging.getLogger("onnx_ir"))}
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""`dtrain export --to huggingface` and `--to timm` of a node that is a model of that library: written by it."""
+"""`dtrain export --to huggingface` and `--to timm` of a node that is a model of that library, which writes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from declarative_train.plan.run_folder import PLAN
 
 
 class LibraryModel(NamedTuple):
-    """A node that is one: its path, whose it is, and its fields."""
+    """Node that is a model of a library: its path, the library, and its component's fields."""
 
     node: str
     library: str
@@ -37,16 +37,16 @@ def library_models(graph: Graph, prefix: str = "") -> Iterator[LibraryModel]:
 
 
 def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dtype: torch.dtype | None) -> None:
-    """All files. Raises ExportFailure where the library cannot write it, and where what it reads back differs."""
+    """Write all files. Raises ExportFailure if the library cannot write the model, or reads back another one."""
     node: Any = trained.module().get_submodule(found.node)
     layer = node._dtrain_layer
     model = library_model(node, next(node.parameters()).dtype if dtype is None else dtype)
     try:
         layer.save(model, node._dtrain_inputs, str(folder), classes_learned(trained, found.node))
         odd = differing(model, layer.load(str(folder), model))
-    except Exception as problem:  # whatever the library finds wrong
-        said = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        raise ExportFailure(f"{found.library} cannot write `{found.node}`, or read it back: {said}") from problem
+    except Exception as problem:  # libraries raise many kinds of exceptions
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        raise ExportFailure(f"{found.library} cannot write `{found.node}`, or read it back: {reason}") from problem
     if odd is not None:
         raise ExportFailure(f"{odd} differs from the model when {found.library} loads it back")
     (folder / PLAN).write_text(to_masked_json(trained.plan), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The README of a model that is given back: what it is, how it is loaded, the recipe that made it.
+"""README of a published model: its name, code that loads it, and the recipe that trained it.
 
 https://huggingface.co/docs/hub/model-cards
 """
@@ -27,16 +27,16 @@ _INPUTS = {"resnet": "image", "vit": "image"}
 def card(
     trained: Trained, found: PublishedPlan, library: str, config: Mapping[str, Any] | None, copied: list[str]
 ) -> str:
-    """Of a block. `config`: that of the folder, None where it has none; `copied`: the names of the tokenizer's
-    files."""
+    """Return the README of an exported block. `config` is the folder's, or None; `copied` are the names of the
+    tokenizer's files."""
     name = _name(found, library, config)
     note = "" if _INPUTS.get(found.block) is not None else no_tokenizer(copied)
     return card_of(trained, name, _LIBRARY[library], _code(name, library), _recipe(found, library), note)
 
 
 def card_of(trained: Trained, name: str, library: str, code: list[str], model: list[str], note: str) -> str:
-    """`library`: the package; `code` loads the model; `model`: the lines of a recipe that take it in; `note`: "" for
-    none."""
+    """Return a README. `code` loads the model with the package `library`; `model` are the lines of a recipe that use
+    it; `note` may be ""."""
     lines = ["---", f"library_name: {library}", "tags: [dtrain]", "---", "", f"# {trained.plan.name}", ""]
     lines += [f"`{name}`, trained by dtrain: `{masked(trained.name)}`."]
     if trained.values:
@@ -52,17 +52,17 @@ def card_of(trained: Trained, name: str, library: str, code: list[str], model: l
 
 
 def no_tokenizer(copied: list[str]) -> str:
-    """A note, where none of these files is a tokenizer's."""
+    """Return a note if none of the copied files is a tokenizer's, else ""."""
     if "tokenizer.json" in copied or "tokenizer_config.json" in copied:
         return ""
-    return "There is no tokenizer beside it: the run began with none."
+    return "This folder has no tokenizer, as the run began without one."
 
 
 _LIBRARY = {TRANSFORMERS: "transformers", TIMM: "timm", TORCHVISION: "torchvision"}
 
 
 def auto_of(architecture: str) -> str:
-    """What of transformers loads a class."""
+    """Return the Auto class of transformers that loads an architecture."""
     return next((auto for end, auto in _AUTO.items() if architecture.endswith(end)), "AutoModel")
 
 

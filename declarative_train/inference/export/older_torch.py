@@ -1,4 +1,4 @@
-"""What older versions of torch export wrongly."""
+"""Fixes for errors in the export of older versions of torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch._decomp import decompositions
 
 
 @contextmanager
-def states_in_shape() -> Iterator[None]:
-    """The final states of an LSTM while it is exported: the decomposition of torch 2.11 leaves a dimension of 1 in
-    front of each, so that the program has wrong shapes behind them (torch-facts, section 6). That of 2.13 does not."""
+def fix_lstm_states() -> Iterator[None]:
+    """Fix the shapes of an LSTM's final states while it is exported. The decomposition of torch 2.11 leaves a leading
+    dimension of 1 in each, so that later shapes are wrong (torch-facts, section 6). That of 2.13 is right."""
     shared: Any = decompositions
     before = shared.one_layer_lstm
 

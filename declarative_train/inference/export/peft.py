@@ -1,8 +1,8 @@
-"""`--to peft`: the adapters alone, as PEFT writes them: `adapter_config.json` and `adapter_model.safetensors`.
+"""`--to peft`: only the adapters, in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`.
 
-https://huggingface.co/docs/peft/developer_guides/checkpoint. A run that began with a published model has the names of
-that model, so PEFT loads them on what transformers loads; others have the recipe's, and are loaded on a module that has
-these names, such as the one that `load.py` makes.
+https://huggingface.co/docs/peft/developer_guides/checkpoint. If the run began with a published model the tensors have
+that model's names, and PEFT adds them to the model of transformers. Otherwise they have the recipe's names and are
+added to a module with these names, such as the one that `load.py` builds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "auto_class", "config_of", "tensors", "write"]
 
 
-class One(NamedTuple):
-    """An adapter of PEFT's, by the name of its module; `alpha` beside PEFT's scaling of this rank."""
+class PeftAdapter(NamedTuple):
+    """Adapter in PEFT's terms: the name of its module, its matrices, and the `alpha` that PEFT scales by."""
 
     module: str
     a: torch.Tensor
@@ -45,7 +45,8 @@ class One(NamedTuple):
 
 
 def write(program: Program, path: Path) -> None:
-    """Raises ExportFailure for a model that PEFT's files cannot say, and UsageError for one without adapters."""
+    """Write the adapters and their config. Raises ExportFailure if PEFT's format cannot represent the model, and
+    UsageError if it has no adapters."""
     from safetensors.torch import save_file
 
     save_file({name: item.clone() for name, item in tensors(program).items()}, path, metadata={"format": "pt"})
@@ -54,16 +55,16 @@ def write(program: Program, path: Path) -> None:
 
 
 def tensors(program: Program) -> dict[str, torch.Tensor]:
-    """The adapters, and whole every other module of which something was trained."""
+    """Return the tensors of the adapters, and all tensors of other modules of which a parameter was trained."""
     found: dict[str, torch.Tensor] = {}
     for each in _adapters(program):
         found |= {f"{PREFIX}{each.module}.{A}": each.a, f"{PREFIX}{each.module}.{B}": each.b}
         if each.magnitude is not None:
             found[f"{PREFIX}{each.module}.{MAGNITUDE}"] = each.magnitude
-    held = program.network.state_dict()
-    beside = [f"{module}." for module in _trained_beside(program)]
-    for name, item in held.items():
-        if name.startswith(tuple(beside)) and not is_added(name):
+    state = program.network.state_dict()
+    trained = [f"{module}." for module in _other_trained(program)]
+    for name, item in state.items():
+        if name.startswith(tuple(trained)) and not is_added(name):
             for part, first, last in _rows(program, name, item.shape[0]):
                 rows = item[first:last]
                 found[f"{PREFIX}{part.name}"] = rows.T if part.transpose else rows
@@ -71,7 +72,7 @@ def tensors(program: Program) -> dict[str, torch.Tensor]:
 
 
 def config_of(program: Program) -> dict[str, Any]:
-    """What PEFT reads; ranks and alphas that are not the most frequent stand in patterns."""
+    """Return PEFT's config. Ranks and alphas other than the most frequent ones are listed in patterns."""
     adapters = list(_adapters(program))
     if not adapters:
         raise UsageError("the model has no adapters; help: --to safetensors writes its weights")
@@ -85,7 +86,7 @@ def config_of(program: Program) -> dict[str, Any]:
     alphas = {each.module: _short(each.alpha) for each in adapters}
     rank = Counter(ranks.values()).most_common(1)[0][0]
     alpha = Counter(alphas.values()).most_common(1)[0][0]
-    beside = [module for each in _trained_beside(program) for module in _modules_named(program, each)]
+    others = [module for each in _other_trained(program) for module in _base_names(program, each)]
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM" if auto_class(program) == _CAUSAL else None,
@@ -99,7 +100,7 @@ def config_of(program: Program) -> dict[str, Any]:
         "bias": "none",
         "fan_in_fan_out": all(each.is_transposed for each in adapters),
         "target_modules": sorted(ranks),
-        "modules_to_save": beside or None,
+        "modules_to_save": others or None,
         "rank_pattern": {name: each for name, each in ranks.items() if each != rank},
         "alpha_pattern": {name: each for name, each in alphas.items() if each != alpha},
     }
@@ -109,7 +110,7 @@ _CAUSAL = "AutoModelForCausalLM"
 
 
 def auto_class(program: Program) -> str | None:
-    """What loads the published model that was tuned; None for another model."""
+    """Return the class of transformers that loads the published base model; None for another base."""
     if program.base is None:
         return None
     family, config = family_of(program.base.plan.block), program.base.plan.config
@@ -123,7 +124,8 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[TensorPart, int, int]]:
-    """The tensors of the base that a parameter is made of, by its rows. Raises ExportFailure."""
+    """Yield (tensor of the base, first row, last row) for the tensors that a parameter consists of. Raises
+    ExportFailure."""
     base = program.base
     if base is None:
         from declarative_train.components.published import TensorPart
@@ -133,7 +135,7 @@ def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[TensorPart, 
     node = f"{base.plan.node}."
     parts = parts_in(tensor_map(base.plan), name.removeprefix(node)) if name.startswith(node) else ()
     if not parts:
-        raise ExportFailure(f"`{name}` was trained, and is no part of the published model; help: --to safetensors")
+        raise ExportFailure(f"`{name}` was trained, but the published model lacks it; help: --to safetensors")
     first, shares = 0, sum(part.share for part in parts)
     for part in parts:
         last = first + rows * part.share // shares
@@ -141,7 +143,7 @@ def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[TensorPart, 
         first = last
 
 
-def _adapters(program: Program) -> Iterator[One]:
+def _adapters(program: Program) -> Iterator[PeftAdapter]:
     for path, module in _modules(program).items():
         adapter = module.adapter
         a, b = module.lora_A.weight.detach(), module.lora_B.weight.detach()
@@ -152,7 +154,7 @@ def _adapters(program: Program) -> Iterator[One]:
         if adapter.split is None:
             for each in slices:
                 rows = slice(each.first, each.last)
-                yield One(each.module, a, b[rows], adapter.alpha, flipped, None if m is None else m[rows])
+                yield PeftAdapter(each.module, a, b[rows], adapter.alpha, flipped, None if m is None else m[rows])
             continue
         named = {(each.first, each.last): each.module for each in slices}
         if set(named) >= set(adapter.split):
@@ -160,39 +162,40 @@ def _adapters(program: Program) -> Iterator[One]:
             for at, (begin, end) in enumerate(adapter.split):
                 rows = slice(first, first + end - begin)
                 own = a[at * adapter.rank : (at + 1) * adapter.rank], b[rows]
-                yield One(named[begin, end], *own, adapter.alpha, flipped, None if m is None else m[rows])
+                yield PeftAdapter(named[begin, end], *own, adapter.alpha, flipped, None if m is None else m[rows])
                 first += end - begin
             continue
         if len(slices) > 1 or m is not None:
             raise ExportFailure(f"the `split` of the adapter of `{path}` is not that of the published model")
-        # one adapter of as many ranks: B has the parts on its diagonal
+        # one adapter with the ranks of all parts: B is block-diagonal
         count, first = len(adapter.split), 0
         whole = b.new_zeros(module.out_features, a.shape[0])
         for at, (begin, end) in enumerate(adapter.split):
             whole[begin:end, at * adapter.rank : (at + 1) * adapter.rank] = b[first : first + end - begin]
             first += end - begin
         alpha = adapter.alpha * (sqrt(count) if adapter.rslora else count)
-        yield One(slices[0].module, a, whole, alpha, flipped)
+        yield PeftAdapter(slices[0].module, a, whole, alpha, flipped)
 
 
-def _trained_beside(program: Program) -> list[str]:
-    """The modules that hold something trained that is no adapter."""
+def _other_trained(program: Program) -> list[str]:
+    """Return the modules with trained parameters other than adapters. Raises ExportFailure if PEFT's format cannot
+    represent them."""
     found = sorted({name.rpartition(".")[0] for name in program.learned if not is_added(name)})
     both = next((name for name in found if name in _modules(program)), None)
     if both is not None:
         raise ExportFailure(
-            f"the bias of {both} was trained beside its adapter, which PEFT's files cannot say; help: --to safetensors"
+            f"the bias of {both} was trained with its adapter, which PEFT's format cannot store; help: --to safetensors"
         )
     tied = next((name for name in program.learned if program.base is not None and name in program.base.ties), None)
     if tied is not None:
         raise ExportFailure(
-            f"{tied} was trained and is shared by two places, which PEFT's files cannot say; help: --to safetensors"
+            f"{tied} was trained and is shared by two modules, which PEFT's format cannot store; help: --to safetensors"
         )
     return found
 
 
-def _modules_named(program: Program, module: str) -> list[str]:
-    """What a module of ours is called in the base."""
+def _base_names(program: Program, module: str) -> list[str]:
+    """Return the names in the base model of a module of the recipe's model."""
     names = [name for name in program.network.state_dict() if name.rpartition(".")[0] == module]
     found = {part.name.rpartition(".")[0]: None for name in names for part, _, _ in _rows(program, name, 1)}
     return list(found)

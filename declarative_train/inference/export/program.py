@@ -1,10 +1,11 @@
-"""A trained model -> one module from what stands in a table's columns to answers in their unit.
+"""Program of a trained model: one module from the values of a table's columns to outputs in their unit.
 
-What is inside of the module, and what is done before it:
+There are two kinds of inputs:
 
-    raw       missing numbers are filled, scaled and normalised inside, by the run's statistics; an output that is held
-              against a normalised target is given in the unit of its columns. Words become class numbers before it.
-    prepared  the fields as the run's batches hold them, and the outputs as they are
+    raw       numbers as in the table. The module fills missing ones, scales and normalises, with the run's statistics,
+              and converts outputs with a normalised target to the unit of its columns. The user converts words to class
+              numbers.
+    prepared  fields as in the run's batches; outputs are not converted
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from torch import fx, nn
 from declarative_train.components.data import Preparation
 from declarative_train.components.fields import FIELDS
 from declarative_train.graph.module_names import for_tools
-from declarative_train.inference.answers import asked
-from declarative_train.inference.export.export_errors import told_of_node
+from declarative_train.inference.answers import choose_outputs
+from declarative_train.inference.export.export_errors import blame_node
 from declarative_train.inference.trained import Trained
 from declarative_train.plan.output_semantics import Meaning, meanings
 
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import PublishedPlan
 
 Inputs = Literal["raw", "prepared"]
-SEED = 20_261  # of the drawn rows
-_REACH = 2.0  # standard deviations that drawn numbers lie within
+SEED = 20_261  # of the made-up rows
+_REACH = 2.0  # most standard deviations of made-up numbers from the mean
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An input. `dtype` is what the module takes, `preparation` what it does to it (nothing, where it is prepared)."""
+class ProgramInput:
+    """Input of a program. The module takes it in `dtype` and applies `preparation` (none if inputs are prepared)."""
 
     spec: FieldSpec
     dtype: torch.dtype
@@ -49,8 +50,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An output. `meanings`: what the losses say about it; `unit` is the one that the module puts it in."""
+class ProgramOutput:
+    """Output of a program. `meanings` follow from the losses; the module converts it to `unit`, unless that is None."""
 
     name: str
     dtype: torch.dtype
@@ -61,7 +62,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Base:
-    """A node that began with a published model, which lies at `path` (a folder, or the hub id of its cache)."""
+    """Published model that a node began with. `path` is a folder, or the hub id of a cached model."""
 
     plan: PublishedPlan
     path: str
@@ -70,14 +71,13 @@ class Base:
 
 @dataclass(frozen=True)
 class Program:
-    """`module` takes a tensor (B, *shape) for each input, by position or by name, and returns a tuple of the outputs.
-    `network` is the part of it that was trained; `drawn`: outputs that draw random numbers, and are others each
-    time."""
+    """Program to export. `module` takes a tensor (B, *shape) for each input, by position or by name, and returns a
+    tuple of the outputs. `network` is its trained part. `drawn` are the outputs that are random in each call."""
 
     module: fx.GraphModule
     network: nn.Module
-    inputs: tuple[Entry, ...]
-    outputs: tuple[Answer, ...]
+    inputs: tuple[ProgramInput, ...]
+    outputs: tuple[ProgramOutput, ...]
     kind: Inputs
     dtype: torch.dtype
     drawn: frozenset[str] = frozenset()
@@ -92,12 +92,12 @@ class Program:
         return tuple(rows[entry.name] for entry in self.inputs)
 
     def rows(self, count: int) -> dict[str, torch.Tensor]:
-        """Made-up rows, in the range of what the run has seen: no row of its data leaves with the model."""
+        """Return made-up rows, in the range of the run's data. Real rows must not be published with the model."""
         generator = np.random.default_rng(SEED)
-        return {entry.name: _drawn(entry, count, generator) for entry in self.inputs}
+        return {entry.name: _draw_rows(entry, count, generator) for entry in self.inputs}
 
     def answers(self, rows: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, torch.Tensor]:
-        """What the module gives here."""
+        """Return the outputs of the module by name."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             found = self.module(*self.arguments(rows))
@@ -105,8 +105,8 @@ class Program:
 
 
 class Prepare(nn.Module):
-    """Numbers (B, ...) of any floating dtype, missing ones as nan -> the field's values, as `TensorField.convert` makes
-    them: in float64, then `dtype`."""
+    """Layer that converts numbers (B, ...) of any floating dtype, nan if missing, to the field's values, as
+    `TensorField.convert` does: computed in float64, returned in `dtype`."""
 
     def __init__(self, preparation: Preparation, row: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__()
@@ -129,8 +129,8 @@ class Prepare(nn.Module):
         return x.to(self.dtype)
 
 
-class InUnit(nn.Module):
-    """An output (B, *items) -> the same in the unit of its target's columns; of a count, from its logarithm."""
+class ToUnit(nn.Module):
+    """Layer that converts an output (B, *items) to the unit of its target's columns; that of a count is a logarithm."""
 
     def __init__(self, meaning: Meaning, dtype: torch.dtype) -> None:
         super().__init__()
@@ -162,9 +162,10 @@ def _of_row(numbers: Sequence[float] | None, row: tuple[int, ...]) -> torch.Tens
 def make_program(
     trained: Trained, outputs: Sequence[str], *, kind: Inputs = "raw", dtype: torch.dtype | None = None
 ) -> Program:
-    """`outputs`: nodes; none: those that the losses say something about. `dtype`: of the weights and of the computation
-    (default: that in which they were trained and saved). Raises UsageError and CheckpointFailure."""
-    names = asked(trained, outputs).outputs
+    """Build a program for the named nodes, or without names for the outputs whose meaning follows from the losses.
+    `dtype` is that of weights and computation (default: that of the training). Raises UsageError and
+    CheckpointFailure."""
+    names = choose_outputs(trained, outputs).outputs
     network = trained.network(names)
     own = torch.float64 if trained.plan.training.precision == "fp64" else torch.float32
     dtype = own if dtype is None else dtype
@@ -173,35 +174,36 @@ def make_program(
     said = meanings(trained.plan)
     inputs = tuple(_entry(trained.fields[name], kind, dtype) for name in network.inputs)
     answers = tuple(_answer(name, tuple(one for one in said if one.output == name), kind) for name in names)
-    module = _assembled(network.module, inputs, answers, dtype)
+    module = _assemble(network.module, inputs, answers, dtype)
     program = Program(module, network.module, inputs, answers, kind, dtype)
-    return _tried(program)
+    return _try_out(program)
 
 
-def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> Entry:
-    """Normalised numbers are taken in float64: what float32 leaves of a large mean and a small deviation is noise."""
+def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
+    """Return the input for a field. Numbers that are normalised are taken in float64: with a large mean and a small
+    deviation, float32 would leave only noise."""
     tensor = spec.tensor
     if not tensor.is_floating:
-        return Entry(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())
+        return ProgramInput(spec, getattr(torch, tensor.dtype), tensor.shape, Preparation())
     if kind == "prepared":
-        return Entry(spec, dtype, tensor.shape, Preparation())
+        return ProgramInput(spec, dtype, tensor.shape, Preparation())
     preparation = FIELDS.read(spec.component).preparation(spec.statistics)
     taken = torch.float64 if preparation.subtract is not None or dtype == torch.float64 else torch.float32
-    return Entry(spec, taken, tensor.shape, preparation)
+    return ProgramInput(spec, taken, tensor.shape, preparation)
 
 
-def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> Answer:
-    """Of an output that is held against several targets in different units nothing is changed."""
+def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
+    """Return the output for a node. It is not converted if it has several targets in different units."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None
-    return Answer(name, torch.float32, (), said, unit)
+    return ProgramOutput(name, torch.float32, (), said, unit)
 
 
-def _assembled(
-    network: fx.GraphModule, inputs: Sequence[Entry], answers: Sequence[Answer], dtype: torch.dtype
+def _assemble(
+    network: fx.GraphModule, inputs: Sequence[ProgramInput], answers: Sequence[ProgramOutput], dtype: torch.dtype
 ) -> fx.GraphModule:
-    """Preparation, network and units as one graph, its arguments named as the network's."""
+    """Combine preparation, network and conversion of units into one graph, with the network's argument names."""
     root = nn.Module()
     root.add_module("network", for_tools(network))
     lines = fx.Graph()
@@ -217,7 +219,7 @@ def _assembled(
     for at, answer in enumerate(answers):
         result = lines.call_function(_item, (found, at))
         if answer.unit is not None:
-            root.add_module(f"unit_{at}", InUnit(answer.unit, dtype))
+            root.add_module(f"unit_{at}", ToUnit(answer.unit, dtype))
             result = lines.call_module(f"unit_{at}", (result,))
         results.append(result)
     lines.output(tuple(results))
@@ -228,8 +230,9 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
     return values[at]
 
 
-def _row_dims(entry: Entry) -> int:
-    """Of a window the rows stand in front, and the statistics are those of a row: as many numbers as one has."""
+def _row_dims(entry: ProgramInput) -> int:
+    """Return how many last dimensions belong to one row. A window has its rows in the first dimensions, and statistics
+    have as many numbers as one row."""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
     dims, size = 0, 1
@@ -240,20 +243,20 @@ def _row_dims(entry: Entry) -> int:
     return dims
 
 
-def _tried(program: Program) -> Program:
-    """With the shapes and dtypes of the outputs, and which of them are drawn anew each time."""
+def _try_out(program: Program) -> Program:
+    """Run the program on made-up rows; return it with the shapes and dtypes of its outputs, and which are random."""
     rows = program.rows(3)
-    with told_of_node(program.module, program.arguments(rows), f"computed in {program.precision}"):
+    with blame_node(program.module, program.arguments(rows), f"computed in {program.precision}"):
         first, second = program.answers(rows, 1), program.answers(rows, 2)
     outputs = tuple(
-        Answer(each.name, first[each.name].dtype, tuple(first[each.name].shape[1:]), each.meanings, each.unit)
+        ProgramOutput(each.name, first[each.name].dtype, tuple(first[each.name].shape[1:]), each.meanings, each.unit)
         for each in program.outputs
     )
     drawn = frozenset(name for name, tensor in first.items() if not torch.equal(tensor, second[name]))
     return Program(program.module, program.network, program.inputs, outputs, program.kind, program.dtype, drawn)
 
 
-def _drawn(entry: Entry, count: int, generator: np.random.Generator) -> torch.Tensor:
+def _draw_rows(entry: ProgramInput, count: int, generator: np.random.Generator) -> torch.Tensor:
     shape = (count, *entry.shape)
     tensor = entry.spec.tensor
     if tensor.dtype == "bool":

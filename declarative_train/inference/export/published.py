@@ -1,8 +1,8 @@
-"""`dtrain export --to huggingface`, `timm` and `torchvision`: a trained block -> a model as the library publishes it.
+"""`dtrain export --to huggingface`, `timm` and `torchvision`: write a trained block in the format of the library.
 
-For the first two config.json, and tensors in safetensors (shards with an index where they are large); for torchvision
-the file of a state dict. With the tokenizer's files of the model that the run began with, and a model card with the
-recipe. Adapters are merged into the weights that they adapt.
+For the first two this is config.json, and tensors in safetensors (large ones in shards with an index); for torchvision
+it is the file of a state dict. The folder also has the tokenizer's files of the model that the run began with, and a
+model card with the recipe. Adapters are merged into the weights.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from declarative_train.plan.plan import PublishedPlan, TensorMapPlan
 from declarative_train.plan.published import names_without_head, parts_in, tensor_map
 from declarative_train.plan.run_folder import PLAN
 
-Made = Callable[[], torch.Tensor]
+MakeTensor = Callable[[], torch.Tensor]
 
 _CACHED = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/[^/]+/?$")  # of huggingface-hub
 SHARD_BYTES = 5_000_000_000
@@ -59,9 +59,9 @@ _TOKENIZER = (
 )
 
 
-def published_base(trained: Trained) -> Base | None:
-    """The published model that the run began with, all of whose parameters were its own then; of transformers alone,
-    whose names adapters have."""
+def find_published_base(trained: Trained) -> Base | None:
+    """Return the published model that the run began with, if all its parameters were loaded and it is one of
+    transformers, whose names PEFT's adapters use. Otherwise None."""
     files = [each for each in trained.plan.weights if each.tensors is None or not each.tensors.alone]
     found = next((each for each in trained.plan.published if files and each.node == files[0].node), None)
     if found is None or found.config is None or len(files) > 1 or files[0].tensors is None:
@@ -77,8 +77,8 @@ def published_base(trained: Trained) -> Base | None:
 def write_published(
     trained: Trained, found: PublishedPlan, library: str, folder: Path, dtype: torch.dtype | None
 ) -> None:
-    """All files, as `library` has them. Raises ExportFailure where it has no such model, where no config says what the
-    block is, and where what is read back differs."""
+    """Write all files in the format of `library`. Raises ExportFailure if it has no such model, if its config cannot
+    describe the block, and if the files read back differ."""
     family = family_of(found.block)
     assert family is not None
     try:
@@ -88,7 +88,7 @@ def write_published(
     module = trained.module().get_submodule(found.node)
     params = dict(found.params)
     tied = [item for item in trained.plan.parameters if item.tie is not None and item.name.startswith(f"{found.node}.")]
-    if "tie" in params and params.get("head") in (None, "masked_lm"):  # no other head has anything to tie
+    if "tie" in params and params.get("head") in (None, "masked_lm"):  # other heads have no weight to tie
         params["tie"] = bool(tied)
     held = dict(module.state_dict())
     sized = {**family.sizes, **{param: (at,) for param, at in family.follows.items()}}
@@ -129,7 +129,7 @@ def write_published(
 
 
 def classes_learned(trained: Trained, node: str) -> tuple[str, ...]:
-    """The names of the node's scores, where a loss reads them and its target has names that are not just numbers."""
+    """Return the class names of the node's scores, if a loss reads them and the names are not just numbers."""
     for each in meanings(trained.plan):
         if each.kind == "class" and each.output in (node, f"{node}.logits") and each.class_axis == 0 and not each.items:
             return () if each.classes == tuple(map(str, range(len(each.classes)))) else each.classes
@@ -147,8 +147,8 @@ def _labels(classes: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]
 
 def _tensors(
     module: nn.Module, found: PublishedPlan, tensors: TensorMapPlan, tied: set[str]
-) -> Iterator[tuple[str, Made]]:
-    """What makes each tensor of the file, by its name there; of tied parameters the first."""
+) -> Iterator[tuple[str, MakeTensor]]:
+    """Yield (name in the file, function that returns the tensor). Of tied parameters only the first is yielded."""
     for name, parameter in module.state_dict(keep_vars=True).items():
         if f"{found.node}.{name}" in tied:
             continue
@@ -161,26 +161,26 @@ def _tensors(
             yield part.name, _cut(parameter, first, rows, part)
             first += rows
             head, is_mean, _ = part.name.partition(".running_mean")
-            if is_mean:  # torch's BatchNorm keeps a count beside it, which it reads without a momentum alone
+            if is_mean:  # torch's BatchNorm also has a count, which it only reads if momentum is None
                 yield f"{head}.num_batches_tracked", lambda: torch.zeros((), dtype=torch.int64)
 
 
-def _cut(parameter: torch.Tensor, first: int, rows: int, part: Part) -> Made:
-    def made() -> torch.Tensor:
+def _cut(parameter: torch.Tensor, first: int, rows: int, part: Part) -> MakeTensor:
+    def make() -> torch.Tensor:
         rows_of = parameter.detach()[first : first + rows]
         rows_of = (rows_of.T if part.transpose else rows_of).contiguous()
         shape = rows_of.shape[-part.ones :] if part.ones < 0 else (1,) * part.ones + rows_of.shape
         return rows_of.reshape(shape)
 
-    return made
+    return make
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def _write_shards(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype) -> None:
-    """One file, or several with an index. A shard is in memory while it is written, no more."""
+def _write_shards(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.dtype) -> None:
+    """Write one file, or several with an index. Only one shard at a time is in memory."""
     from safetensors.torch import save_file
 
     sizes = {name: made().numel() * dtype.itemsize for name, made in tensors.items()}
@@ -204,8 +204,8 @@ def _write_shards(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype)
         path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _check(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype) -> None:
-    """What is read back is what was written, to the bit."""
+def _check(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.dtype) -> None:
+    """Raise ExportFailure if the files, read back, differ from the model in any bit."""
     from safetensors import safe_open
 
     read: set[str] = set()
@@ -219,7 +219,7 @@ def _check(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype) -> Non
         raise ExportFailure(f"the files lack {sorted(set(tensors) - read)[0]} when they are loaded back")
 
 
-def _check_state_dict(folder: Path, tensors: Mapping[str, Made], dtype: torch.dtype) -> None:
+def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor], dtype: torch.dtype) -> None:
     read = torch.load(folder / STATE_DICT, weights_only=True)
     differs = next((name for name, made in tensors.items() if not torch.equal(read[name], _cast(made(), dtype))), None)
     if differs is not None:
@@ -227,8 +227,8 @@ def _check_state_dict(folder: Path, tensors: Mapping[str, Made], dtype: torch.dt
 
 
 def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[str]:
-    """The names of those that are written: of the run's own tokenizer, else of the model that it began with. Raises
-    ExportFailure."""
+    """Write the files of the run's own tokenizer, or copy those of the model that it began with; return their names.
+    Raises ExportFailure."""
     if own := _own_tokenizer(trained, folder):
         return own
     if begun is None:
@@ -240,7 +240,7 @@ def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[s
 
 
 def _own_tokenizer(trained: Trained, folder: Path) -> list[str]:
-    """The files of the tokenizer that the run's texts went through; none where its tokens came from elsewhere."""
+    """Write the files of the run's tokenizer and return their names. None if the run has no tokenizer."""
     components = [field.component for field in trained.plan.data.fields] + [trained.plan.data.source]
     named = next((each for each in components if each.get("tokenizer", BYTES) != BYTES), None)
     if named is None:

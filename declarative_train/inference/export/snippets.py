@@ -1,28 +1,28 @@
-"""`load.py` and `README.md` of an exported folder: code that runs as it stands, without this package where it can."""
+"""`load.py` and `README.md` of an exported folder. The code runs unchanged, if possible without this package."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-_COLUMNS = 8  # of an input that are named
+_COLUMNS = 8  # most columns of an input that the README names
 
 _ROWS = '''
 def rows_of(columns):
-    """The columns of a table, by name, as the inputs of the model: `preprocessing.json` says how."""
+    """Return the inputs of the model from the columns of a table, as `preprocessing.json` describes."""
     made = {}
     for entry in about["inputs"]:
         parts = [part(entry, at, np.asarray(columns[name])) for at, name in enumerate(entry["columns"])]
         values = parts[0] if entry["is_one_column"] else np.stack(parts, axis=1)
         values = values.reshape(len(values), *entry["shape"][1:])
         if not entry["in_the_model"]:
-            values = prepared(entry, values)
+            values = prepare(entry, values)
         made[entry["name"]] = values.astype(entry["dtype"])
     return made
 
 
-def prepared(entry, values):
-    """What the model does not do itself."""
+def prepare(entry, values):
+    """Return the values after the preparation that is not in the model."""
     numbers = {}
     for key in ("fill", "subtract", "divide"):
         if key in entry:
@@ -43,13 +43,13 @@ def part(entry, at, values):
     numbers = {}
     for number, word in enumerate(vocabularies[at]):
         numbers[word] = number + (unknown is not None and number >= unknown)
-    if unknown is None:  # a value that the training data did not have is a KeyError
+    if unknown is None:  # a value that is not in the training data raises KeyError
         return np.array([numbers[each] for each in values.tolist()])
     return np.array([numbers.get(each, unknown) for each in values.tolist()])
 '''
 
 _SHOWN = """
-with np.load(folder / "sample.npz") as file:  # made-up rows, and what the model gave for them when it was exported
+with np.load(folder / "sample.npz") as file:  # made-up rows, and the model's outputs for them at the export
     sample = dict(file)
 answers = predict({entry["name"]: sample[f"input/{entry['name']}"] for entry in about["inputs"]})
 for output in about["outputs"]:
@@ -107,7 +107,7 @@ tensors = {load}
 for name, tensor in tensors.items():
     print(name, tuple(tensor.shape), tensor.dtype)
 
-# The model itself, where declarative_train is installed; it takes prepared fields (preprocessing.json).
+# The model itself, if declarative_train is installed; it takes prepared fields (preprocessing.json).
 try:
     import declarative_train as dt
 except ImportError:
@@ -119,7 +119,7 @@ else:
 '''
 
 
-_PEFT = '''"""The base model of plan.json with these adapters, by PEFT; the base comes from where the run had it."""
+_PEFT = '''"""Loads the base model of plan.json, from where the run had it, with these adapters, by PEFT."""
 
 from pathlib import Path
 
@@ -127,7 +127,7 @@ import declarative_train as dt
 from peft import PeftConfig, PeftModel
 
 folder = Path(__file__).parent
-base = dt.load_plan(folder / "plan.json").module()  # with the start values of the run's recipe: its seed and its files
+base = dt.load_plan(folder / "plan.json").module()  # with the initial weights of the run: its seed and files
 model = PeftModel.from_pretrained(base, folder).eval()
 for name, tensor in model.named_parameters():
     if "lora_" in name:
@@ -136,7 +136,7 @@ print(PeftConfig.from_pretrained(folder).target_modules)
 '''
 
 
-_PEFT_PUBLISHED = '''"""The published model that was tuned, with these adapters, by PEFT."""
+_PEFT_PUBLISHED = '''"""Loads the published base model with these adapters, by PEFT."""
 
 from pathlib import Path
 
@@ -153,8 +153,8 @@ for name, tensor in model.named_parameters():
 
 
 def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool, auto: str | None = None) -> str:
-    """`is_table`: the inputs are columns of numbers and words. `is_whole`: the tensors are those of the whole model.
-    `auto`: of adapters of a published model, the class of transformers that loads it."""
+    """Return the code of `load.py`. `is_table`: the inputs are columns of numbers and words. `is_whole`: the tensors
+    are those of the whole model. `auto`: the class of transformers that loads the base of the adapters."""
     if to == "peft":
         return _PEFT if auto is None else _PEFT_PUBLISHED.format(auto=auto)
     if to in ("safetensors", "state-dict"):
@@ -163,7 +163,7 @@ def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool, auto: s
             "state-dict": ("import torch\n", 'torch.load(folder / "model.pt", weights_only=True)'),
         }[to]
         return _TENSORS.format(imports=imports, load=load, strict="" if is_whole else ", strict=False")
-    title = "Loads the model, and shows what it gives for a few made-up rows."
+    title = "Loads the model, and shows its outputs for a few made-up rows."
     tolerance = {"float32": "1e-5", "float64": "1e-5", "float16": "2e-2"}.get(dtype, "1e-1")
     imports = {"onnx": "import onnxruntime\n", "torch-export": "import torch\n"}[to]
     as_numpy = "float().numpy()" if dtype == "bfloat16" else "numpy()"
@@ -177,28 +177,26 @@ def readme(found: Mapping[str, Any], code: str) -> str:
     if found["metrics"]:
         lines += ["", "| metric | value |", "|---|---|"]
         lines += [f"| {name} | {value:.6g} |" for name, value in found["metrics"].items()]
-    lines += ["", "## What goes in", "", _how(found), "", "| input | dtype | shape | columns | before | inside |"]
+    lines += ["", "## Inputs", "", _how(found), "", "| input | dtype | shape | columns | before | inside |"]
     lines += ["|---|---|---|---|---|---|", *map(_input_row, found["inputs"])]
-    lines += ["", "## What comes out", "", "| output | dtype | shape | meaning |", "|---|---|---|---|"]
+    lines += ["", "## Outputs", "", "| output | dtype | shape | meaning |", "|---|---|---|---|"]
     lines += [_output_row(each) for each in found["outputs"]]
     lines += ["", "All numbers behind this (means, vocabularies, classes) are in `preprocessing.json`."]
-    lines += ["", "## How it is loaded", "", "`python load.py`:", "", "```python", code.rstrip(), "```", ""]
+    lines += ["", "## How to load it", "", "`python load.py`:", "", "```python", code.rstrip(), "```", ""]
     return "\n".join(lines)
 
 
 def _how(found: Mapping[str, Any]) -> str:
     if found["to"] == "peft":
-        return (
-            "The file holds the adapters alone, by the names of the base model that they change: `load.py` loads both."
-        )
+        return "The file holds only the adapters, named after the base model that they change: `load.py` loads both."
     if found["to"] in ("safetensors", "state-dict"):
-        return "The file holds the tensors of the trained part alone: preparation is done before it."
+        return "The file holds only the tensors of the trained part: preparation is done before the model."
     if found["numbers"] == "raw":
         return (
-            "Numbers as they stand in your columns: what the run did to them (missing values, scale, normalisation) is "
-            "inside of the model. Words become class numbers before it. Any number of rows at once."
+            "Numbers as in your columns: the model itself does what the run did to them (missing values, scale, "
+            "normalisation). Words must be converted to class numbers before. Any number of rows at once."
         )
-    return "Fields prepared as in training: what is done to the columns is done before the model. Any number of rows."
+    return "Fields prepared as in training: all preparation is done before the model. Any number of rows."
 
 
 def _input_row(entry: Mapping[str, Any]) -> str:
@@ -213,5 +211,5 @@ def _output_row(entry: Mapping[str, Any]) -> str:
     shape = ", ".join(map(str, entry["shape"]))
     says = "; ".join(each["says"] for each in entry["means"]) or "what the node computes"
     if entry["is_random"]:
-        says += "; drawn anew in each call"
+        says += "; random in each call"
     return f"| `{entry['name']}` | {entry['dtype']} | ({shape}) | {says} |"

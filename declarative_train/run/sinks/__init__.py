@@ -1,4 +1,4 @@
-"""The places that events go to, by name. Imported on the rank that has them."""
+"""Tables of the sinks by name. Only the main rank imports the sinks."""
 
 from __future__ import annotations
 
@@ -24,18 +24,22 @@ CHOICES: dict[str, str] = {
 }
 
 Chosen = Mapping[str, Mapping[str, Any]]
-"""By name, the settings of each."""
+"""Settings of each sink, by its name."""
 DEFAULT: Chosen = {"tensorboard": {}}
 
 
 def open_sinks(quiet: bool, chosen: Chosen, run_dir: Path) -> Sequence[Sink]:
-    """Ours, in the order of the tables. Raises OSError when a place cannot be written."""
+    """Open the built-in sinks, in the order of the tables. Raises OSError if a destination cannot be written."""
     always = [_class(address).of_run(run_dir, quiet) for address in SINKS.values()]
-    return (*always, *(_class(CHOICES[name]).chosen(run_dir, chosen[name]) for name in CHOICES if name in chosen))
+    return (
+        *always,
+        *(_class(CHOICES[name]).from_settings(run_dir, chosen[name]) for name in CHOICES if name in chosen),
+    )
 
 
-def unusable(chosen: Chosen) -> Iterator[str]:
-    """What keeps sinks from being opened at all, in a sentence each, without importing what they need."""
+def sink_problems(chosen: Chosen) -> Iterator[str]:
+    """Yield a sentence for each sink that cannot be opened, because a package or a key is missing. Imports none of the
+    packages."""
     for name in SINK_PACKAGES:
         install = extra_for(name) if name in chosen else None
         if install is not None:

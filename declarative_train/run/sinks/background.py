@@ -1,7 +1,7 @@
-"""A sink whose place may be slow: a library that takes seconds to import, a server. A thread of its own does it all.
+"""Base class of sinks that write from a thread, because a server or the import of a library is slow.
 
-The loop only appends to a queue. `flush` and `close` wait for the thread, but never longer than `WAIT_S`; a failure is
-raised at the next call of the loop, which leaves the sink out and goes on.
+The training loop only appends to a queue. `flush` and `close` wait for the thread, but no longer than `WAIT_S`. A
+failure of the thread is raised at the next call; the run then continues without the sink.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 from declarative_train.run.event import Event, Progress
 from declarative_train.run.sink import Sink
 
-SEND_S = 1.0  # how old what a server has may be
+SEND_S = 1.0  # longest time until an event is sent
 WAIT_S = 30.0
-REQUEST_S = 10  # of one request to a server
+REQUEST_S = 10  # time-out of one request to a server
 
 
 class BackgroundSink(Sink):
-    """`_send`, `_rest` and `_finish` are called on the thread, and may raise anything."""
+    """Sink with a thread that calls `_send`, `_poll` and `_finish`. These may raise any exception."""
 
     is_record: ClassVar[bool] = False
     every_s: ClassVar[float] = SEND_S
@@ -41,22 +41,22 @@ class BackgroundSink(Sink):
 
     @abstractmethod
     def _send(self, events: Sequence[Event]) -> None:
-        """All that waited; the first of the first call is the RunStarted."""
+        """Send all queued events. The first event of the first call is the RunStarted."""
 
-    def _rest(self) -> None:
-        """Now and then, whether anything waits or not, once something was sent."""
+    def _poll(self) -> None:
+        """Do periodic work. Called every `every_s`, also without new events, after the first `_send`."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """Nothing more comes, and something was sent."""
+        """End the connection. Called last, if anything was sent."""
 
     def write(self, event: Event) -> None:
         if not isinstance(event, Progress):
             self._raise_failure()
-            self._events.append(event)  # and the thread is not woken: it looks by itself, see `every_s`
+            self._events.append(event)  # without waking the thread, which polls every `every_s`
 
     def flush(self) -> None:
-        """As far as it comes in time: what waits longer is still sent, unless the process dies before."""
+        """Wait until the queue is sent, at most `wait_s`. What is left is sent later, unless the process dies."""
         with self._changed:
             self._num_asked += 1
             number = self._num_asked
@@ -98,7 +98,7 @@ class BackgroundSink(Sink):
                 self._send(events)
                 has_sent = True
             if has_sent:
-                self._rest()
+                self._poll()
             with self._changed:
                 self._num_done = number
                 self._changed.notify_all()
@@ -108,8 +108,8 @@ class BackgroundSink(Sink):
                 return
 
 
-def remembered(path: Path) -> dict[str, Any]:
-    """What `remember` wrote in the run's folder: under which id a server knows it. Empty where there is none."""
+def read_run_id(path: Path) -> dict[str, Any]:
+    """Return what `write_run_id` wrote: the run's id on a server. Empty if there is no such file."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -117,5 +117,5 @@ def remembered(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def remember(path: Path, **values: str) -> None:
+def write_run_id(path: Path, **values: str) -> None:
     path.write_text(json.dumps(values) + "\n", "utf-8")

@@ -1,10 +1,10 @@
-"""Events to the terminal: a few lines on the run, a progress bar, a table row per epoch, how it ended.
+"""Sink that prints events to the terminal: a summary of the run, a progress bar, a row per epoch, and the end.
 
-The result itself is printed by who started the run (`app/views/result.py`): on standard output, when all is written.
+The command that started the run prints the result (`app/views/result.py`) on standard output, when all is written.
 
-Where there is no terminal, plain lines; with `quiet`, only what went wrong (which others print). The bar is drawn by
-the loop's own thread, at most ten times a second, from numbers that are already on the host: it costs no
-synchronisation and no second thread.
+Without a terminal it prints plain lines; with `quiet`, only warnings. The thread of the training loop draws the bar,
+at most ten times a second, from numbers that are already on the host. So the bar costs neither a synchronisation nor a
+second thread.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from declarative_train.run.sink import Sink
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-REFRESH_S = 0.1  # of the bar; without a terminal, of lines that come by the hundred
+REFRESH_S = 0.1  # between two updates of the bar, and between two flushes of frequent lines
 FREQUENT_EVENTS = (Progress, StepDone, EpochDone)
 PLAIN_LINE_S = 10.0  # without a terminal, at most one step line in this time
 COLUMN = 12
-TEXT = 60  # characters of one that was written
-NARROW = 11  # where the terminal is
+TEXT = 60  # most characters of a text sample
+NARROW = 11  # column width in a narrow terminal
 
 
 class ConsoleSink(Sink):
-    """One run on one terminal (or in one log file)."""
+    """Terminal (or log file) of one run."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
@@ -60,13 +60,13 @@ class ConsoleSink(Sink):
         self._bar: Bar | None = None
         self._started: RunStarted | None = None
         self._latest: StepDone | None = None
-        self._steps = deque[StepDone](maxlen=1000)  # the latest, where there is a prediction to hold them against
+        self._steps = deque[StepDone](maxlen=1000)  # the latest, if the plan predicted them
         self._evaluations: dict[str, float] = {}
         self._memory: MemoryMeasured | None = None
         self._columns: tuple[str, ...] = ()
         self._widths: Mapping[str, int] = {}
         self._drawn_s = 0.0
-        self._lines: list[str] = []  # not written yet
+        self._lines: list[str] = []  # not yet written
         self._flushed_s = 0.0
         self._first_step_s: float | None = None
 
@@ -102,7 +102,7 @@ class ConsoleSink(Sink):
             self._flush()
 
     def flush(self) -> None:
-        """Nobody goes on from what a terminal shows."""
+        """Do nothing: a resumed run does not read what a terminal showed."""
 
     def close(self) -> None:
         if self._bar is not None:
@@ -117,7 +117,7 @@ class ConsoleSink(Sink):
             self._print(f"resumed after step {event.first_step} of {event.num_steps}")
         self._first_step_s = time.monotonic()
         if self._stream.isatty():
-            self._flush()  # the bar is drawn at once, below them
+            self._flush()  # the lines must appear above the bar
             self._bar = progress_bar(self._stream)
             self._bar.start()
             self._bar.add_task(
@@ -151,7 +151,7 @@ class ConsoleSink(Sink):
         bar.refresh()
 
     def _step_line(self, event: StepDone) -> None:
-        """Without a terminal and without epochs there is nothing else to see of a long run."""
+        """Print the progress of a long run without a progress bar, at most every `PLAIN_LINE_S`."""
         started = self._started
         if self._bar is not None or started is None:
             return
@@ -174,7 +174,7 @@ class ConsoleSink(Sink):
     def _epoch_row(self, event: EpochDone) -> None:
         values = event.values | self._evaluations
         self._evaluations = {}
-        if not values.keys() <= set(self._columns):  # the first, or the first with an evaluation
+        if not values.keys() <= set(self._columns):  # first row, or first row with an evaluation
             self._columns = tuple(dict.fromkeys((*self._columns, *values)))
             names = ("epoch", "step", *self._columns, "seconds")
             lines, self._widths = header(names, None if self._bar is None else self._bar.console.width)
@@ -197,10 +197,10 @@ class ConsoleSink(Sink):
         if started is None:
             return
         if self._steps:
-            self._print(f"predicted   {in_words(started.predicted)}")
-            self._print(f"measured    {in_words(measured(self._steps))}")
+            self._print(f"predicted   {format_speed(started.predicted)}")
+            self._print(f"measured    {format_speed(summarize(self._steps))}")
         if self._memory is not None:
-            self._say(f"memory      {memory_in_words(self._memory)}")
+            self._say(f"memory      {format_memory(self._memory)}")
         if any(Path(started.run_dir).glob("events.out.tfevents.*")):
             self._print(f"watch       {own_command()} tensorboard {started.run_dir}")
 
@@ -211,9 +211,9 @@ class ConsoleSink(Sink):
         self._flushed_s = time.monotonic()
 
     def _say(self, text: str) -> None:
-        """Lines of words: on a terminal they go on at a space, and not wherever it ends."""
-        room = shutil.get_terminal_size().columns if self._stream.isatty() else None
-        self._print("\n".join(folded(line, room) for line in text.splitlines()))
+        """Print lines of prose, wrapped at spaces to the width of the terminal."""
+        width = shutil.get_terminal_size().columns if self._stream.isatty() else None
+        self._print("\n".join(wrap(line, width) for line in text.splitlines()))
 
     def _print(self, text: str) -> None:
         text = in_lines(text)
@@ -224,7 +224,8 @@ class ConsoleSink(Sink):
 
 
 def _brief(text: str) -> str:
-    """In quotation marks, on one line; an untrained model writes any signs, and a terminal obeys some."""
+    """Return the text in quotation marks, on one line and shortened. Control characters, which an untrained model may
+    write, are escaped."""
     found = ""
     for sign in text:
         shown = sign if sign.isprintable() and sign not in '"\\' else json.dumps(sign)[1:-1]
@@ -234,19 +235,19 @@ def _brief(text: str) -> str:
     return f'"{found}"'
 
 
-def folded(line: str, room: int | None) -> str:
-    """The rest of a line that is too long, indented below its first word's end, as a table of two columns has it."""
-    if room is None or len(line) <= room:
+def wrap(line: str, width: int | None) -> str:
+    """Wrap a line to `width` columns. The rest is indented: in a line `word  text`, to the column of the text."""
+    if width is None or len(line) <= width:
         return line
     import textwrap
 
     found = re.match(r"\w+ {2,}", line)
     indent = " " * (found.end() if found is not None else 6)
-    return textwrap.fill(line, room, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def measured(steps: Collection[StepDone]) -> dict[str, float]:
-    """Under the names of the predictions: medians of the logging windows, and the peak of memory."""
+def summarize(steps: Collection[StepDone]) -> dict[str, float]:
+    """Return the medians over the logging windows, and the peak of memory, under the names of the predictions."""
     found = {"memory_gib": max(step.memory_bytes for step in steps) / 2**30}
     times = [step.step_s * 1e3 for step in steps if step.step_s is not None]
     shares = [step.mfu for step in steps if step.mfu is not None]
@@ -257,8 +258,8 @@ def measured(steps: Collection[StepDone]) -> dict[str, float]:
     return found
 
 
-def memory_in_words(event: MemoryMeasured) -> str:
-    """Of the rank that needed the most."""
+def format_memory(event: MemoryMeasured) -> str:
+    """Return predicted and measured memory of the rank that needed the most."""
     rank = max(range(len(event.measured)), key=lambda each: event.measured[each])
     whose = f" on rank {rank}, the most of {len(event.measured)}" if len(event.measured) > 1 else ""
     predicted, measured = amount(event.predicted[rank], "B"), amount(event.measured[rank], "B")
@@ -266,12 +267,12 @@ def memory_in_words(event: MemoryMeasured) -> str:
 
 
 def median(values: Sequence[float]) -> float:
-    """The upper one of two in the middle. (The module `statistics` takes 10 ms to import.)"""
+    """Return the median, of an even number of values the upper one. (`statistics` takes 10 ms to import.)"""
     return sorted(values)[len(values) // 2]
 
 
-def in_words(values: Mapping[str, float]) -> str:
-    """`12.3 ms a step, 9.50 GiB, MFU 45.0%`, as far as it is known."""
+def format_speed(values: Mapping[str, float]) -> str:
+    """Return `12.3 ms a step, 9.50 GiB, MFU 45.0%`, without unknown values."""
     forms = {"step_ms": "{:.3g} ms a step", "memory_gib": "{:.2f} GiB", "mfu": "MFU {:.1%}"}
     return ", ".join(form.format(values[name]) for name, form in forms.items() if name in values)
 
@@ -294,11 +295,11 @@ def progress_bar(stream: TextIO) -> Bar:
     )
 
 
-def header(names: Sequence[str], room: int | None) -> tuple[list[str], dict[str, int]]:
-    """The lines above the columns, and how wide each column is: where `room` is too small for the names, they are
-    broken behind each `/`."""
+def header(names: Sequence[str], width: int | None) -> tuple[list[str], dict[str, int]]:
+    """Return the lines above the columns, and the width of each column. If `width` is too small for the names, they are
+    broken after each `/`."""
     wide = {name: max(COLUMN, len(name) + 2) if "/" in name or name == "seconds" else 7 for name in names}
-    if room is None or sum(wide.values()) <= room:
+    if width is None or sum(wide.values()) <= width:
         return ["".join(f"{name:>{wide[name]}}" for name in names)], wide
     parts = {name: name.replace("/", "/ ").split() for name in names}
     widths = {name: max(NARROW if "/" in name else 7, *(len(part) + 2 for part in parts[name])) for name in names}

@@ -1,8 +1,7 @@
-"""Events to `metrics.csv`: a row for each logged step and for each evaluation, columns as on TensorBoard.
+"""Sink that writes `metrics.csv`: a row per logged step and per evaluation, with TensorBoard's names as columns.
 
-The columns of the training are there from the first row; those of a set come behind them with its first evaluation,
-and the file is then written anew: columns are only ever added, at the end. A resumed run drops the rows behind the step
-that it goes on from.
+The first row has the columns of training. The first evaluation of a set appends its columns, and the file is rewritten:
+columns are only added, at the end. A resumed run drops the rows after the step that it resumes from.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Row = Mapping[str, object]
 
 
 class CsvSink(Sink):
-    """Writes `path`; a metric without a value stands as `nan`, and what was not measured is empty."""
+    """Writer of the table at `path`. An undefined metric is `nan`; a value that was not measured is empty."""
 
     is_record: ClassVar[bool] = False
 
@@ -67,16 +66,17 @@ class CsvSink(Sink):
         csv.DictWriter(self._stream, self._columns).writerow(row)
 
     def _rewrite(self, columns: Sequence[str], *, last_step: int | None = None) -> None:
-        """With these columns, and the rows up to `last_step`; the old file stands until the new one is whole."""
+        """Rewrite the file with these columns and the rows up to `last_step`. It is replaced when the new one is
+        complete."""
         self._stream.close()
-        beside = self._path.with_suffix(".csv.new")
-        with beside.open("w", encoding="utf-8", newline="") as stream:
+        new_path = self._path.with_suffix(".csv.new")
+        with new_path.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, columns)
             writer.writeheader()
             writer.writerows(
                 row for row in _rows(self._path) if last_step is None or int(str(row["step"])) <= last_step
             )
-        os.replace(beside, self._path)
+        os.replace(new_path, self._path)
         self._columns = tuple(columns)
         self._stream = self._path.open("a", encoding="utf-8", newline="")
 
@@ -89,7 +89,7 @@ def _header(path: Path) -> tuple[str, ...]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """Without a last one that a crash cut short."""
+    """Yield the rows of the file, without a last row that a crash cut short."""
     with path.open(encoding="utf-8", newline="") as stream:
         lines = csv.reader(stream)
         columns = next(lines, [])

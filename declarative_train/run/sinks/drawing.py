@@ -1,6 +1,7 @@
-"""Counts and samples -> pictures: a table of what was taken for what, and samples with what was said of them.
+"""Images of predictions: a confusion matrix, and a sheet of samples with their predicted classes.
 
-Pillow draws them, with its own font. Newer versions of TensorBoard bring it along, `declarative_train[images]` always.
+Pillow draws them, with its own font. Newer versions of TensorBoard install Pillow, `declarative_train[images]` always
+does.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from declarative_train.run.event import Answer
+    from declarative_train.run.event import SamplePrediction
 
-MOST_DRAWN = 40  # classes of a table that are drawn: more would be dots
+MOST_DRAWN = 40  # most classes of a matrix that is drawn: the cells of more would be too small
 INK, PAPER, LINE = (20, 20, 20), (255, 255, 255), (150, 150, 150)
 _RIGHT, _WRONG, _FULL = (20, 110, 50), (190, 30, 30), (8, 48, 107)
 _SIDE, _GAP, _TEXT = 480, 8, 20
-_LETTERS = 15  # their size: TensorBoard shows pictures smaller than they are
-_PICTURE, _COLUMNS = 120, 4  # a sample's side, and how many stand beside each other
+_LETTERS = 15  # font size: TensorBoard shows images smaller than they are
+_PICTURE, _COLUMNS = 120, 4  # side of a sample in pixels, and samples per row
 
 
 def canvas(width: int, height: int, letters: int = _LETTERS) -> tuple[Image, Any, Any]:
-    """An empty picture, what draws on it, and a font."""
+    """Return an empty image, an object that draws on it, and a font."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("RGB", (width, height), PAPER)
@@ -41,8 +42,8 @@ def png(image: Image) -> bytes:
 
 
 def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[int]]) -> Image:
-    """`table[i][j]`: items of class i that were taken for class j. Rows are what is, columns what was said; the darker,
-    the larger the share of the row."""
+    """Draw a confusion matrix. `table[i][j]` counts items of class i that were predicted as class j: rows are targets,
+    columns predictions. A cell is darker the larger its share of the row."""
     cell = max(14, min(72, _SIDE // len(table)))
     letters = min(_LETTERS, cell - 2)
     shown = [_short(name, 24) for name in names]
@@ -51,7 +52,7 @@ def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[
     left = max(60, int(max(ruler.textlength(name, font=font) for name in shown)) + 2 * _GAP)
     first = 2 * _TEXT + 3 * _GAP
     width, height = left + cell * len(table) + 2 * _GAP, first + cell * len(table) + 2 * _GAP
-    line = f"{title}: rows are what is, columns what was said"
+    line = f"{title}: rows are targets, columns predictions"
     _, ruler, large = canvas(1, 1)
     image, draw, _ = canvas(max(width, int(ruler.textlength(line, font=large)) + 2 * _GAP), height)
     draw.text((_GAP, _GAP), line, fill=INK, font=large)
@@ -70,8 +71,9 @@ def confusion_matrix(title: str, names: Sequence[str], table: Sequence[Sequence[
     return image
 
 
-def samples_sheet(answers: Sequence[Answer]) -> Image | None:
-    """Those that have a picture, each above what it is and what was said: in green where both are the same."""
+def samples_sheet(answers: Sequence[SamplePrediction]) -> Image | None:
+    """Draw the samples that have an image, with target and prediction below: green if the prediction is right, else
+    red. None if no sample has an image."""
     from PIL import Image
 
     shown = [(answer, answer.picture) for answer in answers if answer.picture is not None]
@@ -87,19 +89,19 @@ def samples_sheet(answers: Sequence[Answer]) -> Image | None:
         scale = _PICTURE / max(picture.width, picture.height)
         size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
         sheet.paste(drawn.resize(size, Image.Resampling.NEAREST), (x, y))
-        said = f"{_short(answer.predicted, 9)} {answer.probability:.0%}"
+        prediction = f"{_short(answer.predicted, 9)} {answer.probability:.0%}"
         is_right = answer.predicted == answer.target
         draw.text((x, y + _PICTURE + 2), f"is {_short(answer.target, 13)}", fill=INK, font=font)
-        draw.text((x, y + _PICTURE + _TEXT), f"said {said}", fill=_RIGHT if is_right else _WRONG, font=font)
+        draw.text((x, y + _PICTURE + _TEXT), f"got {prediction}", fill=_RIGHT if is_right else _WRONG, font=font)
     return sheet
 
 
-def samples_table(answers: Sequence[Answer]) -> str:
-    """The same in Markdown, for samples that are no pictures."""
-    rows = ["| sample | is | said | probability |", "|---:|---|---|---:|"]
+def samples_table(answers: Sequence[SamplePrediction]) -> str:
+    """Return a Markdown table of samples that are not images. Wrong predictions are bold."""
+    rows = ["| sample | target | predicted | probability |", "|---:|---|---|---:|"]
     for each in answers:
-        said = each.predicted if each.predicted == each.target else f"**{each.predicted}**"
-        rows.append(f"| {each.sample} | {each.target} | {said} | {each.probability:.3f} |")
+        prediction = each.predicted if each.predicted == each.target else f"**{each.predicted}**"
+        rows.append(f"| {each.sample} | {each.target} | {prediction} | {each.probability:.3f} |")
     return "\n".join(rows)
 
 

@@ -1,8 +1,7 @@
-"""Events to JSON lines, one object per event, with the event's name under `event`; `dtrain trace` reads them back.
+"""Sink that writes JSON lines, one object per event, with the event's name under `event`; `dtrain trace` reads them.
 
-`Progress` is left out, as it says nothing that a line of the log could use, and so is what is only drawn. A resumed run
-appends; its `RunStarted` names the step that it goes on from (`first_step`), so a reader drops what an earlier session
-wrote after that step.
+`Progress` and events that are only drawn are left out. A resumed run appends. Its `RunStarted` names the step that it
+resumes from (`first_step`), so a reader drops what an earlier session wrote after that step.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _KINDS: dict[str, type] = {
 
 
 class JsonlSink(Sink):
-    """Appends to `path`. Lines are in the file as soon as `write` returns, but for those of steps and epochs, which a
-    crash may cost when they are younger than half a second and than the last checkpoint."""
+    """Writer that appends to `path`. Lines are in the file when `write` returns. Exceptions are steps and epochs: a
+    crash may lose those of the last half second that are newer than the last checkpoint."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
@@ -52,7 +51,7 @@ class JsonlSink(Sink):
     def __init__(self, path: str | Path) -> None:
         self._path = path
         self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 (open for the run)
-        self._waiting: list[Event] = []  # written together: one at a time, amid the training, they cost four times that
+        self._waiting: list[Event] = []  # written together: single writes during training cost four times as much
         self._written_s = 0.0
 
     def write(self, event: Event) -> None:
@@ -72,7 +71,7 @@ class JsonlSink(Sink):
             self._stream.close()
 
     def _write(self) -> None:
-        """Raises FileNotFoundError where the file was deleted: what is written into it would be gone with the run."""
+        """Write the waiting events. Raises FileNotFoundError if the file was deleted, as they would be lost."""
         if os.fstat(self._stream.fileno()).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "deleted during the run", str(self._path))
         waiting, self._waiting = self._waiting, []
@@ -82,8 +81,8 @@ class JsonlSink(Sink):
 
 
 def read_events(path: str | Path) -> list[Event]:
-    """The events of a run as one history: what an earlier session wrote beyond the step that a later one went on from
-    is left out, and so is a last line that a crash cut short."""
+    """Read the events of a run as one history. Events of an earlier session after the step that a later one resumed
+    from are left out, and so is a last line that a crash cut short."""
     found: list[Event] = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         try:
@@ -107,7 +106,7 @@ def _line(event: Event) -> dict[str, object]:
 
 
 def _jsonable(value: object) -> object:
-    """JSON has no nan and no inf: they stand as strings."""
+    """Return the value with nan and inf as strings, as JSON lacks them."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Events to MLflow: parameters, metrics by step, the plan and the recipe as artifacts, the state of the run.
+"""Sink for MLflow: parameters, metrics by step, the plan and the recipe as artifacts, the state of the run.
 
-The run's id stands in `mlflow.json` of the run's folder, so a resumed run goes on in the same MLflow run. MLflow keeps
-every value: steps that a crash made a run do twice have two, of which the later one was trained on.
+The run's id is in `mlflow.json` of the run's folder, so a resumed run continues the same MLflow run. MLflow keeps every
+value: a step that was repeated after a crash has two values, of which the later one is valid.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from declarative_train.run.event import Event, Notice, RunEnded, RunStarted
-from declarative_train.run.sinks.background import REQUEST_S, BackgroundSink, remember, remembered
+from declarative_train.run.sinks.background import REQUEST_S, BackgroundSink, read_run_id, write_run_id
 from declarative_train.run.sinks.tensorboard import scalars
 
-MOST_METRICS, MOST_PARAMS = 1000, 100  # of one request, by MLflow's interface
-MOST_CHARACTERS = 500  # of a parameter's value: what every backend takes
+MOST_METRICS, MOST_PARAMS = 1000, 100  # MLflow's limits per request
+MOST_CHARACTERS = 500  # of a parameter's value: the limit of all backends
 DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_S),
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -30,11 +30,11 @@ _STATES = {"finished": "FINISHED", "early_stop": "FINISHED", "stopped": "KILLED"
 
 
 class MlflowSink(BackgroundSink):
-    """`uri` None: that of MLFLOW_TRACKING_URI, or else a database below `folder`. `experiment` None: the recipe's
-    name."""
+    """MLflow run. `uri` None means MLFLOW_TRACKING_URI, or else a database below `folder`. `experiment` None means the
+    recipe's name."""
 
     @classmethod
-    def chosen(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
         return cls(run_dir, settings.get("uri"), settings.get("experiment"), Path(settings["folder"]))
 
     def __init__(self, run_dir: Path, uri: str | None, experiment: str | None, folder: Path) -> None:
@@ -70,29 +70,29 @@ class MlflowSink(BackgroundSink):
 
     def _start(self, event: RunStarted) -> None:
         self._client = open_client(self._uri)
-        kept = self._run_dir / "mlflow.json"
-        known = remembered(kept)
-        place = re.sub(r"//[^@/]*@", "//", self._uri)  # a password stays out of the file
-        if known.get("uri") == place and self._is_there(known.get("run_id", "")):
-            self._run_id = known["run_id"]
+        id_file = self._run_dir / "mlflow.json"
+        earlier = read_run_id(id_file)
+        server = re.sub(r"//[^@/]*@", "//", self._uri)  # keep the password out of the file
+        if earlier.get("uri") == server and self._exists(earlier.get("run_id", "")):
+            self._run_id = earlier["run_id"]
             self._client.update_run(self._run_id, status="RUNNING")
             self._client.set_tag(self._run_id, "resumed_after_step", event.first_step)
         else:
-            made = self._client.create_run(
+            created = self._client.create_run(
                 self._experiment_id(self._experiment or event.name),
                 start_time=int(event.time_unix_s * 1e3),
                 run_name=self._run_dir.name,
                 tags={"mode": event.mode, "device": event.device, "run_dir": str(self._run_dir.absolute())},
             )
-            self._run_id = made.info.run_id
-            remember(kept, uri=place, run_id=self._run_id)
+            self._run_id = created.info.run_id
+            write_run_id(id_file, uri=server, run_id=self._run_id)
         self._params(event.hyperparameters)
         self._client.log_text(self._run_id, event.plan_text, "plan.txt")
         for name, text in recipe_texts(self._run_dir):
             self._client.log_text(self._run_id, text, f"recipe/{name}")
 
-    def _is_there(self, run_id: str) -> bool:
-        """A run that was deleted there, or a database that is new, gets another run."""
+    def _exists(self, run_id: str) -> bool:
+        """Return whether the server has the run. It may have been deleted, or the database may be new."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -103,7 +103,8 @@ class MlflowSink(BackgroundSink):
             raise
 
     def _experiment_id(self, name: str) -> str:
-        """Artifacts of the local database lie beside it: MLflow's own choice is the working directory."""
+        """Return the experiment's id; create the experiment if there is none. Artifacts of the local database are put
+        into the same folder, where MLflow would use the working directory."""
         from mlflow.exceptions import MlflowException
 
         found = self._client.get_experiment_by_name(name)
@@ -112,14 +113,14 @@ class MlflowSink(BackgroundSink):
             place = (self._folder / "mlflow-artifacts").absolute().as_uri() if is_local else None
             try:
                 return str(self._client.create_experiment(name, artifact_location=place))
-            except MlflowException:  # another run has made it meanwhile
+            except MlflowException:  # another run has created it meanwhile
                 found = self._client.get_experiment_by_name(name)
                 if found is None:
                     raise
         return str(found.experiment_id)
 
     def _params(self, hyperparameters: Mapping[str, object]) -> None:
-        """MLflow refuses another value for a parameter: what a resumed run changed stands as a tag."""
+        """Log the hyper-parameters. MLflow refuses to change a parameter, so changes of a resumed run become tags."""
         from mlflow.entities import Param
 
         there = self._client.get_run(self._run_id).data.params
@@ -137,18 +138,18 @@ def local_store(folder: Path) -> str:
 
 
 def open_client(uri: str) -> Any:
-    """Imports MLflow (seconds), with short time-outs where the user set none."""
+    """Import MLflow (seconds) and return a client, with short time-outs unless the user set them."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient
 
     for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # that a database is made, table by table
+        logging.getLogger(name).setLevel(logging.ERROR)  # no messages about each table of a new database
     return MlflowClient(tracking_uri=uri)
 
 
 def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
-    """The recipe's files by name, from the plan in the run's folder."""
+    """Yield the name and text of each file of the recipe, from the plan in the run's folder."""
     try:
         recipe = json.loads((run_dir / "plan.json").read_text("utf-8")).get("recipe", {})
     except (OSError, ValueError):
@@ -158,7 +159,8 @@ def recipe_texts(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def _name(name: str) -> str:
-    """What MLflow allows: letters, digits, underscores, dashes, periods, spaces, slashes."""
+    """Replace characters that MLflow refuses: all but letters, digits, underscores, dashes, periods, spaces and
+    slashes."""
     return re.sub(r"[^\w\-. /]", "_", name)
 
 

@@ -1,4 +1,4 @@
-"""Events to TensorBoard.
+"""Sink for TensorBoard.
 
 | tag | what |
 |---|---|
@@ -12,15 +12,15 @@
 | utilisation/memory_gib, utilisation/data_wait_ms | |
 | utilisation/predicted_peak_gib, measured_peak_gib, .../rank_<n> | an early step's peak, of the plan and the run |
 | utilisation/predicted_step_ms, predicted_memory_gib, predicted_mfu | the plan's; custom scalars: a chart with both |
-| <set>/confusion_matrix, <set>/samples | of classes: pictures, or a table of samples that are none |
-| plan, remarks, samples/<n> | text: `samples` is what the model writes behind prompt n |
+| <set>/confusion_matrix, <set>/samples | of classes: images, or a table if the samples are not images |
+| plan, remarks, samples/<n> | text: `samples` is the model's continuation of prompt n |
 
-TensorBoard sorts groups of tags by the alphabet: these are called so that the training's loss comes first. So it does
-with columns of hyper-parameters, those that differ first: some have a blank before their names, which nobody sees.
+TensorBoard sorts groups of tags alphabetically; the names are chosen so that the training loss comes first. It also
+sorts the columns of hyper-parameters, after those that differ: a leading blank, which is invisible, puts some first.
 
-All scalars of an event are one record. A thread of its own imports the protocol buffers and writes, so that neither the
-first step nor any other waits for them. A run that goes on writes a new file whose first record tells TensorBoard to
-forget what earlier files hold beyond the step it goes on from: the curves continue without doubling back.
+All scalars of an event are one record. A thread imports the protocol buffers and writes, so that no step waits. A
+resumed run writes a new file. Its first record makes TensorBoard drop the values of earlier files after the step that
+the run resumes from, so that no step of a curve appears twice.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from declarative_train.run.sinks.tfrecord import record
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-NOTICES = "remarks"  # behind `plan`
-DRAW_S = 5.0  # between two pictures of a set; the last one is always drawn
+NOTICES = "remarks"  # sorts after `plan`
+DRAW_S = 5.0  # between two images of a set; the last one is always drawn
 COLUMNS = {name: f" {name}" for name in ("lr", "mode", "optimizer")}
-MOST_RANKS = 16  # that have curves of their own
+MOST_RANKS = 16  # with more ranks there are no curves per rank
 _FINISHED = ("finished", "early_stop")  # of RunEnded.status
 MEASURED = {"step_ms": "utilisation/step_ms", "memory_gib": "utilisation/memory_gib", "mfu": "utilisation/mfu"}
 
 
 class TensorBoardSink(BackgroundSink):
-    """Writes one event file in `directory`."""
+    """Writer of one event file in `directory`."""
 
-    every_s: ClassVar[float] = 0.5  # how old what TensorBoard sees may be
+    every_s: ClassVar[float] = 0.5  # longest delay until TensorBoard sees an event
     wait_s: ClassVar[float] = 10.0
 
     @classmethod
@@ -83,13 +83,13 @@ class TensorBoardSink(BackgroundSink):
         for event in events:
             self._writer.write(event)
 
-    def _rest(self, *, is_last: bool = False) -> None:
+    def _poll(self, *, is_last: bool = False) -> None:
         assert self._writer is not None
         self._writer.draw(all_of_them=is_last)
         self._stream.flush()
 
     def _finish(self) -> None:
-        self._rest(is_last=True)
+        self._poll(is_last=True)
 
     def close(self) -> None:
         try:
@@ -99,9 +99,9 @@ class TensorBoardSink(BackgroundSink):
 
 
 def new_event_file(directory: Path) -> BinaryIO:
-    """A file of its own, whose name sorts behind every event file of `directory`: TensorBoard reads them in that order.
+    """Open a new event file whose name sorts after all event files of `directory`, as TensorBoard reads them in order.
 
-    The clock alone does not see to that: a run may go on within a millisecond, or on a host whose clock is behind.
+    A time stamp alone is not enough: a run may be resumed within a millisecond, or on a host whose clock is behind.
     """
     prefix = "events.out.tfevents."
     taken = [path.name.removeprefix(prefix).split(".")[0] for path in directory.glob(f"{prefix}*")]
@@ -110,10 +110,10 @@ def new_event_file(directory: Path) -> BinaryIO:
 
 
 class EventWriter:
-    """One event as one or more records of a stream."""
+    """Writer of events as records of a stream, one or more for each event."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        # Deferred: only the thread that writes pays for the protocol buffers.
+        # Deferred: the import of the protocol buffers happens in the thread that writes.
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
         self._stream = stream
@@ -138,7 +138,7 @@ class EventWriter:
                 self._waiting[event.set, event.name] = event
             case TextsWritten():
                 for number, (prompt, text) in enumerate(zip(event.prompts, event.texts, strict=True), 1):
-                    self._text(f"samples/{number}", _as_written(prompt, text), event.step, event.time_unix_s)
+                    self._text(f"samples/{number}", _to_markdown(prompt, text), event.step, event.time_unix_s)
             case EpochDone():
                 self._scalars(epoch_scalars(event), event.step, event.time_unix_s)
             case Notice():
@@ -167,7 +167,8 @@ class EventWriter:
         self.put_summary(session_end(event), 0, event.time_unix_s)
 
     def draw(self, *, all_of_them: bool) -> None:
-        """The latest of each set, unless one was drawn a moment ago: evaluations may be as short as a step."""
+        """Draw the latest predictions of each set, at most every `DRAW_S` unless `all_of_them`. Evaluations may be as
+        frequent as steps."""
         now = time.monotonic()
         for key, event in list(self._waiting.items()) if self._can_draw else ():
             if all_of_them or now - self._drawn_s.get(key, -DRAW_S) >= DRAW_S:
@@ -212,8 +213,8 @@ class EventWriter:
         self._stream.write(record(entry.SerializeToString()))  # type: ignore[attr-defined]
 
 
-def _as_written(prompt: str, text: str) -> str:
-    """Markdown: both as code, so that no sign of theirs is one of markdown's."""
+def _to_markdown(prompt: str, text: str) -> str:
+    """Return prompt and text as Markdown code blocks, so that their characters are not read as markup."""
     return "\n\n".join(
         f"{title}\n\n" + "\n".join(f"    {line}" for line in (each or " ").splitlines())
         for title, each in (("prompt", prompt), ("written", text))
@@ -221,7 +222,7 @@ def _as_written(prompt: str, text: str) -> str:
 
 
 def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
-    """Of the ranks that need the most, and of each of a few."""
+    """Return the peaks as tags and values: the largest over the ranks, and each rank's if there are few."""
     kinds = {"predicted": event.predicted, "measured": event.measured}
     found = {f"utilisation/{kind}_peak_gib": max(ranks) / 2**30 for kind, ranks in kinds.items()}
     if 1 < len(event.measured) <= MOST_RANKS:
@@ -231,7 +232,7 @@ def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
 
 
 def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
-    """The model for the Graphs tab, whose scopes are the parts of the paths."""
+    """Return the model as a serialised GraphDef for the Graphs tab. Its scopes are the parts of the paths."""
     from tensorboard.compat.proto.attr_value_pb2 import AttrValue
     from tensorboard.compat.proto.graph_pb2 import GraphDef
     from tensorboard.compat.proto.node_def_pb2 import NodeDef
@@ -247,7 +248,7 @@ def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
-    """A string tensor, for the plugin that shows it."""
+    """Return a string tensor for the named plugin of TensorBoard."""
     from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -259,7 +260,7 @@ def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
 
 
 def comparison(names: Iterable[str]) -> Summary:
-    """The charts of TensorBoard's custom scalars: each prediction with the curve that it is about."""
+    """Return the layout of the custom scalars tab: a chart for each prediction with its measured curve."""
     from tensorboard.plugins.custom_scalar import layout_pb2
 
     charts = [
@@ -274,7 +275,7 @@ def comparison(names: Iterable[str]) -> Summary:
 
 
 def epoch_scalars(event: EpochDone) -> dict[str, float]:
-    """The means of training; the evaluations at the epoch's end have curves of their own."""
+    """Return the training means of an epoch as tags and values. Evaluations are left out, as they have own curves."""
     own = "training/"
     return {
         f"training_epoch/{name.removeprefix(own)}": value
@@ -284,7 +285,8 @@ def epoch_scalars(event: EpochDone) -> dict[str, float]:
 
 
 def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
-    """Step, time and values of an event by their names on TensorBoard; no values for one that has no numbers."""
+    """Return step, time and values of an event, by their names on TensorBoard. Events without numbers have no
+    values."""
     match event:
         case StepDone():
             return event.step, event.time_unix_s, step_scalars(event)
@@ -301,7 +303,7 @@ def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
 
 
 def step_scalars(event: StepDone) -> dict[str, float]:
-    """A logging step as tags and values."""
+    """Return the values of a logging step by their tags."""
     values = {"training/loss": event.loss}
     values |= {f"training/loss/{name}": value for name, value in event.terms.items()}
     values |= {f"training/{name}": value for name, value in event.metrics.items()}
@@ -321,11 +323,11 @@ def step_scalars(event: StepDone) -> dict[str, float]:
 
 
 def session_start(event: RunStarted) -> Summary:
-    """The hyper-parameters, as TensorBoard's hparams plugin reads them."""
+    """Return the hyper-parameters in the format of TensorBoard's hparams plugin."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
-    trial = re.sub(r"^(\d+-\d+)-(.+)$", r"\2 \1", Path(event.run_dir).name)  # shown cut off: what it is, then when
+    trial = re.sub(r"^(\d+-\d+)-(.+)$", r"\2 \1", Path(event.run_dir).name)  # name before time: TensorBoard cuts it off
     info = SessionStartInfo(group_name=trial, start_time_secs=event.time_unix_s)
     for name, value in event.hyperparameters.items():
         kind = "bool" if isinstance(value, bool) else "number" if isinstance(value, int | float) else "string"
@@ -335,8 +337,8 @@ def session_start(event: RunStarted) -> Summary:
 
 
 def session_end(event: RunEnded) -> Summary:
-    """How it ended. Which columns the table of runs has is left to TensorBoard, which knows all runs: those that differ
-    come first."""
+    """Return the status of the run for the hparams plugin. The columns of its table are left to TensorBoard, which puts
+    those first that differ between runs."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
@@ -348,7 +350,7 @@ def session_end(event: RunEnded) -> Summary:
 
 
 def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str]) -> Summary:
-    """The table of a sweep: the settings that were tried, with their values, and the metrics by their tags."""
+    """Return the columns of a sweep's table: the settings with the values that were tried, and the metrics by tag."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -368,19 +370,20 @@ def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str
         infos.append(info)
     metric_infos = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=tag_of(name))) for name in metrics]
     experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metric_infos)
-    described = HParamsPluginData(experiment=experiment, version=0)
-    return Summary(value=[_hparams_value("_hparams_/experiment", described.SerializeToString())])
+    data = HParamsPluginData(experiment=experiment, version=0)
+    return Summary(value=[_hparams_value("_hparams_/experiment", data.SerializeToString())])
 
 
 def best_values(event: RunEnded) -> dict[str, float]:
-    """Return the best values of a run that has finished. A run that was stopped may go on and find better ones."""
+    """Return the best values of a finished run, nothing of a stopped one, which may be resumed and improve."""
     if event.status not in _FINISHED:
         return {}
     return {name: value for name, value in event.values.items() if name.startswith("best/")}
 
 
 def tag_of(name: str) -> str:
-    """Of a final value: `best/validation/accuracy` is drawn beside `validation/accuracy`."""
+    """Return the tag of a final value: `validation/best_accuracy` for `best/validation/accuracy`, so that it is in the
+    group of its set."""
     if not name.startswith("best/"):
         return name
     _, group, rest = name.split("/", 2)

@@ -1,4 +1,4 @@
-"""The framing of TensorBoard's event files: length, checksum, bytes, checksum.
+"""Framing of TensorBoard's event files: length, checksum, bytes, checksum.
 
 TensorBoard's own writer does the same, but importing it costs 0.2 to 0.3 s (measured) for these forty lines.
 Format: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/lib/io/record_writer.h
@@ -26,7 +26,7 @@ _TABLE = _table()
 
 
 def masked_crc32c(data: bytes) -> int:
-    """CRC-32C of `data`, rotated and shifted as event files want it."""
+    """Return the CRC-32C of `data`, rotated and shifted as the format requires."""
     crc, table = 0xFFFFFFFF, _TABLE
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -35,6 +35,6 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def record(data: bytes) -> bytes:
-    """One record as it stands in the file."""
+    """Return `data` as one record of an event file."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))

@@ -1,7 +1,7 @@
-"""Events to Weights & Biases. Offline, everything lies below `wandb/` of the run's folder, for `wandb sync`.
+"""Sink for Weights & Biases. Offline, everything is written below `wandb/` of the run's folder, for `wandb sync`.
 
-The run's id stands in `wandb.json` of the run's folder, so a resumed run goes on in the same W&B run. `step` is a
-metric of its own, and the axis of the others: W&B's own counter does not go back, as a run that is resumed does.
+The run's id is in `wandb.json` of the run's folder, so a resumed run continues the same W&B run. `step` is logged as a
+metric, which is the x axis of the others: W&B's own step cannot decrease, which a resumed run needs.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from declarative_train.run.event import Event, RunEnded, RunStarted
-from declarative_train.run.sinks.background import WAIT_S, BackgroundSink, remember, remembered
+from declarative_train.run.sinks.background import WAIT_S, BackgroundSink, read_run_id, write_run_id
 from declarative_train.run.sinks.tensorboard import scalars
 
 
 class WandbSink(BackgroundSink):
-    """`project` None: the recipe's name."""
+    """W&B run. `project` None means the recipe's name."""
 
     @classmethod
-    def chosen(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
         return cls(run_dir, settings.get("project"), settings["mode"])
 
     def __init__(self, run_dir: Path, project: str | None, mode: Literal["offline", "online"]) -> None:
@@ -47,8 +47,8 @@ class WandbSink(BackgroundSink):
     def _start(self, event: RunStarted) -> None:
         import wandb
 
-        kept = self._run_dir / "wandb.json"
-        run_id = remembered(kept).get("id") or uuid.uuid4().hex[:12]
+        id_file = self._run_dir / "wandb.json"
+        run_id = read_run_id(id_file).get("id") or uuid.uuid4().hex[:12]
         self._remote = wandb.init(
             project=self._project or event.name,
             id=run_id,
@@ -58,7 +58,7 @@ class WandbSink(BackgroundSink):
             resume="allow",
             settings=wandb.Settings(
                 silent=True,
-                console="off",  # the terminal is the run's own
+                console="off",  # dtrain prints to the terminal
                 disable_git=True,
                 disable_code=True,
                 init_timeout=WAIT_S,
@@ -69,11 +69,11 @@ class WandbSink(BackgroundSink):
         self._remote.config.update({**event.hyperparameters, "plan": event.plan_text}, allow_val_change=True)
         self._remote.define_metric("step", hidden=True)
         self._remote.define_metric("*", step_metric="step")
-        remember(kept, id=run_id)
+        write_run_id(id_file, id=run_id)
 
 
 def has_key() -> bool:
-    """Whether W&B can log in by itself: it would otherwise ask in the terminal."""
+    """Return whether W&B can log in without asking in the terminal."""
     import netrc
     from urllib.parse import urlsplit
 

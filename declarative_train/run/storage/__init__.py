@@ -1,1 +1,1 @@
-"""What stands in the folder of a run: its lock, its checkpoints, and how they are written and found."""
+"""Folder of a run: its lock, its checkpoints, and which run and checkpoint a resume continues."""

@@ -1,9 +1,9 @@
-"""Checkpoints apart from the folders of their runs: below `checkpoint.dir`, a folder or any fsspec URL.
+"""Folders of checkpoints outside the run's folder: below `checkpoint.dir`, a folder or any fsspec URL.
 
-<checkpoint.dir>/<name>/<run>/owner.json           the run's folder, on the machine that has it
+<checkpoint.dir>/<name>/<run>/owner.json           names the run's folder, on the machine that has it
                               checkpoints/step_00000120/
 
-A run keeps the place that it began with (`run.json` names it), and no two runs ever have the same one.
+A run keeps the checkpoint folder that it began with (`run.json` names it). Two runs never share one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from declarative_train.plan.run_folder import CHECKPOINTS, OWNER, checkpoints_ro
 
 
 def claim(folder: str, name: str, run_dir: Path) -> str:
-    """An empty place below `folder` for the checkpoints of one run, that no other run has or will have: neither one
-    that starts in the same instant, nor one of another machine. Raises RunFailure; the run's folder is gone then, where
-    it was empty."""
+    """Create an empty folder below `folder` for the checkpoints of one run. Runs that start at the same time, also on
+    other machines, get other folders. Raises RunFailure, after removing the run's folder if it is empty."""
     try:
-        with _reasons():
-            return _claimed(folder, name, run_dir)
+        with _explain_errors():
+            return _create(folder, name, run_dir)
     except OSError as error:
         if not any(run_dir.iterdir()):
             run_dir.rmdir()
@@ -38,10 +37,10 @@ def claim(folder: str, name: str, run_dir: Path) -> str:
         ) from None
 
 
-def _claimed(folder: str, name: str, run_dir: Path) -> str:
+def _create(folder: str, name: str, run_dir: Path) -> str:
     base, owner = f"{_absolute(folder)}/{name}", json.dumps({"folder": str(run_dir.absolute())}).encode()
     if local_path(folder) is None:
-        # an object store has no way to make a folder that nobody else makes, too
+        # an object store cannot create a folder exclusively
         place = f"{base}/{run_dir.name}-{uuid4().hex[:6]}"
         fs, inner = file_system(place)
         fs.makedirs(inner, exist_ok=True)
@@ -61,8 +60,8 @@ def _claimed(folder: str, name: str, run_dir: Path) -> str:
 
 
 @contextmanager
-def _reasons() -> Iterator[None]:
-    """Why not, in a few words: the client of each object store has exceptions of its own."""
+def _explain_errors() -> Iterator[None]:
+    """Convert errors into OSError with a short reason. The client of each object store has its own exceptions."""
     try:
         yield
     except OSError as error:
@@ -79,15 +78,15 @@ def _above(path: object) -> list[Path]:
     return [] if not isinstance(path, str) else [Path(path), *Path(path).parents]
 
 
-def kept_elsewhere(run_dir: Path) -> str | None:
-    """The place of the checkpoints of a run that is there already; None where that is its folder."""
+def external_root(run_dir: Path) -> str | None:
+    """Return the checkpoint folder of an existing run, None if it is in the run's folder."""
     root = checkpoints_root(str(run_dir))
     return None if root == f"{run_dir}/{CHECKPOINTS}" else root
 
 
-def moved(folder: str | None, run_dir: Path) -> list[str]:
-    """A notice where a recipe names another place than the one that its run keeps."""
-    root = kept_elsewhere(run_dir)
+def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
+    """Return a notice if the recipe's `checkpoint.dir` is not the one that the existing run keeps."""
+    root = external_root(run_dir)
     begins = None if root is None else root.rsplit("/", 3)[0]
     if begins == (None if folder is None else _absolute(folder)):
         return []
@@ -95,7 +94,7 @@ def moved(folder: str | None, run_dir: Path) -> list[str]:
 
 
 def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointEntry | None, list[str]]:
-    """(the newest checkpoint of the newest run of that name, why others were passed over)."""
+    """Return (the newest checkpoint of the newest run of that name, reasons why others were skipped)."""
     passed_over: list[str] = []
     for place in newest_first(CheckpointStore(f"{_absolute(folder)}/{name}").folders()):
         entry, reasons = CheckpointStore(f"{place}/{CHECKPOINTS}").newest(look)
@@ -106,6 +105,6 @@ def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointE
 
 
 def _absolute(folder: str) -> str:
-    """As it stands in a `run.json`."""
+    """Return the folder as `run.json` records it."""
     local = local_path(folder)
     return folder.rstrip("/") if local is None else os.path.abspath(local)

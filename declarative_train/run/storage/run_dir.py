@@ -1,12 +1,12 @@
-"""The folder of a run, and which folder and checkpoint `--resume` means.
+"""Folder of a run, and the run and checkpoint that `--resume` continues.
 
 <logging.dir>/<name>/<time>-<mode>-<what differs>/
     run.json  plan.json  events.jsonl  events.out.tfevents.*  checkpoints/step_00000120/  failures/  lock
-<checkpoint.dir>/<name>/<the same>/              where a recipe names one: a folder, or a URL
+<checkpoint.dir>/<name>/<the same>/              if the recipe sets it: a folder, or a URL
     owner.json  checkpoints/step_00000120/
 
-Whoever starts the ranks decides all of it, before any of them loads anything: which run, that nobody else writes to it,
-and the newest checkpoint of it whose every byte is what was written.
+All of this is decided before the ranks load anything, by the process that starts them: which run, that no other process
+writes to it, and its newest checkpoint whose checksums are right.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from declarative_train.plan.run_folder import (
     owner_of,
     read_run,
 )
-from declarative_train.plan.settings import differing, label, select_overridden
-from declarative_train.run.storage.checkpoint_dir import claim, kept_elsewhere, moved, newest_below
+from declarative_train.plan.settings import asked_for, differing, label
+from declarative_train.run.storage.checkpoint_dir import claim, dir_notices, external_root, newest_below
 from declarative_train.run.storage.run_lock import LOCK, RunLock
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, WeightsPlan
 
-TIME = "%Y%m%d-%H%M%S"
-MOST_CHANGES = 5  # that are named when a recipe is no longer that of a checkpoint
+MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a run writes, and what it starts from: a checkpoint, or the plan's weights, each a file or a checkpoint."""
+class RunPlace:
+    """Folder that a run writes to, and what it starts from: a checkpoint, or the plan's weights (files or
+    checkpoints)."""
 
     run_dir: Path
     entry: CheckpointEntry | None
     weights: tuple[WeightsPlan, ...] = ()
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    elsewhere: str | None = None  # the folder or URL of its checkpoints, where they are not in `run_dir`
+    elsewhere: str | None = None  # folder or URL of its checkpoints, if they are not in `run_dir`
 
     @property
     def checkpoints(self) -> str:
@@ -69,8 +69,9 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What `--resume` means; `run` None: a new one, and `why` where that is not what was asked for."""
+class ResumePoint:
+    """Run and checkpoint to continue. `run` None means a new run; `why` says why the checkpoint's own run is not
+    continued."""
 
     entry: CheckpointEntry | None
     run: Path | None = None
@@ -81,17 +82,18 @@ class Found:
 
 def open_place(
     plan: Plan, resume: str | None, lock: RunLock, look: DamageCheck = damage, folder: Path | None = None
-) -> Place:
-    """The folder is there, held by `lock`, with the plan in it. `look` reads a checkpoint that would be taken.
-    `folder`: where the run writes, not in a new one among those of its recipe; `resume` goes on with what it holds.
+) -> RunPlace:
+    """Create or find the run's folder, lock it and write the plan to it. `look` checks a checkpoint and returns a
+    reason to skip it. `folder` is the run's folder, instead of a new one below those of its recipe; `resume` then
+    continues the run in it.
 
-    Raises RunFailure, and leaves no folder behind, when a path was given that holds no checkpoint, or one of another
-    run, when all of them are damaged, when the run is going on, and when the folder cannot be written.
+    Raises RunFailure, and leaves no new folder, if the given path has no checkpoint or one of another run, if all
+    checkpoints are damaged, if another process is running the run, or if the folder cannot be written.
     """
     if folder is not None:
-        found = _in_folder(folder, resume is not None, lock, look)
+        found = _find_in_folder(folder, resume is not None, lock, look)
     else:
-        found = Found(None) if resume is None else _found(plan, resume, lock, look)
+        found = ResumePoint(None) if resume is None else _find(plan, resume, lock, look)
     weights, skipped = plan.weights, list(found.passed_over)
     changed: list[str] = []
     if found.entry is not None:
@@ -110,8 +112,8 @@ def open_place(
             if found.entry is not None:
                 notices[0] = f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
         else:
-            elsewhere = kept_elsewhere(run_dir)
-            notices += moved(plan.logging.checkpoints, run_dir)
+            elsewhere = external_root(run_dir)
+            notices += dir_notices(plan.logging.checkpoints, run_dir)
         if not lock.is_held:
             notices += filter(None, [lock.take(run_dir)])
         if found.run is not None and lock.is_held:
@@ -123,20 +125,20 @@ def open_place(
         path = run_dir or folder or _runs(plan)
         key = "`logging.dir`" if folder is None else "`--run-dir`"
         raise RunFailure(
-            f"the run's folder {path} cannot be made: {_reason(path, error)}; help: let {key} name a folder "
-            "that can be written, on a disk with room"
+            f"the run's folder {path} cannot be made: {_reason(path, error)}; help: set {key} to a folder "
+            "that can be written, on a disk with free space"
         ) from None
     warnings = (*(f"passed over: {reason}" for reason in skipped), *changed)
-    return Place(run_dir, found.entry, weights, tuple(notices), warnings, elsewhere)
+    return RunPlace(run_dir, found.entry, weights, tuple(notices), warnings, elsewhere)
 
 
 def _reason(path: Path, error: OSError) -> str:
-    in_the_way = [place for place in (path, *path.parents) if os.path.exists(place) and not os.path.isdir(place)]
-    return f"{in_the_way[0]} is a file" if in_the_way else (error.strerror or str(error)).lower()
+    files = [place for place in (path, *path.parents) if os.path.exists(place) and not os.path.isdir(place)]
+    return f"{files[0]} is a file" if files else (error.strerror or str(error)).lower()
 
 
 def _save_plan(plan: Plan, run_dir: Path) -> None:
-    """That of an earlier session under another layout is kept beside it."""
+    """Write the plan. A different plan of an earlier session is renamed to `plan.<n>.json`."""
     path, text = run_dir / PLAN, to_saved_json(plan)
     if path.exists() and path.read_text(encoding="utf-8") != text:
         number = 1
@@ -147,7 +149,8 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
-    """What a list of runs says of this one: a plan may take long to read. The time is that of its first session."""
+    """Write `run.json`, which lists of runs read, as reading a plan may take long. Its time is that of the first
+    session."""
     begun = read_run(run_dir).get("started_unix_s", time.time())
     mode = {"mode": plan.layout.mode, "num_ranks": len(plan.layout.ranks)}
     entries = {"name": plan.name, **mode, "num_steps": plan.training.num_steps, "started_unix_s": begun}
@@ -159,13 +162,13 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
 
 
 def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[str]]:
-    """(notices, warnings) on what the recipe has changed since a checkpoint. Raises CheckpointFailure, with what and
-    why, when it would be another run."""
+    """Return (notices, warnings) about the changes of the recipe since a checkpoint. Raises CheckpointFailure, with the
+    changes and reasons, if they make it another run."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
         return [], []
     before, why = _plan_of(entry)
     if before is None:
-        raise _another_run(entry, [f"its model, data, objective, batch or training was another ({why})"])
+        raise _another_run(entry, [f"its model, data, objective, batch or training was different ({why})"])
     verdict = judge(before, plan, entry.step)
     if verdict.refused:
         raise _another_run(entry, verdict.refused)
@@ -177,7 +180,7 @@ def _another_run(entry: CheckpointEntry, reasons: Sequence[str]) -> CheckpointFa
     rest = f", and {counted(len(reasons) - MOST_CHANGES, 'more change')}" if len(reasons) > MOST_CHANGES else ""
     return CheckpointFailure(
         f"the checkpoint {entry.path} is of another run: {', '.join(reasons[:MOST_CHANGES])}{rest}; help: run the "
-        "recipe as it was, or start anew from its weights with `model.weights`"
+        "recipe as it was, or start a new run from its weights with `model.weights`"
     )
 
 
@@ -186,9 +189,9 @@ def _plan_of(entry: CheckpointEntry) -> tuple[Plan | None, str]:
     try:
         return from_json(CheckpointStore(entry.path).text(f"{entry.path}/{PLAN}")), ""
     except OSError:
-        return None, "its plan is no longer there to say which"
+        return None, "its plan no longer exists, so it is not known which"
     except PlanError as problem:
-        return None, f"which of them cannot be said: {PLAN} is of another dtrain: {problem}"
+        return None, f"it is not known which: {PLAN} was written by another version of dtrain: {problem}"
 
 
 def _runs(plan: Plan) -> Path:
@@ -196,8 +199,8 @@ def _runs(plan: Plan) -> Path:
 
 
 def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
-    """An empty folder that no other run has, though it may start in the same instant; or `folder`, made where it is not
-    there. Raises OSError."""
+    """Create an empty folder, also if other runs start at the same time; or create `folder` if it does not exist.
+    Raises OSError."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -227,7 +230,8 @@ def _time_of_next(runs: Path) -> str:
 
 
 def _label(plan: Plan, runs: Path) -> str:
-    """Against the first run that is still there, so that the same recipe is called the same every time."""
+    """Return the part of the folder's name that says what differs from the first run that still exists. So the same
+    recipe always gets the same name."""
     asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
@@ -241,39 +245,41 @@ def _label(plan: Plan, runs: Path) -> str:
     return label(plan.layout.mode, asked)
 
 
-def _in_folder(folder: Path, goes_on: bool, lock: RunLock, look: DamageCheck) -> Found:
-    """A folder that was given: what it holds is gone on with, or there is nothing in it. Raises RunFailure."""
-    if not goes_on:
+def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
+    """Return what to continue in a folder that the user named. Raises RunFailure if it has a run and `resumes` is
+    False."""
+    if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
                 f"{folder} holds a run already; help: add --resume to go on with it, or name another folder"
             )
-        return Found(None)
-    found = _in_run(checkpoints_root(str(folder)), lock, look)
-    return found or Found(None, notices=(f"nothing to resume in {folder}: starting from the beginning",))
+        return ResumePoint(None)
+    found = _find_in_run(checkpoints_root(str(folder)), lock, look)
+    return found or ResumePoint(None, notices=(f"nothing to resume in {folder}: starting from the beginning",))
 
 
-def _found(plan: Plan, resume: str, lock: RunLock, look: DamageCheck) -> Found:
+def _find(plan: Plan, resume: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
     if resume == "auto":
         runs = _runs(plan)
         notice = f"nothing to resume below {runs}: starting from the beginning"
-        return _in_runs(runs, lock, look) or _of_lost_runs(plan, look) or Found(None, notices=(notice,))
-    return _given(plan, resume.rstrip("/"), lock, look)
+        return _find_in_runs(runs, lock, look) or _find_external(plan, look) or ResumePoint(None, notices=(notice,))
+    return _find_at_path(plan, resume.rstrip("/"), lock, look)
 
 
-def _given(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Found:
-    """A checkpoint's folder, a run's folder or that of its checkpoints, or the folder of a recipe's runs."""
+def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
+    """Return what to continue at a path: a checkpoint's folder, a run's folder or that of its checkpoints, or the
+    folder of a recipe's runs. Raises RunFailure."""
     path = path if "/" in path else f"./{path}"
     root, _, name = path.rpartition("/")
     if CheckpointStore(path).has(f"{path}/{MANIFEST}") or (
         name.startswith("step_") and CheckpointStore(root).has(path)
     ):
-        return _at(path, lock, look)
+        return _resume_checkpoint(path, lock, look)
     own = checkpoints_root(path)
     is_run = own != f"{path}/{CHECKPOINTS}" or CheckpointStore(path).has(own)
-    found = _in_run(own if is_run else path, lock, look)
+    found = _find_in_run(own if is_run else path, lock, look)
     if found is None and "://" not in path:
-        found = _in_runs(Path(path), lock, look)
+        found = _find_in_runs(Path(path), lock, look)
     if found is None:
         raise RunFailure(
             f"no checkpoint in {path}; help: give a run's folder ({_runs(plan)}/<time>-...), a checkpoint's "
@@ -282,15 +288,16 @@ def _given(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Found:
     return found
 
 
-def _in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> Found | None:
-    """The newest of a recipe's runs that has a whole checkpoint. Raises RunFailure when a newer one is going on."""
+def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
+    """Return the newest of a recipe's runs that has a complete checkpoint. Raises RunFailure if a newer run is still
+    running."""
     passed_over: list[str] = []
     for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
         root = checkpoints_root(str(run))
         if not (run / LOCK).exists() and root == str(run / CHECKPOINTS) and not os.path.isdir(root):
             continue
         try:
-            found = _in_run(root, lock, look)
+            found = _find_in_run(root, lock, look)
         except NoWholeCheckpoint as failure:
             passed_over += failure.reasons
             found = None
@@ -302,8 +309,9 @@ def _in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> Found | None:
     return None
 
 
-def _in_run(root: str, lock: RunLock, look: DamageCheck) -> Found | None:
-    """The newest whole checkpoint of a run continues that run; one from elsewhere begins another."""
+def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
+    """Return the newest complete checkpoint below `root`. It continues its run if that has a folder here; otherwise it
+    begins a new run."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))
@@ -313,12 +321,13 @@ def _in_run(root: str, lock: RunLock, look: DamageCheck) -> Found | None:
             raise NoWholeCheckpoint(run or root, reasons)
         return None
     if run is not None:
-        return Found(entry, Path(run), passed_over=tuple(reasons))
-    return Found(entry, None, "that is not in the folder of a run here", passed_over=tuple(reasons))
+        return ResumePoint(entry, Path(run), passed_over=tuple(reasons))
+    return ResumePoint(entry, None, "that is not in the folder of a run here", passed_over=tuple(reasons))
 
 
-def _at(path: str, lock: RunLock, look: DamageCheck) -> Found:
-    """An older checkpoint begins another run, so that nothing that was saved is overwritten."""
+def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
+    """Continue from one checkpoint. If the run has newer ones it begins a new run, so that they are not overwritten.
+    Raises CheckpointFailure if it is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:
@@ -328,28 +337,28 @@ def _at(path: str, lock: RunLock, look: DamageCheck) -> Found:
         reason = str(failure)
     if reason is not None:
         others = [other.path for other in store.entries()[0] if other.path != path and look(other) is None]
-        hint = f"; help: {_listed(others)} {'is' if len(others) == 1 else 'are'} whole" if others else ""
+        hint = f"; help: {_join_names(others)} {'is' if len(others) == 1 else 'are'} whole" if others else ""
         raise CheckpointFailure(f"{reason}{hint}")
     run = owner_of(root)
     newest = store.entries()[0][0].step
     if run is not None and newest == entry.step:
         lock.take(Path(run))
-        return Found(entry, Path(run))
+        return ResumePoint(entry, Path(run))
     why = f"that run has gone on to step {newest}" if newest > entry.step else "that is not in the folder of a run here"
-    return Found(entry, None, why)
+    return ResumePoint(entry, None, why)
 
 
-def _of_lost_runs(plan: Plan, look: DamageCheck) -> Found | None:
-    """Of a run of this recipe whose folder is not here: its machine is gone, or is another one. A new run goes on from
-    it, since nobody could tell whether that one still writes."""
+def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
+    """Return the newest checkpoint below `checkpoint.dir` of a run whose folder is not on this machine. A new run
+    continues from it, because the old one may still be running elsewhere."""
     if plan.logging.checkpoints is None:
         return None
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)
     if entry is None and reasons:
         raise NoWholeCheckpoint(shown(plan.logging.checkpoints), reasons)
     why = "that is not in the folder of a run here"
-    return None if entry is None else Found(entry, None, why, passed_over=tuple(reasons))
+    return None if entry is None else ResumePoint(entry, None, why, passed_over=tuple(reasons))
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

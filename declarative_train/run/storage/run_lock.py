@@ -1,7 +1,7 @@
-"""One writer in a run's folder: a file that the processes of a run hold locked, and that says who they are.
+"""Lock on a run's folder: only one run writes to it. The lock file names the process that holds it.
 
-The lock (flock) belongs to the open file. Forked ranks and loader workers have it too, so that it lasts until the last
-of them is gone, however it went; and it needs no cleaning up after a crash.
+The lock (flock) belongs to the open file. Forked ranks and loader workers inherit it, so it lasts until the last one
+has ended, in whatever way. It needs no cleaning up after a crash.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from declarative_train.engine.failures import RunFailure
 
 LOCK = "lock"
-ORPHANS_S = 15.0  # how long ranks and loader workers may live on after whoever started them
+ORPHANS_S = 15.0  # how long ranks and loader workers may outlive the process that started them
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class RunLock:
-    """Of one run at a time. `is_held` is False, too, where the file system has no locks."""
+    """Lock of one run at a time. `is_held` is also False if the file system does not support locks."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -31,7 +31,8 @@ class RunLock:
         self.is_held = False
 
     def take(self, run_dir: Path) -> str | None:
-        """A notice where the file system has no locks. Raises RunFailure while another process holds the run."""
+        """Lock the folder. Returns a notice if the file system does not support locks. Raises RunFailure if another
+        process holds the lock."""
         self.release()
         path = run_dir / LOCK
         deadline_s = time.monotonic() + ORPHANS_S
@@ -51,7 +52,7 @@ class RunLock:
                 continue
             if _is_at(handle, path):
                 break
-            os.close(handle)  # its holder took the file away while we opened it
+            os.close(handle)  # its holder deleted the file while we opened it
         os.truncate(handle, 0)
         os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         self._path, self._handle, self.is_held = path, handle, True
@@ -67,7 +68,7 @@ class RunLock:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Whether processes of a run are writing to the folder: here, or where the file system says so elsewhere."""
+    """Return whether a run holds the folder: on this machine or, if the file system shares locks, on another one."""
     try:
         handle = os.open(run_dir / LOCK, os.O_RDONLY)
     except OSError:
@@ -90,7 +91,8 @@ def _holder(handle: int) -> dict[str, object]:
 
 
 def _may_be_going(holder: dict[str, object]) -> bool:
-    """Not once the process that started the run on this machine has ended: its ranks are about to."""
+    """Return whether the run may go on: the process that started it lives, or is on another machine. If it has ended,
+    its ranks are about to end, too."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return holder != {}
@@ -114,7 +116,7 @@ def _in_use(run_dir: Path, holder: dict[str, object]) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is not."""
+    """Return whether the process lives. A zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

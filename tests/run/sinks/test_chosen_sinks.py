@@ -114,13 +114,13 @@ def test_wandb_is_not_let_ask_for_a_key(tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine, "find_spec", lambda name: name)
-    assert [*tables.unusable({"wandb": {"mode": "offline"}})] == []
-    (said,) = tables.unusable({"wandb": {"mode": "online"}})
+    assert [*tables.sink_problems({"wandb": {"mode": "offline"}})] == []
+    (said,) = tables.sink_problems({"wandb": {"mode": "online"}})
     assert "has no key" in said
     netrc = tmp_path / ".netrc"
     netrc.write_text("machine api.wandb.ai login user password x\n")
     netrc.chmod(0o600)
-    assert [*tables.unusable({"wandb": {"mode": "online"}})] == []
+    assert [*tables.sink_problems({"wandb": {"mode": "online"}})] == []
 
 
 class Lost(BackgroundSink):

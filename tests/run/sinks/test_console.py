@@ -168,7 +168,7 @@ def test_a_line_that_is_too_long_goes_on_at_a_word(monkeypatch: pytest.MonkeyPat
         sink.close()
         folded = long.replace("1,600, validation", "1,600,\n        validation") if room else long
         assert f"made: single\n{folded}\n" in stream.getvalue()
-        assert console.folded(path, room).replace("\n", " ").split() == path.split()
+        assert console.wrap(path, room).replace("\n", " ").split() == path.split()
 
 
 def test_quiet_says_nothing() -> None:
