@@ -302,7 +302,7 @@ def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int,
 
 def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     """Return the batches of new rows, converted to fields as in the run. They are read once."""
-    rows = open_input(data, trained.plan.data.source)
+    rows = open_input(data, trained.plan.data.source, picture=picture_column(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
     fields = Fields(trained.plan.data, [spec.name for spec in specs], rows, shown)

@@ -76,6 +76,12 @@ class Fields:
             yield part, values | self._pictures.make(read, part)
 
 
+def picture_column(data: DataSpec) -> str:
+    """Return the column that a picture file is read into: the one that all fields `type: image` read."""
+    columns = {name for spec in data.fields if spec.component.get("type") == "image" for name in spec.columns}
+    return columns.pop() if len(columns) == 1 else "image"
+
+
 def select_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
     """Return columns as they are in the input; columns of a csv are text."""
     import pyarrow as pa

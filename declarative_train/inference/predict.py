@@ -19,6 +19,7 @@ import numpy as np
 from declarative_train.engine.devices import safe_threads, threads_per_rank
 from declarative_train.engine.failures import RunFailure
 from declarative_train.inference.answers import PredictedOutputs, choose_outputs, columns, to_arrow
+from declarative_train.inference.fields import picture_column
 from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
 from declarative_train.inference.input import Input, Piece, Pieces
 from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spool_stdin

@@ -41,10 +41,12 @@ _CHUNK_ROWS = 1 << 15
 _CHUNK_VALUES = 1 << 22
 
 
-def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: str | None = None) -> Input:
+def open_input(
+    paths: str | Sequence[str], source: Mapping[str, object], title: str | None = None, picture: str = "image"
+) -> Input:
     """Open files by path, glob or URL, whose rows are concatenated, a folder of images, or `-` for a csv on standard
     input. `source` is the run's: it gives the format of files whose name does not, and the dialect of csv files.
-    `title` is the name of a single csv in messages. Raises UsageError and InputError."""
+    `title` is the name of a single csv in messages, `picture` the column that picture files are read into. Raises UsageError and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
     title = shown(given[0]) if len(given) == 1 else f"{shown(given[0])} and {len(given) - 1} more"
@@ -56,7 +58,7 @@ def open_input(paths: str | Sequence[str], source: Mapping[str, object], title: 
         if source.get("type") not in ("image_folder", "tar") and not _holds_pictures(given[0]):
             hint = "name the files of a table, such as with a glob: 'new/*.csv'"
             raise UsageError(f"{title} is a folder without pictures; help: {hint}")
-        return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title)
+        return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title, called={"image": picture})
     files = files_of(given)
     kinds = {file: kind_of_file(file, source) for file in files}
     kind = kinds[files[0]]

@@ -48,7 +48,7 @@ def layer_refused(
     -       hidden: {type: linear, out_features: 1000000000000000000, input: pixels}
     +       hidden: {type: linear, out_features: 32, input: pixels}
     """
-    # `describe`: the message of torch or of the plugin; known ones are rewritten without the batch size.
+    # `said`: the message of torch or of the plugin; known ones are rewritten without the batch size.
     inputs = ", ".join(f"{port} {spec.describe(precision)}" for port, spec in specs.items())
     message = f"`{type}` cannot work on {inputs or 'nothing'}"
     if found := _MATRICES.search(said):

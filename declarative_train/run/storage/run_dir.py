@@ -41,13 +41,14 @@ from declarative_train.plan.run_folder import (
     owner_of,
     read_run,
 )
-from declarative_train.plan.settings import asked_for, differing, label
+from declarative_train.plan.settings import differing, label, select_overridden
 from declarative_train.run.storage.checkpoint_dir import claim, dir_notices, external_root, newest_below
 from declarative_train.run.storage.run_lock import LOCK, RunLock
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, WeightsPlan
 
+TIME = "%Y%m%d-%H%M%S"
 MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 
