@@ -46,7 +46,8 @@ def open_input(
 ) -> Input:
     """Open files by path, glob or URL, whose rows are concatenated, a folder of images, or `-` for a csv on standard
     input. `source` is the run's: it gives the format of files whose name does not, and the dialect of csv files.
-    `title` is the name of a single csv in messages, `picture` the column that picture files are read into. Raises UsageError and InputError."""
+    `title` is the name of a single csv in messages, `picture` the
+    column that picture files are read into. Raises UsageError and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
     title = shown(given[0]) if len(given) == 1 else f"{shown(given[0])} and {len(given) - 1} more"
