@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from declarative_train.components.counter_rng import key_of, mixed
+from declarative_train.components.counter_rng import key_of, mix
 
 _SORTED = 1 << 16
 _ROUNDS = 4
@@ -71,7 +71,7 @@ def shuffle_all(key: int, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _sort_keys(key: int, size: int) -> np.ndarray:
-    order = np.argsort(mixed(np.arange(size), key))  # no two keys are equal: any sort gives the same order
+    order = np.argsort(mix(np.arange(size), key))  # no two keys are equal: any sort gives the same order
     order.setflags(write=False)
     return order
 
@@ -94,7 +94,7 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
     low, high = numbers & low_mask, numbers >> low_bits
     for number in range(_ROUNDS):
         if number % 2:
-            low ^= mixed(high, key_of(key, number)) & low_mask
+            low ^= mix(high, key_of(key, number)) & low_mask
         else:
-            high ^= mixed(low, key_of(key, number)) & high_mask
+            high ^= mix(low, key_of(key, number)) & high_mask
     return high << low_bits | low

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from declarative_train.components.counter_rng import key_of, mixed
+from declarative_train.components.counter_rng import key_of, mix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ class FieldDraws:
 
     def begin(self, samples: np.ndarray, epoch: int | None, num_rows: int, device: torch.device) -> None:
         """Set the numbers of the real samples; the batch has `num_rows` with padding. `epoch` None: an evaluation."""
-        rows = mixed(samples, key_of(self._seed, "draws", "evaluation" if epoch is None else epoch)).view("int64")
+        rows = mix(samples, key_of(self._seed, "draws", "evaluation" if epoch is None else epoch)).view("int64")
         padded = torch.zeros(num_rows, dtype=torch.int64)
         padded[: len(rows)] = torch.from_numpy(rows)
         self._rows = padded.to(device, non_blocking=True)

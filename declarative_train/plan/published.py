@@ -18,8 +18,8 @@ from declarative_train.components.published import (
     TIMM,
     TRANSFORMERS,
     WEIGHTS,
-    Part,
     PublishedError,
+    TensorPart,
     family_of,
     is_of_timm,
     kind_of,
@@ -133,7 +133,7 @@ def tensors_of(folder: str) -> str:
     )
 
 
-def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[Part, ...]:
+def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[TensorPart, ...]:
     """Return the tensors of a file that fill a parameter; () for one that no published model has.
 
     `stored` are the names in the file; if none begins with the prefix, the prefix is dropped.
@@ -147,7 +147,7 @@ def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | Non
             mixed = (each for each in tensors.entries if "*" in each and _NUMBER.search(each))
             pattern, copies = next(((each, it) for each in mixed if (it := _match(each, parameter))), ("", ()))
             found = tensors.entries.get(pattern, ())
-    parts = [Part(_fill_numbers(part.name, copies), part.share, part.transpose, part.ones) for part in found]
+    parts = [TensorPart(_fill_numbers(part.name, copies), part.share, part.transpose, part.ones) for part in found]
     if tensors.prefix and stored is not None and not any(name.startswith(tensors.prefix) for name in stored):
         parts = [part._replace(name=part.name.removeprefix(tensors.prefix)) for part in parts]
     return tuple(parts)
@@ -164,7 +164,7 @@ def _fill_numbers(pattern: str, copies: tuple[str, ...]) -> str:
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 
 
-def shape_of(parts: Iterable[Part], found: Shapes) -> tuple[int, ...] | None:
+def shape_of(parts: Iterable[TensorPart], found: Shapes) -> tuple[int, ...] | None:
     """Return the shape of the parameter that the parts of a file make; None if they do not stack in rows as their
     shares require."""
     parts = list(parts)

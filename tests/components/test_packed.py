@@ -11,7 +11,7 @@ import torch
 from declarative_train.components.layers.modules import packed as room
 from declarative_train.components.layers.modules.embedding import Embedding
 from declarative_train.components.layers.modules.packed import LEVELS, Packed, find_packed, hold, pack, unpack
-from declarative_train.components.storages import BLOCK, StorageName, held_bytes, row_bytes
+from declarative_train.components.storages import BLOCK, StorageName, row_bytes, storage_bytes
 
 STORAGES: tuple[StorageName, ...] = ("bf16", "int8", "nf4")
 STEPS = {"bf16": 2**-8, "int8": 1 / 254 + 2**-8, "nf4": (0.6961928 - 1) / -2 + 2**-8}  # of the largest of a block
@@ -40,7 +40,7 @@ def test_what_is_left_is_near_and_stays_what_it_is(storage: StorageName, columns
     values[4, 5] = 40.0
     held = pack(values, storage)
     assert held.shape == (24, row_bytes(storage, columns))
-    assert held.nbytes == held_bytes(storage, (24, columns))
+    assert held.nbytes == storage_bytes(storage, (24, columns))
     left = rounded(values, storage)
     for row in range(24):
         for first in range(0, columns, BLOCK):

@@ -20,7 +20,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 SCORES, CLASS = TensorSpec((3,)), TensorSpec((), "int64", 3)
 HEAD = "import torch\nfrom torch.optim import SGD, Optimizer\nfrom declarative_train.plugins import *\n"
 HEAD = HEAD.replace("*", "Loss, LrSchedule, Metric")
-MINE = HEAD + (Path(__file__).parents[1] / "runtime" / "plugged.py").read_text().partition("# --\n")[2]
+MINE = HEAD + (Path(__file__).parents[1] / "engine" / "plugged.py").read_text().partition("# --\n")[2]
 
 
 def found_in(text: str, path: str = "/nowhere/p.py", *, may_import: bool = False) -> Found:

@@ -15,7 +15,7 @@ import declarative_train as dt
 from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.modules import packed
 from declarative_train.components.layers.modules.packed import Packed, find_packed
-from declarative_train.components.storages import StorageName, held_bytes
+from declarative_train.components.storages import StorageName, storage_bytes
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import Trained, open_trained
@@ -311,7 +311,7 @@ def test_what_lives_is_what_the_plan_says(tmp_path: Path, mode: str, gpus: str, 
     saved = plain.measured.by_class["parameters"] - held.measured.by_class["parameters"]
     weights = [item for item in plan.parameters if item.storage is not None]
     assert sum(item.num_elements for item in weights) > 500_000
-    in_bytes = sum(4 * item.num_elements - held_bytes("nf4", item.shape) for item in weights)
+    in_bytes = sum(4 * item.num_elements - storage_bytes("nf4", item.shape) for item in weights)
     tables = len(weights) * 256 * 2 * 4  # of levels: one beside each weight
     assert saved == in_bytes // (2 if mode == "fsdp" else 1) - tables
 

@@ -22,8 +22,8 @@ from declarative_train.components.published import (
     CONFIG,
     TORCHVISION,
     TRANSFORMERS,
-    Part,
     PublishedError,
+    TensorPart,
     architecture_of,
     config_of,
     family_of,
@@ -165,7 +165,7 @@ def _tensors(
                 yield f"{head}.num_batches_tracked", lambda: torch.zeros((), dtype=torch.int64)
 
 
-def _cut(parameter: torch.Tensor, first: int, rows: int, part: Part) -> MakeTensor:
+def _cut(parameter: torch.Tensor, first: int, rows: int, part: TensorPart) -> MakeTensor:
     def make() -> torch.Tensor:
         rows_of = parameter.detach()[first : first + rows]
         rows_of = (rows_of.T if part.transpose else rows_of).contiguous()
