@@ -38,7 +38,7 @@ def test_one_that_stands_still_is_named(lock: Path, monkeypatch: pytest.MonkeyPa
     assert is_locked(handle)
     monkeypatch.setattr(cache, "_STUCK_S", 0.2)
     try:
-        with pytest.raises(SourceError, match="process 4711 makes .* made no progress for 0 s") as found:
+        with pytest.raises(SourceError, match=r"process 4711 makes .* made no progress for 0 s") as found:
             make_tokens(work())
         assert found.value.help is not None
         assert "stop it" in found.value.help
