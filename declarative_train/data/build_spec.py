@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import Column, Field, NoStatisticsError, Table
 from declarative_train.components.datasets.mix import MixDataset
-from declarative_train.components.fields.columns import sized
+from declarative_train.components.fields.columns import format_shape
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.core.amounts import counted
@@ -531,4 +531,5 @@ def _set_rows(
 
 def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> Misfit | None:
     here, there = field.row_spec(own, {}).shape, field.row_spec(main, {}).shape
-    return None if here == there else Misfit(f"it is {sized(here)} in this source, and {sized(there)} in the main one")
+    message = f"it is {format_shape(here)} in this source, and {format_shape(there)} in the main one"
+    return None if here == there else Misfit(message)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from declarative_train.components.data import Column, Field, Table
-from declarative_train.components.fields.columns import matching
+from declarative_train.components.fields.columns import match_columns
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.pictures import NO_TRANSFORMS, Chain
 from declarative_train.data.spec import WindowSpec
@@ -48,8 +48,8 @@ class FieldReader:
 
 
 def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """Return the columns of the field, and its names and globs that match none."""
-    found, missed = matching(field.wanted, list(table.columns), field.unwanted)
+    """The columns that the field means, and the names and globs that mean none."""
+    found, missed = match_columns(field.wanted, list(table.columns), field.unwanted)
     return tuple(table.columns[name] for name in found), missed
 
 

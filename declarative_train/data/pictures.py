@@ -52,7 +52,7 @@ class PictureValues(NamedTuple):
         if isinstance(self.field, BoxesField):
             self.boxes(row)
         else:
-            self.field.glance(self.values[row], self.column, row)
+            self.field.check_header(self.values[row], self.column, row)
 
 
 class BadPictureError(Exception):
@@ -147,7 +147,7 @@ class Chain:
                 raise TransformError(place, misfit)
             are_numbers |= transform.on_numbers
             size, interval = transform.size_after(size), transform.interval_after(interval, field.channels)
-        return field.sized_spec(size, interval)
+        return field.spec_of_size(size, interval)
 
     def arrays(
         self,
@@ -177,7 +177,7 @@ class Chain:
         of_boxes = {name: each for name, each in given.items() if isinstance(each.field, BoxesField)}
         given = {name: each for name, each in given.items() if name not in of_boxes}
         whole = whole_pictures(given, row)
-        values: dict[str, Any] = {name: _field(given[name]).brought_to_size(each) for name, each in whole.items()}
+        values: dict[str, Any] = {name: _field(given[name]).resize_picture(each) for name, each in whole.items()}
         boxes = place_boxes(of_boxes, {name: (_size(whole[name]), _size(each)) for name, each in values.items()}, row)
         for step_key, transform in steps:
             named = [name for name in given if transform.changes(name)]
@@ -195,7 +195,7 @@ class Chain:
                 values |= dict(zip((*names, *masks), changed, strict=True))
                 for picture in boxes.keys() & set(named):
                     moved = transform.motions(before[picture], Drawn(step_key, key)) if transform.moves else ()
-                    boxes[picture] = {base: each.moved(moved) for base, each in boxes[picture].items()}
+                    boxes[picture] = {base: each.move(moved) for base, each in boxes[picture].items()}
                     if any(each.size != _size(values[picture]) for each in boxes[picture].values()):
                         raise ValueError(f"it changes the size of `{picture}`, and does not define where boxes are")
             except (ValueError, OSError) as error:
@@ -205,7 +205,7 @@ class Chain:
         found = {name: _numbers(_field(each), values[name]) for name, each in given.items()}
         for name, each in of_boxes.items():
             field = cast("BoxesField", each.field)
-            found[name] = field.made(boxes[field.picture][_base(name)])
+            found[name] = field.to_array(boxes[field.picture][_base(name)])
         return found
 
 
@@ -219,7 +219,7 @@ def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, An
         if isinstance(each.field, BoxesField):
             continue
         try:
-            found[name] = each.field.whole(each.values[row], each.column, row)
+            found[name] = each.field.decode_whole(each.values[row], each.column, row)
         except BadValueError as error:
             raise BadPictureError(name, row, error) from error
     return found
@@ -240,8 +240,8 @@ def place_boxes(
             continue
         try:
             own, brought_to = sizes[field.picture]
-            read = field.placed(each.boxes(row), own, each.column, row)
-            of_picture[_base(name)] = read if own == brought_to else read.moved([scaling(own, brought_to)])
+            read = field.clip_to_picture(each.boxes(row), own, each.column, row)
+            of_picture[_base(name)] = read if own == brought_to else read.move([scaling(own, brought_to)])
         except BadValueError as error:
             raise BadPictureError(name, row, error) from error
     return found

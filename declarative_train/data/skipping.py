@@ -20,7 +20,7 @@ import numpy as np
 
 from declarative_train.components.data import Column, Field, Table
 from declarative_train.components.datasets.arrow import MemoryTable
-from declarative_train.components.fields.columns import matching
+from declarative_train.components.fields.columns import match_columns
 from declarative_train.data.rows import Rows
 
 FILE = "skipped_rows.jsonl"  # in the folder of a run
@@ -129,7 +129,7 @@ def as_numbers(table: Table, fields: Collection[Field]) -> None:
     if not isinstance(table, MemoryTable):
         return
     for field in fields:
-        names = matching(field.wanted, list(table.columns), field.unwanted)[0] if field.type == "tensor" else ()
+        names = match_columns(field.wanted, list(table.columns), field.unwanted)[0] if field.type == "tensor" else ()
         for name in names:
             if table.columns[name].dtype == "object" and not table.columns[name].shape:
                 table.read_as_numbers(name)

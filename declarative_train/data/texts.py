@@ -88,12 +88,12 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
 
     def read(start: int, stop: int) -> Sequence[object]:
         values = table.read(column_names([part]), slice(start, stop))
-        return field.together([values[column.name] for column in columns])
+        return field.join_columns([values[column.name] for column in columns])
 
     def encode(value: Any, row: int) -> Encoded:
-        if skips and field.lacking(value) is not None:
+        if skips and field.missing_key(value) is not None:
             return Encoded([])
-        return field.encoded(value, columns, row, found)
+        return field.encode(value, columns, row, found)
 
     about = _about(table, part, found)
     work = EncodingJob(
@@ -210,7 +210,7 @@ class TextRows(Table):
 
     def _lay_out(self, name: str, rows: np.ndarray, outputs: Collection[str]) -> dict[str, np.ndarray]:
         field, tokens = self.fields[name]
-        begins, ends = field.kept(tokens.starts[rows], tokens.starts[rows + 1])
+        begins, ends = field.cut_to_length(tokens.starts[rows], tokens.starts[rows + 1])
         pieces = layout.Pieces(tokens.tokens, begins, ends - begins, np.ones(len(rows), np.int64), tokens.trained)
         return layout.rows(outputs, pieces, field.length, field.pad_of(tokenizer(field.tokenizer)))
 

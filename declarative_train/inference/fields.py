@@ -15,7 +15,7 @@ import numpy as np
 from declarative_train.components.data import LISTS, BadValueError, Column, Field
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.boxes import BoxesField
-from declarative_train.components.fields.columns import sized
+from declarative_train.components.fields.columns import format_shape
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.data.pictures import BadPictureError, Chain, PictureValues
@@ -179,7 +179,7 @@ class _FieldConverter:
         except BadValueError as error:
             raise InputError(_message(self.spec, error, chunk)) from None
         if made.shape[1:] != self.spec.tensor.shape:
-            found, wanted = sized(made.shape[1:]), sized(self.spec.tensor.shape)
+            found, wanted = format_shape(made.shape[1:]), format_shape(self.spec.tensor.shape)
             text = f"field `{self.spec.name}`: a row has {found}, and the model takes {wanted}"
             raise InputError(f"{chunk.title}: {text}")
         return made

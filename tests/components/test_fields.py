@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from declarative_train.components.data import BadValueError, Column, Field
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.category import CategoryField
-from declarative_train.components.fields.columns import matching
+from declarative_train.components.fields.columns import match_columns
 from declarative_train.components.fields.tensor import TensorField
 from declarative_train.core.tensor_spec import TensorSpec
 
@@ -44,8 +44,8 @@ def made(field: Field, arrays: dict[str, np.ndarray], training: dict[str, np.nda
 
 def test_globs_keep_the_order_of_the_file_and_names_count_once() -> None:
     names = ["p0", "p1", "p10", "p2", "label"]
-    assert matching(["p*"], names) == (("p0", "p1", "p10", "p2"), ())
-    assert matching(["label", "p*", "p1", "z*", "lable"], names) == (
+    assert match_columns(["p*"], names) == (("p0", "p1", "p10", "p2"), ())
+    assert match_columns(["label", "p*", "p1", "z*", "lable"], names) == (
         ("label", "p0", "p1", "p10", "p2"),
         ("z*", "lable"),
     )

@@ -46,7 +46,7 @@ def field(**keys: Any) -> BoxesField:
 
 def placed(boxes: list[list[float]], size: tuple[int, int] = (40, 50), **keys: Any) -> tuple[BoxesField, Boxes]:
     made = field(**keys)
-    return made, made.placed(made.read(json.dumps(boxes), None, [COLUMN]), size, COLUMN)
+    return made, made.clip_to_picture(made.read(json.dumps(boxes), None, [COLUMN]), size, COLUMN)
 
 
 @pytest.mark.parametrize(
@@ -62,28 +62,28 @@ def placed(boxes: list[list[float]], size: tuple[int, int] = (40, 50), **keys: A
 def test_all_formats_say_the_same_box(keys: dict[str, Any], numbers: list[float]) -> None:
     for out, wanted in (("xyxy", [10, 4, 30, 20]), ("xywh", [10, 4, 20, 16]), ("cxcywh", [20, 12, 20, 16])):
         made, boxes = placed([numbers], out_format=out, out_relative=False, **keys)
-        found = made.made(boxes)
+        found = made.to_array(boxes)
         assert found.dtype == np.float32
         assert np.allclose(found, [wanted, [0] * 4, [0] * 4])
         shares = made.model_copy(update={"out_relative": True, "pad": -1.0})
-        assert np.allclose(shares.made(boxes), [np.array(wanted) / [50, 40, 50, 40], [-1] * 4, [-1] * 4])
-        assert np.allclose(shares.corners(shares.made(boxes), (40, 50)), [[10, 4, 30, 20]], atol=1e-4)
-    assert made.output_of("mask").made(boxes).tolist() == [True, False, False]
-    assert made.output_of("labels").made(boxes).tolist() == [0, 1, 1]
+        assert np.allclose(shares.to_array(boxes), [np.array(wanted) / [50, 40, 50, 40], [-1] * 4, [-1] * 4])
+        assert np.allclose(shares.corners(shares.to_array(boxes), (40, 50)), [[10, 4, 30, 20]], atol=1e-4)
+    assert made.output_of("mask").to_array(boxes).tolist() == [True, False, False]
+    assert made.output_of("labels").to_array(boxes).tolist() == [0, 1, 1]
 
 
 def test_classes_stand_beside_and_are_dropped_with_their_boxes() -> None:
     made = field(labels="kinds", values=("cat", "dog"), min_visibility=0.4)
     read = made.read(json.dumps([[0, 0, 10, 10], [20, 20, 30, 40]]), '["dog", "cat"]', COLUMNS)
-    boxes = made.placed(read, (40, 50), COLUMN)
+    boxes = made.clip_to_picture(read, (40, 50), COLUMN)
     crop = TRANSFORMS["center_crop"].model_validate({"type": "center_crop", "size": (40, 42)})
-    left = boxes.moved(crop.motions((40, 50), Drawn(0, 0)))
+    left = boxes.move(crop.motions((40, 50), Drawn(0, 0)))
     assert left.visible.tolist() == [0.6, 1.0]
-    assert made.output_of("labels").made(left).tolist() == [1, 0, 2]
+    assert made.output_of("labels").to_array(left).tolist() == [1, 0, 2]
     strict = made.model_copy(update={"min_visibility": 0.7})
-    assert strict.output_of("labels").made(left).tolist() == [0, 2, 2]
-    assert strict.output_of("mask").made(left).tolist() == [True, False, False]
-    assert np.allclose(strict.made(left)[0], np.array([16, 20, 26, 40]) / [42, 40, 42, 40])
+    assert strict.output_of("labels").to_array(left).tolist() == [0, 2, 2]
+    assert strict.output_of("mask").to_array(left).tolist() == [True, False, False]
+    assert np.allclose(strict.to_array(left)[0], np.array([16, 20, 26, 40]) / [42, 40, 42, 40])
     assert made.output_of("labels").row_spec(COLUMNS, {}).num_values == 3
     numbers = field(labels="kinds", num_classes=9)
     assert numbers.read("[[0, 0, 1, 2]]", np.int64(7), (COLUMN, Column("kinds", "int64"))).classes.tolist() == [7]
@@ -95,7 +95,7 @@ def test_classes_stand_beside_and_are_dropped_with_their_boxes() -> None:
 @pytest.mark.parametrize(
     ("value", "keys", "words"),
     [
-        (None, {}, "misses a list"),
+        (None, {}, "has no list of boxes"),
         ("[[1, 2, 3]]", {}, "not four numbers"),
         ("[[1, 2, 3, 4], [1, 2]]", {}, "not four numbers"),
         ("[[1, 2, 3, null]]", {}, "missing or infinite"),
@@ -110,7 +110,7 @@ def test_classes_stand_beside_and_are_dropped_with_their_boxes() -> None:
 def test_what_is_no_box_says_so(value: str | None, keys: dict[str, Any], words: str) -> None:
     made = field(**keys)
     with pytest.raises(BadValueError, match=words):
-        made.placed(made.read(value, None, [COLUMN]), (40, 50), COLUMN)
+        made.clip_to_picture(made.read(value, None, [COLUMN]), (40, 50), COLUMN)
 
 
 def test_what_is_no_class_says_so_and_keys_that_do_not_agree() -> None:
@@ -138,7 +138,7 @@ def test_a_box_stays_around_what_it_is_around(kind: str) -> None:
     seen = 0
     for sample in range(60):
         (image,) = transform.apply_to_masks([Image.fromarray(pixels)], Drawn(3, sample))
-        moved = boxes.moved(transform.motions((40, 50), Drawn(3, sample)))
+        moved = boxes.move(transform.motions((40, 50), Drawn(3, sample)))
         assert moved.size == (image.height, image.width)
         down, across = np.nonzero(np.asarray(image))
         if not len(down):
@@ -167,11 +167,11 @@ def test_boxes_move_as_torchvisions() -> None:
     corners = np.concatenate([first, first + draws.uniform(2, 12, (16, 2))], 1)
     theirs = tv_tensors.BoundingBoxes(torch.from_numpy(corners), format="XYXY", canvas_size=(40, 50))
     made = BoxesField.model_validate({"column": "boxes", "length": 16})
-    ours = made.placed(made.read(json.dumps(corners.tolist()), None, [COLUMN]), (40, 50), COLUMN)
+    ours = made.clip_to_picture(made.read(json.dumps(corners.tolist()), None, [COLUMN]), (40, 50), COLUMN)
 
     def same(kind: str, number: int, keys: dict[str, Any], wanted: Any) -> None:
         transform = TRANSFORMS[kind].model_validate({"type": kind, **keys})
-        found = ours.moved(transform.motions((40, 50), Drawn(1, number)))
+        found = ours.move(transform.motions((40, 50), Drawn(1, number)))
         assert found.size == tuple(wanted.canvas_size)
         is_left = found.visible > 0
         assert np.allclose(found.corners[is_left], wanted.numpy()[is_left], atol=1e-4), (kind, number)
@@ -373,7 +373,7 @@ def test_the_same_bits_in_all_layouts_and_with_workers(look: Describe, table: Pa
         ({"boxes": {"column": "picture"}}, "boxes are lists of four numbers"),
         ({"boxes": {"length": 2}}, "has 3 boxes, and `length` is 2"),
         ({"boxes": {"format": "xyxy"}}, "as left, top, right, bottom has no area"),
-        ({"boxes": {"values": ["dim"]}}, "`bright`, which is none of `values`"),
+        ({"boxes": {"values": ["dim"]}}, "`bright`, which is not in `values`"),
     ],
 )
 def test_what_does_not_fit_is_said_before_the_run(

@@ -95,7 +95,7 @@ def field(folder: Path, **keys: Any) -> TokensField:
 
 def encoded(each: TokensField, value: Any) -> tuple[list[int], list[bool]]:
     found = tokenizer(each.tokenizer)
-    tokens, trained, _ = each.encoded(json.dumps(value), COLUMN, 0, found)
+    tokens, trained, _ = each.encode(json.dumps(value), COLUMN, 0, found)
     assert trained is not None
     return list(tokens), list(trained)
 
@@ -160,10 +160,10 @@ def test_messages_in_other_forms(folder: Path) -> None:
     found = tokenizer(str(folder))
     paired = field(folder, prompt="question", column="answer", template=True)
     both = [Column("answer", "object"), Column("question", "object")]
-    tokens, trained, _ = paired.encoded((answer, question), both, 0, found)
+    tokens, trained, _ = paired.encode((answer, question), both, 0, found)
     assert (tokens, trained) == wanted
     # what the prompt's own assistant said is not learnt
-    longer = paired.encoded((json.dumps(DIALOGUES[0][4:]), json.dumps(DIALOGUES[0][:4])), both, 0, found)
+    longer = paired.encode((json.dumps(DIALOGUES[0][4:]), json.dumps(DIALOGUES[0][:4])), both, 0, found)
     assert longer[0] == encoded(each, DIALOGUES[0])[0]
     assert longer[1] is not None
     kept = [token for token, flag in zip(longer[0], longer[1], strict=True) if flag]
@@ -182,7 +182,7 @@ def test_another_template_is_not_that_of_the_plan(
     open_sets(found)
     opened._latest.clear()
     path.write_text(PLAIN_CHATML.replace("<|im_start|>", "<s>"))
-    with pytest.raises(DataError, match="field `chat` is not that of the plan: its chat template is another one now"):
+    with pytest.raises(DataError, match="field `chat` is not that of the plan: its chat template has changed"):
         open_sets(found)
 
 
@@ -190,7 +190,7 @@ def test_prompts_and_answers_without_a_template(folder: Path) -> None:
     each = field(folder, prompt="question", column="answer", eos=True)
     columns = [Column("answer", "object"), Column("question", "object")]
     found = tokenizer(str(folder))
-    tokens, trained, _ = each.encoded(("Two.", "One plus one? "), columns, 0, found)
+    tokens, trained, _ = each.encode(("Two.", "One plus one? "), columns, 0, found)
     assert tokens == [*found.encode("One plus one? Two."), found.special["eos"]]
     assert trained is not None
     assert not trained[0]

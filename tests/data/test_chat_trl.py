@@ -73,7 +73,7 @@ def ours(folder: Path, template: str, dialogue: list[dict[str, Any]], tools: lis
     field = TokensField.model_validate(keys)
     columns = [Column("messages", MESSAGES), Column("tools", MESSAGES)]
     try:
-        found = field.encoded((json.dumps(dialogue), json.dumps(tools)), columns, 0, tokenizer(str(folder)))
+        found = field.encode((json.dumps(dialogue), json.dumps(tools)), columns, 0, tokenizer(str(folder)))
     except BadValueError:
         return None
     assert found.trained is not None

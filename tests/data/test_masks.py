@@ -79,7 +79,7 @@ def test_what_is_no_mask_says_so() -> None:
         field.picture(png(Image.new("L", (4, 4)), "JPEG"), BYTES)
     with pytest.raises(BadValueError, match="a pixel of 7, which is none of 3 classes"):
         field.picture(png(Image.new("L", (2, 2), 7)), BYTES)
-    with pytest.raises(BadValueError, match="a pixel of 7, which is none of `values`"):
+    with pytest.raises(BadValueError, match="a pixel of 7, which is not in `values`"):
         MaskField(column="mask", values=(0, 255)).picture(png(Image.new("L", (2, 2), 7)), BYTES)
     with pytest.raises(BadValueError, match="pixel of 300"):
         field.picture(png(Image.fromarray(np.full((2, 2), 300, np.uint16))), BYTES)

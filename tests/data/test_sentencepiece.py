@@ -60,13 +60,13 @@ def test_numbers_are_those_of_sentencepiece_and_of_transformers(folder: Path) ->
         assert found.encode(text) == theirs(text).input_ids
         assert found.decode(found.encode(text)) == own.decode(own.encode(text))
     field = TokensField.model_validate({"column": "text", "tokenizer": str(folder), "length": 24})
-    rows = field.laid_out([np.asarray(TEXTS, object)], [Column("text", "object")])
+    rows = field.lay_out([np.asarray(TEXTS, object)], [Column("text", "object")])
     for row, text in zip(rows.tolist(), TEXTS, strict=True):
         wanted = theirs(text).input_ids[:24]
         assert row[: len(wanted)] == wanted
     turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Any person."}]
     chat = TokensField.model_validate({"column": "messages", "tokenizer": str(folder), "length": 64, "template": True})
-    tokens = chat.encoded(json.dumps(turns), [Column("messages", "messages")], 0, found).tokens
+    tokens = chat.encode(json.dumps(turns), [Column("messages", "messages")], 0, found).tokens
     assert list(tokens) == theirs.apply_chat_template(turns, tokenize=True, return_dict=False)
 
 

@@ -60,7 +60,7 @@ def picture_sheet(data: DataSpec) -> bytes | None:
         draw.text((_GAP + column * (_CELL + _GAP), 8), head, fill=(20, 20, 20), font=font)
     for row in range(len(chosen)):
         whole = whole_pictures(given, row)
-        before = {name: _field(given[name]).brought_to_size(each) for name, each in whole.items()}
+        before = {name: _field(given[name]).resize_picture(each) for name, each in whole.items()}
         sizes = {name: ((each.height, each.width), before[name].size[::-1]) for name, each in whole.items()}
         first_boxes = place_boxes({name: given[name] for name in boxes}, sizes, row)
         for at, name in enumerate(names):

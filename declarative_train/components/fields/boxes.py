@@ -1,4 +1,4 @@
-"""A column of lists of bounding boxes -> float32 (length, 4), beside a mask and the numbers of their classes."""
+"""Field of bounding boxes: a column of lists of boxes -> float32 (length, 4), a mask, and class numbers."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 Format = Literal["xyxy", "xywh", "cxcywh"]
 Name = Annotated[str, Key(min_length=1)]
-_BEYOND = 0.01  # of a side, or one pixel: so far a box may reach out of its picture, and is cut off
-_LEAST = 1e-6  # of its area: a box with less is on the edge, by rounding
+_BEYOND = 0.01  # share of a side (at least one pixel) that a box may reach out of its picture; it is then clipped
+_LEAST = 1e-6  # share of its area: a box with less inside lies on the edge, by rounding
 _ORDER = {"xyxy": "left, top, right, bottom", "xywh": "left, top, width, height", "cxcywh": "middle, width, height"}
 
 
 class Boxes(NamedTuple):
-    """Of one sample. `corners`: (N, 4) float64 left, top, right, bottom, in pixels of a picture of `size` (height,
-    width), or, without one, as the file has them; `classes`: (N,) int64; `visible`: (N,) the share of the area that
-    transforms have left inside the picture."""
+    """Boxes of one sample. `corners`: (N, 4) float64 left, top, right, bottom, in pixels of a picture of `size`
+    (height, width); if `size` is None, in the unit of the file. `classes`: (N,) int64. `visible`: (N,) share of each
+    area that transforms have left inside the picture."""
 
     corners: np.ndarray
     classes: np.ndarray
     visible: np.ndarray
     size: tuple[int, int] | None = None
 
-    def moved(self, motions: Sequence[Motion]) -> Boxes:
-        """The upright boxes around the moved ones, cut off at the edges of the picture, each time."""
+    def move(self, motions: Sequence[Motion]) -> Boxes:
+        """Apply the motions one after the other. After each, take the upright boxes around the moved ones and clip them
+        to the picture."""
         import numpy as np
 
         found = self
@@ -45,17 +46,17 @@ class Boxes(NamedTuple):
             x, y = found.corners[:, [0, 2, 2, 0]], found.corners[:, [1, 1, 3, 3]]
             across, down = a * x + b * y + c, d * x + e * y + f
             around = np.stack([across.min(1), down.min(1), across.max(1), down.max(1)], 1)
-            inside, share = _cut(around, size)
+            inside, share = _clip(around, size)
             found = Boxes(inside, found.classes, found.visible * share, size)
         return found
 
 
 class BoxesField(Field):
-    """Bounding boxes of a picture, float32 of shape (length, 4). Transforms move them by the draw that moves the
-    picture, cut them off at its edges, and drop those of which nothing is left; they then come first, padding last.
+    """Bounding boxes of a picture, float32 of shape (length, 4). Transforms move the boxes together with the picture,
+    clip them at its edges, and drop boxes of which nothing is left. The boxes come first, padding last.
 
-    `NAME.mask` is true where there is a box; `NAME.labels` are the numbers of their classes, int64 of shape (length,),
-    and in padding the number behind the last class, which a loss leaves out: with 20 classes `ignore_index: 20`.
+    `NAME.mask` is true where there is a box. `NAME.labels` are the numbers of their classes, int64 of shape (length,).
+    In padding they are the number after the last class, which a loss can ignore: with 20 classes `ignore_index: 20`.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ("num_classes", "values", "out_format", "out_relative")
@@ -65,32 +66,34 @@ class BoxesField(Field):
 
     type: Literal["boxes"] = "boxes"
     column: Name
-    """Lists of boxes, four numbers each; a list of four numbers is one box, an empty list none."""
+    """Column of lists of boxes, four numbers each. A list of four numbers is one box, an empty list none."""
     picture: Name = "image"
-    """The field of the pictures that they lie in."""
+    """Field of the pictures that the boxes are in."""
     labels: Name | None = None
-    """A column of lists with the class of each box, numbers or texts; left out: all are of class 0."""
+    """Column of lists with the class of each box, numbers or texts; left out: all boxes are of class 0."""
     num_classes: Annotated[int, Key(ge=1)] | None = None
-    """Classes go from 0 to this - 1. Needed for `labels`, where `values` are not given."""
+    """Number of classes: they go from 0 to this - 1. Needed with `labels`, unless `values` are given."""
     values: Annotated[tuple[int | Name, ...], Key(min_length=1)] | None = None
-    """What stands in `labels` for class 0, 1, ...: `[cat, dog]`, or numbers that leave some out."""
+    """Value in `labels` for class 0, 1, ...: `[cat, dog]`, or numbers, which need not be consecutive."""
     format: Format = "xyxy"
-    """What the four numbers are: left, top, right and bottom; left, top, width and height; or the middle (x, y), width
-    and height. They are counted from the upper left corner of the picture, turned as its EXIF says."""
+    """Meaning of the four numbers. `xyxy`: left, top, right and bottom; `xywh`: left, top, width and height; `cxcywh`:
+    the middle (x, y), width and height. They count from the upper left corner of the picture, turned as its EXIF
+    says."""
     relative: bool = False
-    """The numbers are shares of the picture's width and height, from 0 to 1; false: pixels of the file."""
+    """True: the numbers are fractions of the picture's width and height, from 0 to 1; false: pixels of the file."""
     length: Annotated[int, Key(ge=1, le=65_536)]
-    """Boxes of a sample; the rest is padding. A picture with more is an error."""
+    """Number of boxes per sample; samples with fewer are padded. A picture with more is an error."""
     pad: Annotated[float, Key(allow_inf_nan=False)] = 0.0
-    """The numbers of padding. `NAME.mask` tells it from a box."""
+    """Value of the four numbers in padding. `NAME.mask` distinguishes padding from boxes."""
     min_visibility: Annotated[float, Key(ge=0, lt=1)] = 0.0
-    """A box of which transforms leave less than this share of its area in the picture is dropped, its class too."""
+    """Least share of a box's area that must be inside the picture after transforms. Other boxes are dropped, with their
+    classes."""
     out_format: Format = "xyxy"
-    """As `format`, of what the model gets."""
+    """Format of the boxes that the model gets, as in `format`."""
     out_relative: bool = True
-    """The model gets shares of the picture's width and height, from 0 to 1; false: pixels."""
+    """True: the model gets fractions of the picture's width and height, from 0 to 1; false: pixels."""
     output: Literal["boxes", "mask", "labels"] = "boxes"
-    """What `NAME` is; the others are `NAME.OUTPUT`."""
+    """Output that `NAME` stands for; the others are `NAME.OUTPUT`."""
 
     @model_validator(mode="after")
     def _agrees(self) -> BoxesField:
@@ -129,12 +132,14 @@ class BoxesField(Field):
             boxes.dtype.startswith(("int", "uint", "float")) and boxes.shape and boxes.shape[-1] == 4
         )
         if not are_boxes or len(boxes.shape) > 2:
-            message = f"`{boxes.name}` holds {_held(boxes)}, and boxes are lists of four numbers each"
+            message = f"`{boxes.name}` holds {_describe(boxes)}, and boxes are lists of four numbers each"
             return Misfit(message, field="column")
         for labels in columns[1:]:
             kinds = ("int", "uint") if not labels.shape else ("int", "uint", "float")  # `null` makes fractions of them
             if labels.dtype not in (LISTS, "object") and not labels.dtype.startswith(kinds):
-                message = f"`{labels.name}` holds {_held(labels)}, and the classes of boxes are whole numbers or texts"
+                message = (
+                    f"`{labels.name}` holds {_describe(labels)}, and the classes of boxes are whole numbers or texts"
+                )
                 return Misfit(message, field="labels")
         return None
 
@@ -152,23 +157,24 @@ class BoxesField(Field):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        raise TypeError("boxes are made beside their picture")
+        raise TypeError("boxes are made together with their picture")
 
     def read(self, value: Any, labels: Any, columns: Sequence[Column], row: int = 0) -> Boxes:
-        """As the file has them; `labels`: None for a field without. Raises BadValueError."""
+        """Read the boxes of one row, in the unit of the file. `labels`: None for a field without them. Raises
+        BadValueError."""
         import numpy as np
 
         name = columns[0].name
         numbers = self._numbers(value, name, row)
         if len(numbers) > self.length:
             message = f"`{name}` has {counted(len(numbers), 'box')}, and `length` is {self.length:,}"
-            raise BadValueError("outside", name, message, row=row, key="length", help="give the longest its length")
-        corners = _corners(numbers, self.format)
+            raise BadValueError("outside", name, message, row=row, key="length", help="set `length` to the most boxes")
+        corners = _to_corners(numbers, self.format)
         low = np.flatnonzero(~((corners[:, 2] > corners[:, 0]) & (corners[:, 3] > corners[:, 1])))
         if low.size:
             said = ", ".join(f"{number:g}" for number in numbers[low[0]])
             message = f"`{name}` has a box ({said}), which as {_ORDER[self.format]} has no area"
-            hint = "mend or remove the box, or say how the numbers are meant: `format`"
+            hint = "correct or remove the box, or set `format` to what the numbers mean"
             raise BadValueError("outside", name, message, row=row, key="format", help=hint)
         classes = np.zeros(len(numbers), np.int64)
         if self.labels is not None:
@@ -176,12 +182,12 @@ class BoxesField(Field):
         return Boxes(corners, classes, np.ones(len(numbers)))
 
     def _numbers(self, value: Any, name: str, row: int) -> np.ndarray:
-        """(N, 4) float64 as they stand in the file."""
+        """Return the numbers in the file, (N, 4) float64. Raises BadValueError."""
         import numpy as np
 
         if value is None:
             hint = "write an empty list for a picture without boxes"
-            raise BadValueError("missing", name, f"`{name}` misses a list of boxes", row=row, help=hint)
+            raise BadValueError("missing", name, f"`{name}` has no list of boxes", row=row, help=hint)
         try:
             found = np.asarray(parse_json(value) if isinstance(value, str) else value, np.float64)
         except (TypeError, ValueError):
@@ -196,12 +202,13 @@ class BoxesField(Field):
         return found
 
     def _classes(self, value: Any, count: int, column: Column, row: int) -> np.ndarray:
-        """A value that is no list is the class of one box."""
+        """Return the class numbers of the boxes, (N,) int64. A value that is not a list is the class of one box. Raises
+        BadValueError."""
         import numpy as np
 
         name = column.name
         if value is None:
-            raise BadValueError("missing", name, f"`{name}` misses the classes of the boxes", row=row)
+            raise BadValueError("missing", name, f"`{name}` has no classes for the boxes", row=row)
         given = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         if column.dtype == LISTS:
             given = json.loads(given)
@@ -212,13 +219,14 @@ class BoxesField(Field):
         known = range(self._num_classes) if self.values is None else self.values
         for each in listed:
             if each not in known:
-                what = "none of `values`" if self.values is not None else f"none of {self._num_classes} classes"
+                what = "not in `values`" if self.values is not None else f"none of {self._num_classes} classes"
                 key = "values" if self.values is not None else "num_classes"
                 raise BadValueError("outside", name, f"`{name}` has `{each}`, which is {what}", row=row, key=key)
         return np.asarray([known.index(each) for each in listed], np.int64)
 
-    def placed(self, boxes: Boxes, size: tuple[int, int], column: Column, row: int = 0) -> Boxes:
-        """In pixels of the picture as it is in the file, of this height and width. Raises BadValueError."""
+    def clip_to_picture(self, boxes: Boxes, size: tuple[int, int], column: Column, row: int = 0) -> Boxes:
+        """Return the boxes in pixels of the picture in the file, whose `size` is (height, width), clipped to it. Raises
+        BadValueError."""
         import numpy as np
 
         sides = np.asarray([size[1], size[0], size[1], size[0]], np.float64)
@@ -227,25 +235,25 @@ class BoxesField(Field):
         if (beyond > max(1.0, _BEYOND * max(size))).any():
             said = ", ".join(f"{number:g}" for number in boxes.corners[int(beyond.argmax())])
             message = f"`{column.name}` has a box from ({said}) that reaches out of its picture, {size[0]} x {size[1]}"
-            hint = "leave `relative` out for pixels" if self.relative else "say how the numbers are meant: `format`"
+            hint = "leave `relative` out for pixels" if self.relative else "set `format` to what the numbers mean"
             raise BadValueError("outside", column.name, message, row=row, help=hint)
         if len(corners) and not self.relative and corners.max() <= 1.0 and max(size) > 1:
             message = f"`{column.name}` has no box that reaches beyond the first pixel"
-            hint = "where the numbers are shares of the picture's sides: `relative: true`"
+            hint = "if the numbers are fractions of the picture's sides: `relative: true`"
             raise BadValueError("outside", column.name, message, row=row, help=hint)
-        inside, _ = _cut(corners, size)
+        inside, _ = _clip(corners, size)
         return Boxes(inside, boxes.classes, boxes.visible, size)
 
-    def kept(self, boxes: Boxes) -> Boxes:
-        """Without those of which too little is left."""
+    def drop_hidden(self, boxes: Boxes) -> Boxes:
+        """Return the boxes of which enough is visible (`min_visibility`)."""
         is_kept = boxes.visible >= max(self.min_visibility, _LEAST)
         return Boxes(boxes.corners[is_kept], boxes.classes[is_kept], boxes.visible[is_kept], boxes.size)
 
-    def made(self, boxes: Boxes) -> np.ndarray:
-        """The `output`, padded."""
+    def to_array(self, boxes: Boxes) -> np.ndarray:
+        """Return the array of `output`, padded to `length`."""
         import numpy as np
 
-        found, count = self.kept(boxes), 0
+        found, count = self.drop_hidden(boxes), 0
         count = len(found.corners)
         if self.output == "mask":
             return np.arange(self.length) < count
@@ -256,19 +264,20 @@ class BoxesField(Field):
         numbers = np.full((self.length, 4), self.pad, np.float32)
         height, width = boxes.size or (1, 1)
         scale = np.asarray([width, height] * 2, np.float64) if self.out_relative else 1.0
-        numbers[:count] = _as(found.corners / scale, self.out_format)
+        numbers[:count] = _from_corners(found.corners / scale, self.out_format)
         return numbers
 
     def corners(self, values: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """(N, 4) in pixels of a picture of this height and width, of values (length, 4) that a batch holds."""
+        """Return the corners, (N, 4) in pixels of a picture of this height and width, for `values` (length, 4) of a
+        batch."""
         import numpy as np
 
-        found = _corners(values[~(values == np.float32(self.pad)).all(1)].astype(np.float64), self.out_format)
+        found = _to_corners(values[~(values == np.float32(self.pad)).all(1)].astype(np.float64), self.out_format)
         return found * np.asarray([size[1], size[0]] * 2) if self.out_relative else found
 
 
-def _corners(numbers: np.ndarray, format: Format) -> np.ndarray:
-    """(N, 4) left, top, right, bottom."""
+def _to_corners(numbers: np.ndarray, format: Format) -> np.ndarray:
+    """Convert boxes (N, 4) of `format` to left, top, right, bottom."""
     import numpy as np
 
     if format == "xyxy":
@@ -278,7 +287,7 @@ def _corners(numbers: np.ndarray, format: Format) -> np.ndarray:
     return np.concatenate([first, first + sides], 1)
 
 
-def _as(corners: np.ndarray, format: Format) -> np.ndarray:
+def _from_corners(corners: np.ndarray, format: Format) -> np.ndarray:
     import numpy as np
 
     if format == "xyxy":
@@ -288,8 +297,8 @@ def _as(corners: np.ndarray, format: Format) -> np.ndarray:
     return np.concatenate([first, sides], 1)
 
 
-def _cut(corners: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """What lies inside of a picture of this height and width, and which share of each area that is."""
+def _clip(corners: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Clip boxes to a picture of this height and width. Return them, and the share of each area that is inside."""
     import numpy as np
 
     inside = np.clip(corners, 0.0, [size[1], size[0], size[1], size[0]])
@@ -297,7 +306,7 @@ def _cut(corners: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.nda
     return inside, np.divide(left, whole, out=np.zeros(len(corners)), where=whole > 0)
 
 
-def _held(column: Column) -> str:
+def _describe(column: Column) -> str:
     if column.dtype == "object":
         return "text"
     return f"{column.dtype} of shape {column.shape}" if column.shape else column.dtype

@@ -1,4 +1,4 @@
-"""Columns of words or numbers out of a list -> class numbers."""
+"""Field of classes: columns of words or whole numbers -> class numbers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from declarative_train.components.data import LISTS, MESSAGES, BadValueError, Co
 from declarative_train.components.fields.columns import (
     Columns,
     FieldOfColumns,
-    by_column,
-    first_of,
-    integers,
-    row_of,
+    first_bad_row,
+    first_bad_value,
+    intervals_by_column,
     same_shape,
-    stacked,
+    stack_columns,
+    to_integers,
 )
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 Classes = Annotated[int, Key(ge=1)]
-_MOST = 1_000_000  # values in a vocabulary: it travels in the plan
+_MOST = 1_000_000  # values in a vocabulary, since the plan contains it
 
 
 class CategoryField(FieldOfColumns):
-    """Class numbers, int64. Their range travels on: an `embedding` needs no `num_embeddings`.
+    """Class numbers, int64. Layers know their range: an `embedding` needs no `num_embeddings`.
 
-    Whole numbers with `num_classes` are class numbers already. Text, and numbers without `num_classes`, get theirs
-    from the vocabulary: the different values of the training rows, sorted.
+    With `num_classes`, whole numbers are taken as class numbers. Text, and numbers without `num_classes`, are numbered
+    by a vocabulary: the distinct values of the training rows, sorted.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ("num_classes", "unknown")
@@ -46,18 +46,18 @@ class CategoryField(FieldOfColumns):
     columns: Columns | None = None
     """Several columns, or a glob (in the order of the file): shape (C,) per row."""
     num_classes: Classes | Annotated[tuple[Classes, ...], Key(min_length=1)] | None = None
-    """Class numbers go from 0 to this - 1; one for all columns, or one per column. Left out: what the source or the
-    vocabulary says."""
+    """Number of classes: they go from 0 to this - 1. One number for all columns, or one per column. Left out: the
+    number that the source or the vocabulary gives."""
     unknown: Annotated[int, Key(ge=0)] | None = None
-    """The class of values that are missing, out of range or not in the vocabulary; left out: they are an error. The
+    """Class of values that are missing, out of range or not in the vocabulary; left out: they are an error. The
     vocabulary leaves this number free, and keeps the most frequent values if there are more than `num_classes`."""
     one_hot: bool = False
-    """A part of each class, float32 (K,), in the place of its number: 1 for the class of the row, 0 for the others. For
-    targets that `mixup` or `cutmix` mix."""
+    """True: a row is float32 (K,), 1 for its class and 0 for the others, instead of a class number. For targets that
+    `mixup` or `cutmix` mix."""
     exclude: Columns | None = None
-    """Columns that a glob of `columns` matches and that are left out, by name or glob: the target, an id."""
+    """Columns, by name or glob, that a glob of `columns` matches but that are left out: the target, an id."""
     rows: str | int | None = None
-    """Of a window: a slice of its rows (`":168"`, `"1:"`), or one row; left out: all."""
+    """Rows of a window to use: a slice (`":168"`, `"1:"`), or one row; left out: all."""
 
     @model_validator(mode="after")
     def _agrees(self) -> CategoryField:
@@ -96,16 +96,16 @@ class CategoryField(FieldOfColumns):
             )
         return same_shape(columns, self._key)
 
-    def _asked(self, position: int) -> int | None:
+    def _class_limit(self, position: int) -> int | None:
         return self.num_classes[position] if isinstance(self.num_classes, tuple) else self.num_classes
 
     def _needs_vocabulary(self, position: int, column: Column) -> bool:
         if column.dtype == "object":
             return True
-        return self._asked(position) is None and column.num_values is None and column.dtype != "bool"
+        return self._class_limit(position) is None and column.num_values is None and column.dtype != "bool"
 
     def _size(self, position: int, column: Column, vocabulary: Sequence[object] | None) -> int:
-        asked = self._asked(position)
+        asked = self._class_limit(position)
         if asked is not None:
             return asked
         if vocabulary is not None:
@@ -126,7 +126,7 @@ class CategoryField(FieldOfColumns):
         ]
         if self.one_hot:
             return TensorSpec((sizes[0],)).between([(0.0, 1.0)])
-        return TensorSpec(shape, "int64").between(by_column(shape, [(0, size - 1) for size in sizes]))
+        return TensorSpec(shape, "int64").between(intervals_by_column(shape, [(0, size - 1) for size in sizes]))
 
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
@@ -143,23 +143,23 @@ class CategoryField(FieldOfColumns):
             size = self.row_spec(columns, statistics).shape[0]
             parts: np.ndarray = (made[0][:, None] == np.arange(size)).astype(np.float32)
             return parts
-        return np.ascontiguousarray(stacked(made, self.column is not None))
+        return np.ascontiguousarray(stack_columns(made, self.column is not None))
 
     def _classes(
         self, position: int, column: Column, values: np.ndarray, vocabulary: Sequence[Any] | None
     ) -> np.ndarray:
         import numpy as np
 
-        lacks = _lacking(values)
+        lacks = _find_missing(values)
         if lacks.any() and self.unknown is None:
             message = f"`{column.name}` misses {'a value' if lacks.sum() == 1 else f'{int(lacks.sum()):,} values'}"
-            hint = "say which class stands for it: `unknown: 0`"
-            raise BadValueError("missing", column.name, message, row=row_of(lacks), help=hint)
+            hint = "choose the class of missing values: `unknown: 0`"
+            raise BadValueError("missing", column.name, message, row=first_bad_row(lacks), help=hint)
         if vocabulary is not None:
-            found = _looked_up(values, lacks, vocabulary, self.unknown)
+            found = _look_up(values, lacks, vocabulary, self.unknown)
         else:
             whole = values if not lacks.any() else np.where(lacks, -1, values)
-            found = integers(column, whole)
+            found = to_integers(column, whole)
             size = self._size(position, column, None)
             found = np.where((found < 0) | (found >= size), -1, found)
         outside = found < 0
@@ -167,7 +167,7 @@ class CategoryField(FieldOfColumns):
             return found
         if self.unknown is not None:
             return np.where(outside, self.unknown, found)
-        row, value = first_of(values, outside)
+        row, value = first_bad_value(values, outside)
         raise self._outside(column, value, row, vocabulary, self._size(position, column, vocabulary))
 
     def _outside(
@@ -175,12 +175,12 @@ class CategoryField(FieldOfColumns):
     ) -> BadValueError:
         if vocabulary is None:
             text = f"`{column.name}` is {value}, and {size} classes go from 0 to {size - 1}"
-            hint = "set num_classes, or give strangers a class: `unknown: 0`"
+            hint = "set num_classes, or give unknown values a class: `unknown: 0`"
             if value == size:  # most often labels that count from 1
                 hint = f"set num_classes to {size + 1}; for labels from 1 on leave it out: they get numbers from 0"
             return BadValueError("outside", column.name, text, row=row, help=hint, key="num_classes")
         text = f"`{column.name}` is `{value}`, which is in none of the training rows"
-        return BadValueError("outside", column.name, text, row=row, help="give strangers a class: `unknown: 0`")
+        return BadValueError("outside", column.name, text, row=row, help="give unknown values a class: `unknown: 0`")
 
 
 def _vocabularies(statistics: Mapping[str, object], columns: Sequence[Column]) -> Sequence[Sequence[Any] | None]:
@@ -188,7 +188,7 @@ def _vocabularies(statistics: Mapping[str, object], columns: Sequence[Column]) -
     return [None] * len(columns) if found is None else found
 
 
-def _lacking(values: np.ndarray) -> np.ndarray:
+def _find_missing(values: np.ndarray) -> np.ndarray:
     import numpy as np
 
     if values.dtype == object:
@@ -197,8 +197,9 @@ def _lacking(values: np.ndarray) -> np.ndarray:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
 
 
-def _looked_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
-    """Positions in the vocabulary, the number `unknown` left free; -1 for what is not in it."""
+def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
+    """Return the class numbers of the values: positions in the vocabulary that leave the number `unknown` free; -1 for
+    values that are not in it."""
     import numpy as np
 
     if values.dtype == object:
@@ -213,7 +214,7 @@ def _looked_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any],
 
 
 class _Vocabularies(Tally):
-    """How often each value occurs, per column that needs a vocabulary."""
+    """Tally of the values of each column that needs a vocabulary."""
 
     def __init__(self, field: CategoryField, columns: Sequence[Column]) -> None:
         self._field = field
@@ -226,26 +227,26 @@ class _Vocabularies(Tally):
         for position, (column, array) in enumerate(zip(self._columns, values, strict=True)):
             if not self._field._needs_vocabulary(position, column):
                 continue
-            lacks = _lacking(array)
+            lacks = _find_missing(array)
             if array.dtype == object:
                 self._counts[position].update(array[~lacks].tolist())
             else:
-                whole = integers(column, np.where(lacks, 0, array) if lacks.any() else array)
+                whole = to_integers(column, np.where(lacks, 0, array) if lacks.any() else array)
                 found, counts = np.unique(whole[~lacks], return_counts=True)
                 self._counts[position].update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
-            if len(self._counts[position]) > _MOST and self._field._asked(position) is None:
+            if len(self._counts[position]) > _MOST and self._field._class_limit(position) is None:
                 message, fix = f"has more than {_MOST:,} different values", "say `num_classes` and `unknown: 0`"
                 raise NoStatisticsError(column.name, message, help=fix)
 
     def result(self) -> dict[str, object]:
         kept = [
-            self._kept(position, column) if self._field._needs_vocabulary(position, column) else None
+            self._select_values(position, column) if self._field._needs_vocabulary(position, column) else None
             for position, column in enumerate(self._columns)
         ]
         return {"vocabulary": kept}
 
-    def _kept(self, position: int, column: Column) -> list[Any]:
-        counts, asked, unknown = self._counts[position], self._field._asked(position), self._field.unknown
+    def _select_values(self, position: int, column: Column) -> list[Any]:
+        counts, asked, unknown = self._counts[position], self._field._class_limit(position), self._field.unknown
         room = None if asked is None else asked - (unknown is not None)
         if not counts and unknown is None:
             fix = "leave the field out, or say `num_classes` and `unknown: 0`"

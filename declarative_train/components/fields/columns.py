@@ -1,4 +1,4 @@
-"""What the fields share: which columns they mean, which rows of a window, and how columns become one array."""
+"""Code shared by fields: resolve the names of columns, slice the rows of a window, and stack columns to one array."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _WIDE = frozenset({"int32", "int64", "uint32", "uint64"})
 
 
 class FieldOfColumns(Field):
-    """One `column`, or several `columns`."""
+    """Field with one `column`, or several `columns`."""
 
-    if TYPE_CHECKING:  # declared by each, where they stand in the documentation
+    if TYPE_CHECKING:  # declared by each subclass, in the order of its documentation
         column: str | None
         columns: Columns | None
         exclude: Columns | None
@@ -65,32 +65,32 @@ def is_glob(name: str) -> bool:
     return any(sign in name for sign in "*?[")
 
 
-def matching(
+def match_columns(
     wanted: Iterable[str], names: Sequence[str], unwanted: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns meant, and the names and globs that mean none. What a glob matches keeps the file's order; a column
-    that is named twice counts once."""
+    """Return the columns of `names` that `wanted` and `unwanted` select, and the names and globs that match none. The
+    matches of a glob keep the file's order; a column that is named twice counts once."""
     found: dict[str, None] = {}
     missed = []
     for name in wanted:
-        matched = _matched(name, names)
+        matched = _match(name, names)
         found |= dict.fromkeys(matched)
         if not matched:
             missed.append(name)
     for name in unwanted:
-        matched = _matched(name, names)
+        matched = _match(name, names)
         found = {each: None for each in found if each not in matched}
         if not matched:
             missed.append(name)
     return tuple(found), tuple(missed)
 
 
-def _matched(name: str, names: Sequence[str]) -> list[str]:
+def _match(name: str, names: Sequence[str]) -> list[str]:
     return [name] if name in names else [each for each in names if is_glob(name) and fnmatchcase(each, name)]
 
 
 def check_one_of(column: str | None, columns: Columns | None, exclude: Columns | None = None) -> None:
-    """Raises ValueError unless exactly one is given, and `exclude` stands beside `columns`."""
+    """Raise ValueError unless exactly one of `column` and `columns` is given, and `exclude` only with `columns`."""
     if exclude is not None and columns is None:
         raise ValueError("`exclude` takes columns out of `columns`, and there is none")
     if isinstance(exclude, tuple):
@@ -107,7 +107,7 @@ def check_one_of(column: str | None, columns: Columns | None, exclude: Columns |
 
 
 def parse_cut(rows: str | int | None) -> slice | int | None:
-    """`":168"`, `"1:"`, `"::2"` or one row's number. Raises ValueError."""
+    """Parse the rows of a window: `":168"`, `"1:"`, `"::2"` or one row's number. Raises ValueError."""
     if rows is None or isinstance(rows, int):
         return rows
     found = _SLICE.fullmatch(rows.replace(" ", ""))
@@ -122,19 +122,20 @@ def same_shape(columns: Sequence[Column], key: str) -> Misfit | None:
     if other is None:
         return None
     return Misfit(
-        f"`{first.name}` holds {sized(first.shape)} in a row and `{other.name}` {sized(other.shape)}: they do not make "
-        "one tensor",
+        f"`{first.name}` holds {format_shape(first.shape)} in a row and `{other.name}` {format_shape(other.shape)}: "
+        "they do not make one tensor",
         field=key,
         help="make a field of each",
     )
 
 
-def sized(shape: tuple[int, ...]) -> str:
+def format_shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})" if shape else "one value"
 
 
-def stacked(values: Sequence[np.ndarray], single: bool, out: np.ndarray | None = None) -> np.ndarray:
-    """(N, ...) of the one column of `column`, (N, C, ...) of `columns`, in `out` if they are of its type."""
+def stack_columns(values: Sequence[np.ndarray], single: bool, out: np.ndarray | None = None) -> np.ndarray:
+    """Return the values of one column (`single`), (N, ...), or of several, stacked to (N, C, ...); in `out`, if all
+    have its dtype."""
     import numpy as np
 
     if single:
@@ -144,53 +145,54 @@ def stacked(values: Sequence[np.ndarray], single: bool, out: np.ndarray | None =
     return np.stack(values, axis=1, out=out.reshape(len(out), len(values), *values[0].shape[1:]))
 
 
-def by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
-    """The intervals of columns that stand side by side in the last dimension; of others, that of all."""
+def intervals_by_column(shape: tuple[int, ...], intervals: Sequence[Interval]) -> Sequence[Interval]:
+    """Return one interval per column if the columns are the last dimension, else one interval that covers all."""
     if shape == (len(intervals),):
         return intervals
     return ((min(low for low, _ in intervals), max(high for _, high in intervals)),)
 
 
-def adds_up(values: np.ndarray) -> bool:
-    """All are finite: at half the cost of looking at each. False says nothing: a sum of large numbers is infinite."""
+def has_finite_sum(values: np.ndarray) -> bool:
+    """Return whether the sum is finite: then all values are. False proves nothing, since a sum of large numbers can
+    overflow. It costs half as much as a test of each value."""
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum()))
 
 
-def row_of(bad: np.ndarray) -> int:
-    """The first row (dimension 0) in which any element is true."""
+def first_bad_row(bad: np.ndarray) -> int:
+    """Return the first row (dimension 0) in which any element of `bad` is true."""
     import numpy as np
 
     return int(np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[0])
 
 
-def first_of(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
-    """The first bad value, and its row."""
+def first_bad_value(values: np.ndarray, bad: np.ndarray) -> tuple[int, Any]:
+    """Return the row of the first bad value, and the value."""
     import numpy as np
 
     place = int(np.flatnonzero(bad.ravel())[0])
     return place // (bad.size // len(bad)), values.ravel()[place]
 
 
-def integers(column: Column, values: np.ndarray, key: str | None = None) -> np.ndarray:
-    """int64 of a column of whole numbers without missing ones. Raises BadValueError, with the field's `key` that asks
-    for them."""
+def to_integers(column: Column, values: np.ndarray, key: str | None = None) -> np.ndarray:
+    """Convert a column of whole numbers, none missing, to int64. Raises BadValueError, which names `key`, the key of
+    the field that asks for whole numbers."""
     import numpy as np
 
     if values.dtype.kind in "iub":
         if values.dtype == np.uint64 and (bad := values > np.uint64(np.iinfo(np.int64).max)).any():
-            row, found = first_of(values, bad)
+            row, found = first_bad_value(values, bad)
             message = f"`{column.name}` is {found}, beyond int64"
             raise BadValueError("outside", column.name, message, row=row, key=key)
         return values.astype(np.int64, copy=False)
     bad = ~(np.floor(values) == values) | (np.abs(values) > _EXACT)
     if bad.any():
-        row, found = first_of(values, bad)
+        row, found = first_bad_value(values, bad)
         if np.isfinite(found) and np.floor(found) == found:
-            message = f"`{column.name}` is {found:.0f} as float64, which does not tell whole numbers beyond 2^53 apart"
-            advice = "write ids that long as text (`id-1234`), or number them anew"
+            message = f"`{column.name}` is {found:.0f} as float64, which is not exact for whole numbers beyond 2^53"
+            advice = "write ids that long as text (`id-1234`), or renumber them"
             raise BadValueError("outside", column.name, message, row=row, help=advice, key=key)
         message = f"`{column.name}` is {found:g}, which is not a whole number"
         raise BadValueError("fraction", column.name, message, row=row, key=key)
@@ -198,7 +200,8 @@ def integers(column: Column, values: np.ndarray, key: str | None = None) -> np.n
 
 
 def check_rounding(columns: Sequence[Column], values: Sequence[np.ndarray], made: np.ndarray) -> None:
-    """Raise BadValueError for a whole number of a column of them that `made`, of floats, holds as another one."""
+    """Raise BadValueError if a whole number of an integer column is rounded to another one in `made`, an array of
+    floats."""
     import numpy as np
 
     wide = [place for place, column in enumerate(columns) if column.dtype in _WIDE]
@@ -207,12 +210,12 @@ def check_rounding(columns: Sequence[Column], values: Sequence[np.ndarray], made
         return
     for place in wide:
         raw = values[place]
-        with np.errstate(invalid="ignore"):  # at the ends of int64, and where a value is missing
+        with np.errstate(invalid="ignore"):  # casts fail at the ends of int64, and for missing values
             bad = raw.astype(made.dtype).astype(raw.dtype) != raw
-        if raw.dtype.kind == "f":  # beside missing ones, which may be filled by a fraction
+        if raw.dtype.kind == "f":  # a column with missing values, which may be filled with fractions
             bad &= np.floor(raw) == raw
         if bad.any():
-            row, found = first_of(raw, bad)
+            row, found = first_bad_value(raw, bad)
             name = columns[place].name
             message = f"`{name}` is {int(found)}, and {made.dtype} would make it {int(made.dtype.type(found))}"
             advice = (

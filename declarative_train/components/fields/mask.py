@@ -1,4 +1,4 @@
-"""A column of segmentation masks -> int64 (H, W), the number of the class of each pixel."""
+"""Field of segmentation masks: a column of masks -> int64 (H, W), the class number of each pixel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import BadValueError, Column, Size
-from declarative_train.components.fields.image import PictureField, upright
+from declarative_train.components.fields.image import PictureField, turn_upright
 from declarative_train.components.transforms.sizes import Method
 from declarative_train.core.tensor_spec import DType, TensorSpec
 
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 Pixel = Annotated[int, Key(ge=0, le=255)]
-_LEVELS = 256  # transforms take 8 bits a pixel
+_LEVELS = 256  # transforms take 8 bits per pixel
 
 
 class MaskField(PictureField):
-    """Masks of segmentation, int64 of shape (H, W): the number of the class of each pixel. Transforms move a mask by
-    the draw that moves the pictures of the sample, and never mix its classes: sizes are taken by `nearest`, colours
-    and numbers are not changed.
+    """Segmentation masks, int64 of shape (H, W): the class number of each pixel. Transforms move a mask together with
+    the pictures of its sample, and never mix its classes: resizing uses `nearest`; colours and numbers stay unchanged.
 
-    A pixel is the number of its class (grey pictures, or the place in a palette), or is looked up in `values`.
+    The value of a pixel (grey, or the index in a palette) is its class number, or is looked up in `values`.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ("num_classes", "values", "ignore")
@@ -35,13 +34,13 @@ class MaskField(PictureField):
 
     type: Literal["mask"] = "mask"
     num_classes: Annotated[int, Key(ge=1, le=_LEVELS)] | None = None
-    """Pixels go from 0 to this - 1. Needed where `values` are not given."""
+    """Number of classes: pixels go from 0 to this - 1. Needed unless `values` are given."""
     values: Annotated[tuple[Pixel, ...], Key(min_length=1)] | None = None
-    """What a pixel of class 0, 1, ... is in the file: `[0, 255]` for a mask of black and white."""
+    """Value of a pixel of class 0, 1, ... in the file: `[0, 255]` for a mask of black and white."""
     ignore: Pixel | None = None
-    """A pixel of this value has no class (often 255, along edges). It gets the number behind the last class, which the
-    loss leaves out: with 21 classes `ignore_index: 21`. What transforms bring in from outside has none either; without
-    this key it is class 0."""
+    """Value of pixels without a class (often 255, along edges). They get the number after the last class, which the
+    loss can ignore: with 21 classes `ignore_index: 21`. Pixels that transforms bring in from outside the picture have
+    no class either; without this key they are class 0."""
 
     @model_validator(mode="after")
     def _agrees(self) -> MaskField:
@@ -69,7 +68,7 @@ class MaskField(PictureField):
 
     @property
     def _outside(self) -> int:
-        """The class of what a transform brings in: pixels of 0, between `picture` and `numbers`."""
+        """Class of the pixels that a transform brings in from outside. Between `picture` and `numbers` they are 0."""
         return 0 if self.ignore is None else self._num_classes
 
     def check(self, columns: Sequence[Column]) -> Misfit | None:
@@ -82,20 +81,20 @@ class MaskField(PictureField):
         message = f"`{column.name}` holds {found}, and masks are files, paths, or arrays (H, W) of whole numbers"
         return Misfit(message, field="column")
 
-    def sized_spec(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
+    def spec_of_size(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
         last = self._num_classes - (self.ignore is None)
         return TensorSpec((size[0] or 0, size[1] or 0), "int64").between([(0, last)])
 
-    def decoded(self, picture: Any, column: Column, row: int) -> Any:
+    def decode(self, picture: Any, column: Column, row: int) -> Any:
         from PIL import Image
 
         if picture.format in ("JPEG", "MPO"):
             raise ValueError("a JPEG does not keep the pixels of a mask; write it as PNG")
-        return Image.fromarray(self._classes(_pixels(upright(picture)), column, row))
+        return Image.fromarray(self._classes(_pixels(turn_upright(picture)), column, row))
 
-    def _opened(self, value: Any, column: Column, row: int) -> Any:
+    def _open(self, value: Any, column: Column, row: int) -> Any:
         if not column.shape:
-            return super()._opened(value, column, row)
+            return super()._open(value, column, row)
         from PIL import Image
 
         if value.min() < 0 or value.max() >= _LEVELS:
@@ -103,7 +102,8 @@ class MaskField(PictureField):
         return Image.fromarray(value.astype("uint8"))
 
     def _classes(self, pixels: np.ndarray, column: Column, row: int) -> np.ndarray:
-        """uint8 (H, W), so that 0 is what comes from outside. Raises BadValueError."""
+        """Return the classes as uint8 (H, W), shifted so that 0 is the class of pixels from outside. Raises
+        BadValueError."""
         import numpy as np
 
         table = np.full(_LEVELS, -1, np.int64)
@@ -116,16 +116,16 @@ class MaskField(PictureField):
         found = table[np.minimum(pixels, _LEVELS - 1)]
         wrong = (found < 0) | (pixels >= _LEVELS)
         if wrong.any():
-            what = "none of `values`" if self.values is not None else f"none of {self._num_classes} classes"
+            what = "not in `values`" if self.values is not None else f"none of {self._num_classes} classes"
             message = f"`{column.name}` has a pixel of {pixels[wrong][0]}, which is {what}"
             key = "values" if self.values is not None else "num_classes"
-            hint = "name it, or leave it out of the loss: `ignore`"
+            hint = "add it to the classes, or exclude it from the loss: `ignore`"
             raise BadValueError("outside", column.name, message, row=row, help=hint, key=key)
         moved: np.ndarray = ((found - self._outside) % _LEVELS).astype(np.uint8)
         return moved
 
     def numbers(self, picture: Any) -> np.ndarray:
-        """(H, W) int64."""
+        """Return a mask as int64 (H, W)."""
         import numpy as np
 
         found: np.ndarray = (np.asarray(picture).astype(np.int64) + self._outside) % _LEVELS
@@ -133,7 +133,7 @@ class MaskField(PictureField):
 
 
 def _pixels(picture: Any) -> np.ndarray:
-    """(H, W) whole numbers as they stand in the file. Raises ValueError."""
+    """Return the values of the pixels in the file, (H, W) int64. Raises ValueError."""
     import numpy as np
 
     if picture.mode == "F":

@@ -1,4 +1,4 @@
-"""A field of a plugin: its code makes a tensor of its columns, of the shape and dtype that it declares."""
+"""Field of a plugin: its code makes a tensor from columns, with the shape and dtype that it declares."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     import numpy as np
 
 Size = int | str
-"""A number, or the name of the argument that has it."""
+"""Size of a dimension: a number, or the name of the argument that holds it."""
 
 
 class PluginField(PluginComponent, FieldOfColumns):
-    """`decode` gives the tensor of one row, of the values of its columns; `decode_rows` those of several rows at once,
-    of arrays (N, ...)."""
+    """Field of a plugin. `decode` makes the tensor of one row from the values of its columns; `decode_rows` makes those
+    of several rows at once, from arrays (N, ...)."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "column", "columns", "exclude", "rows"})
     sizes: ClassVar[tuple[Size, ...]] = ()
     kind: ClassVar[DType] = "float32"
     count: ClassVar[Size | None] = None
-    """What the class declares as `shape`, `dtype` and `num_values`."""
+    """`sizes`, `kind` and `count` are what the plugin's class declares as `shape`, `dtype` and `num_values`."""
 
     column: Annotated[str, Key(min_length=1)] | None = None
-    """Its one column; or `columns`."""
+    """One column; or use `columns`."""
     columns: Columns | None = None
-    """Names or globs; `decode` is given a value of each, in their order."""
+    """Several columns, by name or glob; `decode` gets a value of each, in their order."""
     exclude: Columns | None = None
-    """Columns that a glob of `columns` matches and that are left out, by name or glob."""
+    """Columns, by name or glob, that a glob of `columns` matches but that are left out."""
     rows: str | int | None = None
-    """Of a window: a slice of its rows (`":168"`, `"1:"`), or one row; left out: all."""
+    """Rows of a window to use: a slice (`":168"`, `"1:"`), or one row; left out: all."""
     _object: Any = PrivateAttr(None)
 
     @classmethod
@@ -59,7 +59,8 @@ class PluginField(PluginComponent, FieldOfColumns):
         if not isinstance(sizes, tuple | list) or not all(cls._is_size(each) for each in sizes):
             what = "a number" if key == "num_values" else "a tuple of numbers"
             raise ValueError(
-                f"`{key}` does not tell it", f"it is {what} of 1 or more, or names an argument of `__init__`"
+                f"`{key}` is not a size" if key == "num_values" else f"`{key}` is not a shape",
+                f"it is {what} of 1 or more, or names an argument of `__init__`",
             )
         if key == "shape":
             cls.sizes = tuple(sizes)
@@ -103,7 +104,7 @@ class PluginField(PluginComponent, FieldOfColumns):
     def tally(self, columns: Sequence[Column]) -> Tally | None:
         if self.kind in FLOATING or self.kind == "bool" or self.count is not None:
             return None
-        return _Ends(lambda values: self.convert(values, columns, {}))
+        return _PluginRangeTally(lambda values: self.convert(values, columns, {}))
 
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
@@ -112,19 +113,19 @@ class PluginField(PluginComponent, FieldOfColumns):
 
         spec = self.row_spec(columns, statistics)
         num_rows = len(values[0])
-        made = self._made()
+        made = self._build_object()
         wrong = partial(self._wrong, columns[0].name, f"{spec.dtype} of shape {spec.shape}")
         if self.method == "decode_rows":
-            found: Any = self._called(made.decode_rows, columns[0].name, 0, *(each.copy() for each in values))
+            found: Any = self._call(made.decode_rows, columns[0].name, 0, *(each.copy() for each in values))
             if not hasattr(found, "__len__") or len(found) != num_rows:
                 given = f"{len(found):,} values" if hasattr(found, "__len__") else f"a {type(found).__name__}"
                 raise wrong(0, f"{given} for {counted(num_rows, 'row')}")
         else:
             rows = zip(*values, strict=True)
-            found = [self._called(made.decode, columns[0].name, row, *each) for row, each in enumerate(rows)]
+            found = [self._call(made.decode, columns[0].name, row, *each) for row, each in enumerate(rows)]
         dtype = "float32" if spec.dtype == "bfloat16" else spec.dtype
         array = as_array(ColumnKeys.model_validate({"dtype": dtype, "shape": spec.shape}), found, wrong)
-        if array.dtype != dtype:  # some miss a value
+        if array.dtype != dtype:  # some values are missing
             raise wrong(int((array != array).argmax()), "None")
         if spec.num_values is not None and self.count is not None and num_rows:
             outside = ((array < 0) | (array >= spec.num_values)).reshape(len(array), -1)
@@ -134,10 +135,10 @@ class PluginField(PluginComponent, FieldOfColumns):
                 raise wrong(row, f"{value}, beyond 0..{spec.num_values - 1}")
         return array
 
-    def _called(self, method: Callable[..., Any], column: str, row: int, *values: Any) -> Any:
+    def _call(self, method: Callable[..., Any], column: str, row: int, *values: Any) -> Any:
         try:
             return method(*values)
-        except Exception as error:  # whatever the user's code raises is the user's to see
+        except Exception as error:  # the user's code may raise anything; show it to the user
             said = (str(error).splitlines() or [""])[0]
             where = line_in_plugin(error, self.plugin_path)
             message = f"`{self.method}` fails: {type(error).__name__}{said and f': {said}'}{where}"
@@ -145,17 +146,17 @@ class PluginField(PluginComponent, FieldOfColumns):
 
     def _wrong(self, column: str, declared: str, row: int, found: str) -> BadValueError:
         message = f"`{self.method}` gives {found}, and {declared} is declared"
-        hint = f"give that, or mend `shape` and `dtype` of the class `{self.plugin_class}`"
+        hint = f"return that, or correct `shape` and `dtype` of the class `{self.plugin_class}`"
         return BadValueError("plugin", column, message, row=row, help=hint)
 
-    def _made(self) -> Any:
+    def _build_object(self) -> Any:
         if self._object is None:
             self._object, _ = make_seeded(self)
         return self._object
 
 
-class _Ends(Tally):
-    """The least and the greatest of what whole numbers come out."""
+class _PluginRangeTally(Tally):
+    """Tally of the least and the greatest value that a plugin field of whole numbers gives."""
 
     def __init__(self, convert: Callable[[Sequence[np.ndarray]], np.ndarray]) -> None:
         self._convert = convert

@@ -1,4 +1,4 @@
-"""Numeric columns -> a tensor: missing values filled, then scaled, then normalised."""
+"""Field of numbers: numeric columns -> a tensor, with missing values filled, then scaled, then normalised."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from declarative_train.components.data import (
 from declarative_train.components.fields.columns import (
     Columns,
     FieldOfColumns,
-    adds_up,
-    by_column,
     check_rounding,
-    first_of,
-    integers,
+    first_bad_row,
+    first_bad_value,
+    format_shape,
+    has_finite_sum,
+    intervals_by_column,
     is_glob,
-    row_of,
     same_shape,
-    sized,
-    stacked,
+    stack_columns,
+    to_integers,
 )
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import FLOATING, DType, TensorSpec
@@ -40,7 +40,7 @@ from declarative_train.core.tensor_spec import FLOATING, DType, TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-_NO_NUMBERS: dict[str, tuple[str, str | None]] = {  # by dtype: what a column holds, and what takes it
+_NOT_NUMERIC: dict[str, tuple[str, str | None]] = {  # dtype -> what the column holds, and a hint which type takes it
     "datetime": ("dates", None),
     "bytes": ("files", "for pictures, use `type: image`"),
     MESSAGES: ("lists of messages", "for tokens of them, use `type: tokens`"),
@@ -50,7 +50,7 @@ _NO_NUMBERS: dict[str, tuple[str, str | None]] = {  # by dtype: what a column ho
 
 
 class TensorField(FieldOfColumns):
-    """Numbers, as they are or scaled and normalised."""
+    """Numbers, unchanged or scaled and normalised."""
 
     meaning: ClassVar[tuple[str, ...]] = ("normalize", "scale")
 
@@ -60,29 +60,29 @@ class TensorField(FieldOfColumns):
     columns: Columns | None = None
     """Several columns, or a glob (`"p*"`, in the order of the file): shape (C,) per row, (1,) for a list of one."""
     dtype: DType | None = None
-    """Left out: int64 for columns whose range the source knows (tokens), else float32, in a run in fp64 float64. It is
-    then an error where a whole number, neither scaled nor normalised, would be rounded: beyond 2^24 in float32, 2^53 in
-    float64."""
+    """Data type. Left out: int64 for columns whose range the source knows (tokens), else float32; float64 in a run in
+    fp64. Without it, a whole number that would be rounded is an error (beyond 2^24 in float32, 2^53 in float64), unless
+    values are scaled or normalised."""
     scale: float | None = None
-    """Values are multiplied by this, after missing ones were filled."""
+    """Factor that values are multiplied by, after missing values are filled."""
     normalize: Literal["standard", "minmax"] | None = None
-    """After scaling. standard: mean 0 and standard deviation 1; minmax: from 0 to 1; by the training rows, each column
-    (and each element of a column that holds arrays) by itself. One that never changes becomes 0. Missing values are
-    left out of these statistics; what fills them is then normalised like any other value."""
+    """Normalisation after scaling. standard: mean 0 and standard deviation 1; minmax: from 0 to 1. The statistics are
+    those of the training rows, for each column (and each element of a column of arrays) separately, without missing
+    values. A column that never changes becomes 0. The values that fill missing ones are normalised too."""
     missing: Literal["error", "mean", "zero"] | float = "error"
-    """What stands for a missing value: `mean` (of the training rows), `zero`, or a number; `error`: none may be
-    missing."""
+    """Value that replaces a missing one: `mean` (of the training rows), `zero`, or a number; `error`: a missing value
+    is an error."""
     shape: Annotated[tuple[Annotated[int, Key(ge=1)], ...], Key(min_length=1)] | None = None
-    """Give the values of a row this shape."""
+    """Shape that the values of a row are reshaped to."""
     exclude: Columns | None = None
-    """Columns that a glob of `columns` matches and that are left out, by name or glob: the target, an id."""
+    """Columns, by name or glob, that a glob of `columns` matches but that are left out: the target, an id."""
     rows: str | int | None = None
-    """Of a window: a slice of its rows (`":168"`, `"1:"`), or one row; left out: all."""
+    """Rows of a window to use: a slice (`":168"`, `"1:"`), or one row; left out: all."""
 
     @model_validator(mode="after")
     def _agrees(self) -> TensorField:
         if self.scale == 0:
-            raise ValueError("`scale: 0` makes every value 0: nothing is left to learn from")
+            raise ValueError("`scale: 0` makes every value 0")
         if isinstance(self.missing, float) and not math.isfinite(self.missing):
             raise ValueError(f"`missing: {self.missing}` is missing itself; `mean`, `zero` or a number is wanted")
         if self.dtype is not None and self.dtype not in FLOATING:
@@ -98,9 +98,9 @@ class TensorField(FieldOfColumns):
     def check(self, columns: Sequence[Column]) -> Misfit | None:
         for column in columns:
             kind = "datetime" if column.dtype.startswith("datetime") else column.dtype
-            if kind in _NO_NUMBERS:
-                holds, advice = _NO_NUMBERS[kind]
-                if any(map(is_glob, self.wanted)):  # which takes in what was not meant
+            if kind in _NOT_NUMERIC:
+                holds, advice = _NOT_NUMERIC[kind]
+                if any(map(is_glob, self.wanted)):  # the glob may match more columns than the user meant
                     others = [each.name for each in columns if each.dtype == column.dtype]
                     them = "it" if len(others) == 1 else "them"
                     left_out = f"`exclude: [{', '.join([*self.unwanted, *others])}]` leaves {them} out"
@@ -109,25 +109,26 @@ class TensorField(FieldOfColumns):
                 return Misfit(message, field=self._key, help=advice)
         if (misfit := same_shape(columns, self._key)) is not None:
             return misfit
-        found = TensorSpec(self._stacked_shape(columns))
+        found = TensorSpec(self._row_shape(columns))
         if self.shape is not None and TensorSpec(self.shape).num_elements != found.num_elements:
             size = TensorSpec(self.shape).num_elements
             return Misfit(
-                f"a row has {counted(found.num_elements, 'value')} and shape {sized(self.shape)} {size}", field="shape"
+                f"a row has {counted(found.num_elements, 'value')} and shape {format_shape(self.shape)} {size}",
+                field="shape",
             )
         return None
 
-    def _stacked_shape(self, columns: Sequence[Column]) -> tuple[int, ...]:
+    def _row_shape(self, columns: Sequence[Column]) -> tuple[int, ...]:
         return columns[0].shape if self.column is not None else (len(columns), *columns[0].shape)
 
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
         ranges = [2 if column.dtype == "bool" else column.num_values for column in columns]
         dtype = self.dtype or ("int64" if self._keeps_ranges(columns) else "float32")
-        spec = TensorSpec(self.shape or self._stacked_shape(columns), dtype)
+        spec = TensorSpec(self.shape or self._row_shape(columns), dtype)
         known = [(0, size - 1) for size in ranges if size is not None]
         if dtype in FLOATING or dtype == "bool" or self.missing != "error" or len(known) < len(ranges):
             return spec
-        return spec.between(by_column(spec.shape, known))
+        return spec.between(intervals_by_column(spec.shape, known))
 
     def _keeps_ranges(self, columns: Sequence[Column]) -> bool:
         changed = (self.scale, self.normalize) != (None, None) or self.missing != "error"
@@ -140,10 +141,10 @@ class TensorField(FieldOfColumns):
 
     def tally(self, columns: Sequence[Column]) -> Tally | None:
         if self.normalize is not None or self.missing == "mean":
-            return _Moments(self, columns)
+            return _MomentsTally(self, columns)
         spec = self.row_spec(columns, {})
         if spec.dtype not in FLOATING and spec.num_values is None:
-            return _Range(columns)
+            return _RangeTally(columns)
         return None
 
     def unit(self, statistics: Mapping[str, object]) -> Unit | None:
@@ -151,7 +152,7 @@ class TensorField(FieldOfColumns):
             return None
         scale = 1.0 if self.scale is None else self.scale
         if not scale:
-            return None  # every value is 0, and none comes back
+            return None  # every value is 0, so the scaling cannot be undone
         subtract: Any = statistics.get("subtract", [0.0])
         divide: Any = statistics.get("divide", [1.0])
         if len(set(subtract)) == 1 and len(set(divide)) == 1:
@@ -171,69 +172,70 @@ class TensorField(FieldOfColumns):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        return self._converted(values, columns, statistics, None)
+        return self._convert(values, columns, statistics, None)
 
     def convert_into(
         self, out: np.ndarray, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> None:
         import numpy as np
 
-        made = self._converted(values, columns, statistics, out)
+        made = self._convert(values, columns, statistics, out)
         if not np.may_share_memory(made, out):
             out[...] = made
 
-    def _converted(
+    def _convert(
         self,
         values: Sequence[np.ndarray],
         columns: Sequence[Column],
         statistics: Mapping[str, object],
         out: np.ndarray | None,
     ) -> np.ndarray:
-        import numpy as np  # in `out`, where nothing but the place of values changes
+        """Return the tensor of the rows. Use `out` for it if values are copied without a conversion."""
+        import numpy as np
 
         spec = self.row_spec(columns, statistics)
         fill: Any = statistics.get("fill", [None] * len(columns))
         present = [
-            self._filled(column, array, each, spec) for column, array, each in zip(columns, values, fill, strict=True)
+            self._fill(column, array, each, spec) for column, array, each in zip(columns, values, fill, strict=True)
         ]
         if spec.dtype in FLOATING:
-            raw = stacked(present, self.column is not None, out)
+            raw = stack_columns(present, self.column is not None, out)
             try:
                 with np.errstate(over="raise"):
                     made = self._floating(raw, spec, statistics)
             except FloatingPointError:
-                raise self._beyond(raw, columns, spec.dtype) from None
+                raise self._overflow_error(raw, columns, spec.dtype) from None
             if self.dtype in (None, "float64") and self.scale is None and self.normalize is None:
                 check_rounding(columns, present, made)
         elif spec.dtype == "bool":
-            made = stacked(present, self.column is not None) != 0
+            made = stack_columns(present, self.column is not None) != 0
         elif out is not None and len(present) == 1 and np.can_cast(present[0].dtype, out.dtype):
-            out[...] = present[0].reshape(out.shape)  # tokens, which are narrow in their files: widened once
+            out[...] = present[0].reshape(out.shape)  # tokens of a narrow dtype: widen them without an extra copy
             return out
         else:
-            whole = [_fitting(column, array, spec.dtype) for column, array in zip(columns, present, strict=True)]
-            made = stacked(whole, self.column is not None)
+            whole = [_cast_integers(column, array, spec.dtype) for column, array in zip(columns, present, strict=True)]
+            made = stack_columns(whole, self.column is not None)
         return np.ascontiguousarray(made.reshape(len(made), *spec.shape))
 
-    def _filled(self, column: Column, values: np.ndarray, mean: list[float] | None, spec: TensorSpec) -> np.ndarray:
+    def _fill(self, column: Column, values: np.ndarray, mean: list[float] | None, spec: TensorSpec) -> np.ndarray:
         import numpy as np
 
-        if values.dtype.kind != "f" or adds_up(values):
+        if values.dtype.kind != "f" or has_finite_sum(values):
             return values
         odd = ~np.isfinite(values)
         if not odd.any():
             return values
         lacks = np.isnan(values)
-        if (odd & ~lacks).any() and spec.dtype in FLOATING:  # else it is not a whole number, which is reported there
-            row, value = first_of(values, odd & ~lacks)
+        if (odd & ~lacks).any() and spec.dtype in FLOATING:  # `to_integers` reports it for whole numbers
+            row, value = first_bad_value(values, odd & ~lacks)
             advice = "write a finite number there, or nothing and `missing: mean`"
             raise BadValueError("outside", column.name, f"`{column.name}` is {value}", row=row, help=advice)
         if not lacks.any():
             return values
         if self.missing == "error":
             found = f"misses {_count(lacks)}" if not lacks.all() else f"has no value in {counted(len(lacks), 'row')}"
-            hint = "say what stands for it: `missing: mean`, `missing: zero` or a number"
-            raise BadValueError("missing", column.name, f"`{column.name}` {found}", row=row_of(lacks), help=hint)
+            hint = "set a replacement: `missing: mean`, `missing: zero` or a number"
+            raise BadValueError("missing", column.name, f"`{column.name}` {found}", row=first_bad_row(lacks), help=hint)
         if self.missing == "mean":
             return np.where(lacks, np.reshape(np.asarray(mean, np.float64), column.shape), values)
         return np.where(lacks, 0.0 if self.missing == "zero" else self.missing, values)
@@ -253,8 +255,8 @@ class TensorField(FieldOfColumns):
             work /= np.reshape(np.asarray(statistics["divide"], np.float64), shape)
         return work.astype(target)
 
-    def _beyond(self, values: np.ndarray, columns: Sequence[Column], dtype: str) -> BadValueError:
-        """For the largest of values that the dtype cannot hold."""
+    def _overflow_error(self, values: np.ndarray, columns: Sequence[Column], dtype: str) -> BadValueError:
+        """Return the error for the largest of the values that the dtype cannot hold."""
         import numpy as np
 
         size = np.abs(values.astype(np.float64)).reshape(len(values), -1)
@@ -271,24 +273,24 @@ def _count(lacks: np.ndarray) -> str:
     return "a value" if count == 1 else f"{count:,} values"
 
 
-def _fitting(column: Column, values: np.ndarray, dtype: str) -> np.ndarray:
+def _cast_integers(column: Column, values: np.ndarray, dtype: str) -> np.ndarray:
     import numpy as np
 
     if np.can_cast(values.dtype, dtype):
         return values.astype(dtype, copy=False)
-    whole = integers(column, values, key="dtype")
+    whole = to_integers(column, values, key="dtype")
     info = np.iinfo(dtype)
     bad = (whole < info.min) | (whole > info.max)
     if bad.any():
-        row, found = first_of(whole, bad)
+        row, found = first_bad_value(whole, bad)
         message = f"`{column.name}` is {found}, and {dtype} goes from {info.min} to {info.max}"
         raise BadValueError("outside", column.name, message, row=row, key="dtype")
     return whole.astype(dtype, copy=False)
 
 
-class _Moments(Tally):
-    """Count, mean, sum of squares around it, and extremes of the present values, per element; chunks are joined by
-    the update of Chan, Golub and LeVeque (1979), which does not cancel."""
+class _MomentsTally(Tally):
+    """Tally of the values that are not missing, per element: count, mean, sum of squared deviations, and extremes.
+    Chunks are combined by the update of Chan, Golub and LeVeque (1979), which is numerically stable."""
 
     def __init__(self, field: TensorField, columns: Sequence[Column]) -> None:
         self._field = field
@@ -304,8 +306,8 @@ class _Moments(Tally):
 
         if not len(values[0]):
             return
-        chunk = stacked(values, self._field.column is not None).astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):  # what is infinite is reported at the end
+        chunk = stack_columns(values, self._field.column is not None).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):  # `result` reports infinite values
             self._join(chunk)
 
     def _join(self, chunk: np.ndarray) -> None:
@@ -331,20 +333,20 @@ class _Moments(Tally):
         empty = np.atleast_1d(np.asarray(self._count) == 0)
         if empty.any():
             fix = "leave the column out" if self._field.missing is None else "`missing: zero`, or leave the column out"
-            raise NoStatisticsError(self._named(empty), "has no value in the training rows", help=fix)
+            raise NoStatisticsError(self._name_of(empty), "has no value in the training rows", help=fix)
         infinite = np.atleast_1d(~np.isfinite(self._mean))
         if infinite.any():
             value = next((end for end in self._ends(infinite) if not np.isfinite(end)), None)
             message = "holds infinite values in the training rows"
             fix = "write a number there, or nothing and `missing: mean`"
-            raise NoStatisticsError(self._named(infinite), message, help=fix, value=value)
+            raise NoStatisticsError(self._name_of(infinite), message, help=fix, value=value)
         with np.errstate(over="ignore"):
             apart = np.atleast_1d(~np.isfinite(self._squares + (self._greatest - self._least)))
         if apart.any() and self._field.normalize is not None:
             least, greatest = self._ends(apart)
             message = f"goes from {least:g} to {greatest:g} in the training rows, too far to be normalised"
-            value, fix = max(least, greatest, key=abs), "mend that row, or leave `normalize` out"
-            raise NoStatisticsError(self._named(apart), message, help=fix, value=value)
+            value, fix = max(least, greatest, key=abs), "correct that row, or leave `normalize` out"
+            raise NoStatisticsError(self._name_of(apart), message, help=fix, value=value)
         found: dict[str, object] = {}
         if self._field.missing == "mean":
             found["fill"] = np.reshape(self._mean, (len(self._columns), -1)).tolist()
@@ -363,20 +365,20 @@ class _Moments(Tally):
         return found
 
     def _ends(self, bad: np.ndarray) -> tuple[float, float]:
-        """The extremes of the first such element."""
+        """Return the least and the greatest value of the first element that is bad."""
         import numpy as np
 
         first = np.flatnonzero(bad)[0]
         return float(np.ravel(self._least)[first]), float(np.ravel(self._greatest)[first])
 
-    def _named(self, bad: np.ndarray) -> str:
+    def _name_of(self, bad: np.ndarray) -> str:
         if self._field.column is not None:
             return self._columns[0].name
-        return self._columns[row_of(bad)].name
+        return self._columns[first_bad_row(bad)].name
 
 
-class _Range(Tally):
-    """The least and the greatest value of an integer field: what its classes must hold."""
+class _RangeTally(Tally):
+    """Tally of the least and the greatest value of an integer field, from which the number of classes follows."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self._columns = columns

@@ -1,4 +1,4 @@
-"""A column of texts -> token numbers, and what a model must know beside them."""
+"""Field of tokens: a column of texts or dialogues -> token numbers, masks, segments and positions."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from declarative_train.core.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-Asked = bool | Annotated[str, Key(min_length=1)]
+TokenChoice = bool | Annotated[str, Key(min_length=1)]
 
 
 class TokensField(Field):
-    """Texts, or dialogues, as tokens, int64 of shape (length,). What is shorter is padded, what is longer cut.
+    """Texts, or dialogues, as tokens, int64 of shape (length,). Shorter texts are padded, longer ones are cut.
 
-    A dialogue is a list of messages {role, content} (or {from, value}), written as the chat template says.
+    A dialogue is a list of messages {role, content} (or {from, value}); the chat template writes it as text.
 
-    `NAME` is the tokens, `NAME.ids` too. `NAME.mask` is true where there is no padding; `NAME.segments` numbers the
-    texts in a sample from 1 on, 0 in padding; `NAME.positions` counts from 0 in each; `NAME.trained` is true for the
-    tokens that are to be predicted: all but padding and the first of each text, of a dialogue what the assistant says,
-    with `prompt` what stands in `column`. Their range travels on: an `embedding` needs no `num_embeddings`.
+    `NAME` and `NAME.ids` are the tokens. `NAME.mask` is true where there is no padding. `NAME.segments` numbers the
+    texts in a sample from 1, 0 in padding. `NAME.positions` counts from 0 in each text. `NAME.trained` is true for the
+    tokens to be predicted: all except padding and the first of each text; in a dialogue, what the assistant says; with
+    `prompt`, the text of `column`. Layers know the range of the tokens: an `embedding` needs no `num_embeddings`.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ("bos", "eos", "special")
@@ -39,38 +39,38 @@ class TokensField(Field):
 
     type: Literal["tokens"] = "tokens"
     column: Annotated[str, Key(min_length=1)]
-    """A column of texts, or of lists of messages."""
+    """Column of texts, or of lists of messages."""
     prompt: Annotated[str, Key(min_length=1)] | None = None
-    """A column of texts, or of lists of messages, that stand before those of `column`, and are not to be predicted."""
+    """Column of texts, or of lists of messages, that come before those of `column` and are not to be predicted."""
     tools: Annotated[str, Key(min_length=1)] | None = None
-    """A column of the tools that a dialogue may call, lists of JSON schemas, which the chat template writes."""
+    """Column of the tools that a dialogue may call: lists of JSON schemas, which the chat template writes."""
     template: Literal[True] | Annotated[str, Key(min_length=1)] | None = None
-    """The chat template (Jinja) that a dialogue is written by: a file, or the template itself; left out: the
-    tokenizer's own (true: also where `column` is text, which is then what the assistant answers to `prompt`). What the
-    assistant says is what stands in `{% generation %}`; of a template without it, what an answer adds to the text."""
+    """Chat template (Jinja) for dialogues: a file, or the template itself; left out: the tokenizer's own. `true`: use
+    the tokenizer's own also where `column` is text, which is then the assistant's answer to `prompt`. What the
+    assistant says is the text in `{% generation %}`; in a template without it, the text that an answer adds."""
     tokenizer: Annotated[str, Key(min_length=1)]
-    """`bytes` (256 tokens, those of the UTF-8 text), a file `tokenizer.json` of Hugging Face's `tokenizers`, or the
-    folder of a model that holds one, or a `tokenizer.model` of sentencepiece (extra `sentencepiece`); relative to the
-    recipe's file. Which tokens begin, end and pad a text is read from the folder."""
+    """Tokenizer: `bytes` (256 tokens, the bytes of the UTF-8 text), a file `tokenizer.json` of Hugging Face's
+    `tokenizers`, a `tokenizer.model` of sentencepiece (extra `sentencepiece`), or the folder of a model with one of
+    them; relative to the recipe's file. The tokens that begin, end and pad a text are read from the folder."""
     length: Annotated[int, Key(ge=1, le=1 << 24)]
-    """Tokens of a sample."""
+    """Number of tokens of a sample."""
     pad: Annotated[int, Key(ge=0)] | Annotated[str, Key(min_length=1)] | None = None
-    """The token of positions behind a text, by number or as it is written; left out: the tokenizer's own, else the one
-    that ends a text, else 0. `NAME.mask` tells it from a token of the text."""
+    """Token of padding, by its number or its text; left out: the tokenizer's own, else the one that ends a text, else
+    0. `NAME.mask` distinguishes padding from the text."""
     truncate: Literal["end", "start", "error"] = "end"
-    """What of a longer text is left out: its end or its start; `error`: it is an error."""
-    bos: Asked = False
-    """A token before each text: true, the tokenizer's own, or the token as it is written."""
-    eos: Asked = False
-    """A token behind each text: true, the tokenizer's own, or the token as it is written."""
+    """Part of a longer text that is cut off: its end or its start; `error`: a longer text is an error."""
+    bos: TokenChoice = False
+    """Token before each text: `true`: the tokenizer's own; or the text of a token."""
+    eos: TokenChoice = False
+    """Token after each text: `true`: the tokenizer's own; or the text of a token."""
     special: bool = True
-    """The tokens that the tokenizer puts around a text by itself (its post-processor)."""
+    """Whether to add the tokens that the tokenizer itself puts around a text (its post-processor)."""
     pack: Literal["best_fit", "sequential"] | None = None
-    """Several texts in a sample, each token of each text once: the samples are then of `length` tokens, whatever the
-    rows were. `best_fit` cuts only texts that are longer than a sample, `sequential` puts one behind the other and cuts
-    at the end of a sample. `NAME.segments` and `NAME.positions` keep the texts apart."""
+    """Put several texts in a sample of `length` tokens; each token of each text is used once, and samples no longer
+    correspond to rows. `best_fit` cuts only texts that are longer than a sample. `sequential` concatenates the texts
+    and cuts at the end of each sample. `NAME.segments` and `NAME.positions` keep the texts apart."""
     output: Literal["ids", "mask", "segments", "positions", "trained"] = "ids"
-    """What `NAME` is; the others are `NAME.OUTPUT`."""
+    """Output that `NAME` stands for; the others are `NAME.OUTPUT`."""
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -78,13 +78,13 @@ class TokensField(Field):
 
     @property
     def _columns(self) -> dict[str, str]:
-        """The keys that name a column, and its name."""
+        """Key that names a column -> name of the column."""
         named = {"column": self.column, "prompt": self.prompt, "tools": self.tools}
         return {key: name for key, name in named.items() if name is not None}
 
     @property
     def _places(self) -> dict[str, int]:
-        """The keys that name a column, and its place among the field's columns: two keys may name the same one."""
+        """Key that names a column -> index among the field's columns; two keys may name the same column."""
         names = list(dict.fromkeys(self.wanted))
         return {key: names.index(name) for key, name in self._columns.items()}
 
@@ -129,18 +129,18 @@ class TokensField(Field):
         return self._check_pad(found)
 
     def is_chat(self, columns: Sequence[Column]) -> bool:
-        """Its column holds lists of messages, or a template makes them of texts."""
+        """Return whether texts are written by a chat template: a column holds messages, or `template` is given."""
         texts = {place for key, place in self._places.items() if key != "tools"}
         return self.template is not None or any(columns[place].dtype == MESSAGES for place in texts)
 
     def lacks_tools(self, columns: Sequence[Column]) -> bool:
-        """Its chat template writes tools, and no column of them is named."""
+        """Return whether the chat template writes tools, but the field names no column of them."""
         if self.tools is not None or not self.is_chat(columns):
             return False
         return chat.compile_template(chat.template_text(self.template, tokenizer(self.tokenizer))).reads_tools
 
     def marks_trained(self, columns: Sequence[Column]) -> bool:
-        """Some of a text's tokens are not to be predicted."""
+        """Return whether some of a text's tokens are not to be predicted."""
         return self.prompt is not None or self.is_chat(columns)
 
     def _check_pad(self, found: Tokenizer) -> Misfit | None:
@@ -162,17 +162,17 @@ class TokensField(Field):
         before = statistics.get("tokenizer")
         is_other = before is not None and before != tokenizer(self.tokenizer).sha256
         if is_other:
-            return "it has another tokenizer here, so that a number is another token"
+            return "it has another tokenizer here, so that the same number is another token"
         written = statistics.get("template")
         if written is not None and written != self._template_sha256():
-            return "its chat template is another one now"
+            return "its chat template has changed"
         return None
 
     def _template_sha256(self) -> str:
         return hashlib.sha256(chat.template_text(self.template, tokenizer(self.tokenizer)).encode()).hexdigest()
 
     def tally(self, columns: Sequence[Column]) -> Tally | None:
-        return _OfTokenizer(self, self.is_chat(columns))
+        return _TokenizerTally(self, self.is_chat(columns))
 
     def row_spec(self, columns: Sequence[Column], statistics: Mapping[str, object]) -> TensorSpec:
         shape = (self.length,)
@@ -188,38 +188,37 @@ class TokensField(Field):
     def convert(
         self, values: Sequence[np.ndarray], columns: Sequence[Column], statistics: Mapping[str, object]
     ) -> np.ndarray:
-        return values[0] if values[0].dtype != object else self.laid_out(values, columns)
+        return values[0] if values[0].dtype != object else self.lay_out(values, columns)
 
-    def laid_out(self, values: Sequence[np.ndarray], columns: Sequence[Column]) -> np.ndarray:
-        """(N, length) of texts. Raises BadValueError."""
+    def lay_out(self, values: Sequence[np.ndarray], columns: Sequence[Column]) -> np.ndarray:
+        """Encode texts and lay them out, (N, length). Raises BadValueError."""
         found = tokenizer(self.tokenizer)
         texts, flags = [], []
-        for row, value in enumerate(self.together(values)):
-            tokens, trained, _ = self.encoded(value, columns, row, found)
-            begin, end = (int(each) for each in self.kept(0, len(tokens)))
+        for row, value in enumerate(self.join_columns(values)):
+            tokens, trained, _ = self.encode(value, columns, row, found)
+            begin, end = (int(each) for each in self.cut_to_length(0, len(tokens)))
             texts.append(tokens[begin:end])
             flags.append(None if trained is None else trained[begin:end])
         pieces = layout.pieces_of_texts(texts, flags)
         return layout.rows((self.output,), pieces, self.length, self.pad_of(found))[self.output]
 
-    def together(self, values: Sequence[np.ndarray]) -> Sequence[object]:
-        """Return what `encoded` takes, a row each: the text, or a tuple with a value for each key that names a
+    def join_columns(self, values: Sequence[np.ndarray]) -> Sequence[object]:
+        """Return the argument of `encode` for each row: the text, or a tuple with a value for each key that names a
         column."""
         if len(self._columns) == 1:
             return cast("list[object]", values[0].tolist())
         return list(zip(*(values[place].tolist() for place in self._places.values()), strict=True))
 
-    def lacking(self, value: Any) -> str | None:
-        """Return the key whose column misses the text that a row needs."""
+    def missing_key(self, value: Any) -> str | None:
+        """Return the first key whose column has no text in this row; None if all that are needed are there."""
         return next((key for key, each in self._by_key(value).items() if each is None and key != "tools"), None)
 
     def _by_key(self, value: Any) -> dict[str, Any]:
         return dict(zip(self._columns, (value,) if len(self._columns) == 1 else value, strict=True))
 
-    def encoded(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
-        """Return the tokens of one value, whole; with `truncate: error`, of one that is not too long. Raises
-        BadValueError."""
-        if (key := self.lacking(value)) is not None:
+    def encode(self, value: Any, columns: Sequence[Column], row: int, found: Tokenizer) -> Encoded:
+        """Encode one value without cutting it. Raises BadValueError, with `truncate: error` also if it is too long."""
+        if (key := self.missing_key(value)) is not None:
             name, hint = columns[self._places[key]].name, "leave the row out, or write a text there"
             raise BadValueError("missing", name, f"`{name}` misses a text", row=row, help=hint)
         given = self._by_key(value)
@@ -231,27 +230,28 @@ class TokensField(Field):
                 written = self.write(text, prompt, given.get("tools"), found)
                 tokens, trained = chat.tokens(written, found)
             elif prompt is not None:
-                tokens, trained = self.behind(prompt, text, found)
+                tokens, trained = self.encode_after_prompt(prompt, text, found)
             else:
                 tokens = found.encode(text, adds_special=self.special)
         except (chat.ChatError, TokenizerError) as error:
             message = f"`{columns[0].name}`: {error}"
             raise BadValueError("unreadable", columns[0].name, message, row=row, help=error.help) from error
-        tokens, trained = self._ended(tokens, trained, found, learns_end=written.learns_end)
+        tokens, trained = self._add_ends(tokens, trained, found, learns_end=written.learns_end)
         if len(tokens) > self.length and self.truncate == "error" and self.pack is None:
             message = f"`{columns[0].name}` has {counted(len(tokens), 'token')}, and `length` is {self.length:,}"
             raise BadValueError("outside", columns[0].name, message, row=row, key="length")
         return Encoded(tokens, trained, written.unread)
 
     def write(self, text: str, prompt: str | None, tools: str | None, found: Tokenizer) -> chat.RenderedChat:
-        """Return a dialogue as its chat template writes it. Raises ChatError."""
+        """Render a dialogue with the chat template. Raises ChatError."""
         before = [] if prompt is None else chat.messages(prompt, "user")
         given = [*before, *chat.messages(text, None if prompt is None else chat.ASSISTANT)]
         template = chat.template_text(self.template, found)
         return chat.write(template, given, found, len(before), chat.tools(tools))
 
-    def behind(self, prompt: str, text: str, found: Tokenizer) -> tuple[list[int], list[bool]]:
-        """The two as one text, of which the second is to be predicted."""
+    def encode_after_prompt(self, prompt: str, text: str, found: Tokenizer) -> tuple[list[int], list[bool]]:
+        """Encode prompt and text as one text. Return its tokens, and for each whether it is part of `text`, which is to
+        be predicted."""
         whole = prompt + text
         tokens, trained = chat.tokens(chat.RenderedChat(whole, [(len(prompt), len(whole))]), found)
         if not self.special:
@@ -263,10 +263,10 @@ class TokensField(Field):
         rest = full[at + len(tokens) :]
         return full, [False] * at + trained + [True] * len(rest)
 
-    def _ended(
+    def _add_ends(
         self, tokens: list[int], trained: list[bool] | None, found: Tokenizer, *, learns_end: bool
     ) -> tuple[list[int], list[bool] | None]:
-        """Return a text with the tokens that the recipe wants around it."""
+        """Add the tokens `bos` and `eos` to a text, unless it has them."""
         first, last = found.role("bos", self.bos), found.role("eos", self.eos)
         if first is not None and tokens[:1] != [first]:
             tokens = [first, *tokens]
@@ -276,8 +276,8 @@ class TokensField(Field):
             trained = trained if trained is None else [*trained, learns_end]
         return tokens, trained
 
-    def kept(self, start: Any, stop: Any) -> tuple[Any, Any]:
-        """Which of the tokens from `start` up to `stop` (numbers, or arrays of them) fit into a sample."""
+    def cut_to_length(self, start: Any, stop: Any) -> tuple[Any, Any]:
+        """Cut the range of tokens from `start` up to `stop` (numbers, or arrays of them) to the length of a sample."""
         import numpy as np
 
         if self.truncate == "start":
@@ -285,7 +285,7 @@ class TokensField(Field):
         return start, np.minimum(stop, start + self.length)
 
     def meaning_of_text(self) -> list[object]:
-        """What the tokens of a text depend on, beside the tokenizer."""
+        """Return the settings, other than the tokenizer, that the tokens of a text depend on."""
         longest = self.length if self.truncate == "error" and self.pack is None else None
         found: list[object] = [self.bos, self.eos, self.special, longest]
         if self.template is not None or self.prompt is not None:
@@ -293,8 +293,8 @@ class TokensField(Field):
         return found if self.tools is None else [*found, "tools", self.tools]
 
 
-class _OfTokenizer(Tally):
-    """What must be known of the tokenizer where its file is not; of the rows nothing."""
+class _TokenizerTally(Tally):
+    """Statistics of the tokenizer that are needed when its file is missing; it reads no rows."""
 
     needs_rows = False
 
