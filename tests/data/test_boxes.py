@@ -368,7 +368,7 @@ def test_the_same_bits_in_all_layouts_and_with_workers(look: Describe, table: Pa
         ({"transforms": [{"type": "mixup", "labels": []}]}, "the boxes stay those of one"),
         ({"transforms": [{"type": "cutmix", "labels": []}]}, "the boxes stay those of one"),
         ({"transforms": [{"type": "random_flip", "fields": ["boxes"]}]}, "move with their picture alone"),
-        ({"boxes": {"picture": "photo"}}, "no field of pictures is called so"),
+        ({"boxes": {"picture": "photo"}}, "no field of pictures has this name"),
         ({"boxes": {"column": "kinds"}}, "not four numbers"),
         ({"boxes": {"column": "picture"}}, "boxes are lists of four numbers"),
         ({"boxes": {"length": 2}}, "has 3 boxes, and `length` is 2"),

@@ -105,7 +105,7 @@ def test_describe_needs_no_torch(folder: Path) -> None:
         ({"split": {"v": {"type": "where", "column": "label", "equals": 11}}}, "D010", "data.split.v", "`v` is empty", None),
         ({"split": {"a": {"type": "where", "column": "label", "at_most": 9}}}, "D010", "data.split", "`training` is empty: the sets take all", "less"),
         ({"window": {"length": 2000}, "split": {}}, "D010", "data.window.length", "nowhere among its 1,797 rows do 2000", "shorter"),
-        ({"window": {"length": 16}, "split": {"v": 0.2}}, "D011", "data.split.v.type", "16 neighbours", "last"),
+        ({"window": {"length": 16}, "split": {"v": 0.2}}, "D011", "data.split.v.type", "16 consecutive rows", "last"),
         ({"fields": {"x": {**PIXELS, "rows": ":4"}}}, "D012", "data.fields.x.rows", "there is none", "window"),
         ({"fields": {"x": {**PIXELS, "rows": "8:"}}, "window": {"length": 8}, "split": {}}, "D013", "data.fields.x.rows", "rows `8:` of a window of 8", "0 to 7"),
         ({"fields": {"x": {**PIXELS, "rows": 8}}, "window": {"length": 8}, "split": {}}, "D013", "data.fields.x.rows", "rows `8`", None),

@@ -410,7 +410,7 @@ def test_rows_of_windows_come_together_as_they_stand_in_the_batch() -> None:
         runs, owners = Runs.of(numbers).cut(ends)
         for each, mine in runs.by(owners):
             listed = np.arange(2000 * parts)[mine.numbers()]
-            assert (listed == mine.listed()).all()
+            assert (listed == mine.list_numbers()).all()
             assert (np.searchsorted(ends, listed, side="right") - 1 == each).all()
             mine.put(found, rows[listed])
             seen += listed.tolist()

@@ -338,7 +338,7 @@ def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.Monke
     from declarative_train.data.order import permute
 
     for module in (splitting, rows):
-        monkeypatch.setattr(module, "permuted", counting)
+        monkeypatch.setattr(module, "permute", counting)
     table = SyntheticDataset(kind="regression", rows=10**8).open()
     found = splitting.split_rows(table, {"v": RandomSplit(fraction=0.1), "t": RandomSplit(fraction=0.1)}, seed=0)
     assert [len(each) for each in found.values()] == [8 * 10**7, 10**7, 10**7]

@@ -33,7 +33,7 @@ from declarative_train.data import opened, shared
 spec, made = pickle.loads(base64.b64decode(sys.stdin.read()))
 opened._prepare_all = None
 assert shared.accept(spec, made)
-sets = opened.prepared_sets(spec)
+sets = opened.prepare_sets(spec)
 held = sets["training"].held["x"]
 print(int(held.sum()), sets["validation"].num_samples, sets["training"].num_samples)
 held[:] = 0

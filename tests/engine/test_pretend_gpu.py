@@ -335,7 +335,7 @@ def test_batches_are_copied_beside_the_step_and_waited_for(
     found = run(directory, DIGITS, loaders)
     assert found.waits_in_steps() == {}
     assert found.num_taken_over >= 4
-    monkeypatch.setattr(device_prefetch, "taken_over", lambda batches, event, device: batches)
+    monkeypatch.setattr(device_prefetch, "wait_for_copies", lambda batches, event, device: batches)
     with pytest.raises(MixedStreamsError, match="that the side stream copies"):
         run(directory, DIGITS, loaders, {"name": "untaken"})
 

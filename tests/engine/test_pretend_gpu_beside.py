@@ -145,7 +145,7 @@ def test_what_rolls_is_copied_beside_the_step(directory: Path, workers: int, mon
         assert list(steps(GPU)) == there
     assert gpu.num_taken_over >= 8
     assert not {what for what, line in gpu.waits if "item" not in what and "host" not in what}
-    monkeypatch.setattr(device_prefetch, "taken_over", lambda batches, event, device: batches)
+    monkeypatch.setattr(device_prefetch, "wait_for_copies", lambda batches, event, device: batches)
     with pytest.raises(MixedStreamsError), PretendGpu():
         list(steps(GPU))
 

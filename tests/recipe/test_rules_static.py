@@ -59,7 +59,7 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             "parallelism: {data: {replicate: 3, shard: all}}\nlayout: {gpus: 4}",
             "P001",
-            "4 GPUs cannot be shared out evenly",
+            "4 GPUs cannot be divided evenly",
             "1, 2, 4",
         ),
         (
@@ -210,15 +210,15 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
             "cross_entropy needs a target",
             "target",
         ),
-        ("objective: {loss: {type: mean, input: logits, target: y}}", "O004", "it has no use for a target", None),
+        ("objective: {loss: {type: mean, input: logits, target: y}}", "O004", "does not compare with a target", None),
         ("objective: {metrics: {accuracy: {input: logits}}}", "O007", "accuracy needs a target", "target: FIELD"),
         (
             "objective: {metrics: {a: {type: mean, input: logits, target: y}}}",
             "O007",
-            "it has no use for a target",
+            "does not compare with a target",
             "leave it out",
         ),
-        ("data: {split: {training: 0.2}}", "O005", "what data.split leaves over is the training set", None),
+        ("data: {split: {training: 0.2}}", "O005", "the rows that data.split leaves are the training set", None),
         ("objective: {metrics: {loss: {type: accuracy}}}", "O005", "`loss` is the total loss", None),
         ("meta: {api_key: 0c1f8a7be2d94c55}", "H001", "`api_key` looks like a secret", "{{ env.NAME }}"),
         ("meta: {note: [AKIAABCDEFGHIJKLMNOP]}", "H001", "this value looks like a secret", None),
