@@ -1,0 +1,359 @@
+"""`python -m tests.pretrained_models [--check] [CLASS ...]`: models of the installed transformers as nodes of recipes.
+
+Every language model, encoder and vision model is made from a tiny random config, written by `save_pretrained`, read by
+`from_pretrained` and by a recipe, compared, trained for one step, exported, and read back by `from_pretrained`. The
+table is docs/transformers-models.md. With CLASS: the rows of those alone. With --check: the page is only compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import transformers
+import yaml
+from transformers.models.auto import modeling_auto as auto
+
+import declarative_train as dt
+from declarative_train.inference.export.folder import export
+
+PAGE = Path(__file__).parent.parent / "docs" / "transformers-models.md"
+ROWS, TOKENS, VOCABULARY, SIDE, CLASSES = 16, 16, 64, 64, 3
+MOST_PARAMETERS = 20_000_000
+LIMIT_S = 120
+WORKS = "yes"
+
+_SIZES = {
+    32: "hidden_size d_model n_embd dim emb_dim embedding_size embed_dim encoder_hidden_size decoder_hidden_size "
+    "d_embed hidden_dim attention_hidden_size word_embed_proj_dim projection_dim lru_width decoder_hidden_dim",
+    64: "intermediate_size ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim d_inner ffn_hidden_size mlp_dim n_ctx "
+    "feed_forward_size intermediate_size_mlp vocab_size max_position_embeddings n_positions max_seq_len seq_length "
+    "text_vocab_size block_ff_dim vocab_size_per_layer_input",
+    2: "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers num_encoder_layers num_blocks "
+    "num_decoder_layers num_experts_per_tok num_experts_per_token moe_topk top_k_experts num_hidden_groups moe_k "
+    "num_frames",
+    4: "num_attention_heads n_head n_heads num_heads num_key_value_heads encoder_attention_heads num_experts "
+    "decoder_attention_heads num_local_experts n_routed_experts moe_num_experts num_kv_heads swa_num_attention_heads "
+    "swa_num_key_value_heads laurel_rank",
+    16: "moe_intermediate_size q_lora_rank kv_lora_rank o_lora_rank expert_ffn_hidden_size n_mels qk_head_dim",
+    8: "head_dim qk_rope_head_dim qk_nope_head_dim v_head_dim d_kv patch_size kv_channels sliding_window "
+    "global_head_dim attention_head_dim rotary_dim swa_head_dim swa_v_head_dim hidden_size_per_layer_input",
+    1: "n_group topk_group first_k_dense_replace",
+    0: "num_kv_shared_layers",
+    SIDE: "image_size img_size",
+}
+_FILMS = ("timesformer", "videomae", "videoprism_vision_model", "vivit")
+SMALL = {name: size for size, names in _SIZES.items() for name in names.split()}
+
+
+class Model(NamedTuple):
+    """A class of transformers: its `model_type`, its name, its kind."""
+
+    kind: str
+    type: str
+    name: str
+
+
+def models() -> list[Model]:
+    """Return every class, by kind."""
+    found: dict[str, Model] = {}
+    heads = {
+        "Language models": [auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES],
+        "Encoders": [auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES],
+        "Vision": [auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_MAPPING_NAMES],
+    }
+    for kind, mappings in heads.items():
+        for mapping in mappings:
+            for type_, names in mapping.items():
+                for name in [names] if isinstance(names, str) else names:
+                    found.setdefault(name, Model(kind, type_, name))
+    for name in dir(transformers):  # those that no table of the library has
+        if name.endswith("ForCausalLM") and name not in found and not name.startswith(("Auto", "TF", "Flax")):
+            kind: Any = getattr(transformers, name)
+            found[name] = Model("Language models", kind.config_class.model_type, name)
+    return list(found.values())
+
+
+def small(kind: Any, defaults: Any) -> dict[str, Any]:
+    """Return the values of a config that make a model small."""
+    known = {key: value for key, value in defaults.to_dict().items() if value is not None}
+    values: dict[str, Any] = {key: SMALL[key] for key in known if key in SMALL and isinstance(known[key], int)}
+    values |= {key: [SIDE, SIDE] for key in known if key in ("image_size", "img_size") and isinstance(known[key], list)}
+    for key, value in known.items():
+        if key.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
+            values[key] = 1
+        if "depths" in key and isinstance(value, list | tuple):
+            values[key] = [1] * len(value)
+        if key in ("hidden_sizes", "embed_dims", "neck_hidden_sizes") and isinstance(value, list | tuple):
+            values[key] = [16 * (place + 1) for place in range(len(value))]
+        if key in ("num_attention_heads", "num_heads") and isinstance(value, list | tuple):
+            values[key] = [1] * len(value)
+        if key.endswith("intermediate_size") and isinstance(value, int):
+            values.setdefault(key, 64)
+        if "drop" in key and isinstance(value, float):
+            values[key] = 0.0
+    for key in getattr(kind, "sub_configs", {}):
+        inner = getattr(defaults, key, None)
+        if inner is not None and hasattr(inner, "to_dict"):
+            sub_kind: Any = type(inner)
+            values[key] = {"model_type": inner.model_type, **small(sub_kind, inner)}
+    return values
+
+
+_WINDOWS = {"patch_size": 4, "window_size": 2}
+_MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8}
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "ReformerModelWithLMHead": {"is_decoder": True},
+    "bamba": _MAMBA,
+    "bit": {"num_groups": 4},
+    "dbrx": {
+        "attn_config": {"rope_theta": 1e4},
+        "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "donut-swin": _WINDOWS,
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.1, "hidden_dim": 320},
+    "esm": {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 2},
+    "falcon_h1": _MAMBA | {"mamba_d_ssm": 64},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granitemoehybrid": _MAMBA,
+    "hgnet_v2": {"hidden_sizes": [256, 512, 1024, 2048]},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "imagegpt": {"vocab_size": VOCABULARY + 1},
+    "levit": {"patch_size": 16, "hidden_sizes": [128, 256, 384]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "luke": {"entity_vocab_size": VOCABULARY},
+    "mamba2": {"num_heads": 8},
+    "ministral": {"head_dim": 8},
+    "mobilevitv2": {"patch_size": 2},
+    "nemotron": {"num_key_value_heads": 4, "head_dim": 8},
+    "neomme": {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16},
+    "perceiver": {"num_latents": 8, "d_latents": 32, "num_self_attends_per_block": 1, "num_cross_attention_heads": 1},
+    "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 4]},
+    "rembert": {"input_embedding_size": 32, "output_embedding_size": 32},
+    "swin": _WINDOWS,
+    "swin2sr": _WINDOWS,
+    "swinv2": _WINDOWS,
+    "t5gemma": {"is_encoder_decoder": False},
+    "textnet": {"hidden_sizes": [64, 64, 128, 256, 512]},
+    "vivit": {"tubelet_size": [2, 16, 16]},
+    "xmod": {"default_language": "en_XX"},
+}
+"""Of a `model_type` or a class: what its tiny config has instead."""
+
+
+def config_of(model: Model) -> Any:
+    """Return a tiny config."""
+    kind = transformers.CONFIG_MAPPING[model.type]
+    found = getattr(transformers, model.name).config_class
+    kind = kind if found is None or issubclass(kind, found) else found
+    values = {**small(kind, kind()), **OVERRIDES.get(model.type, {}), **OVERRIDES.get(model.name, {})}
+    if model.kind == "Vision":
+        values["num_labels"] = CLASSES
+    return kind(**values)
+
+
+class FailureError(Exception):
+    """A reason why a model does not pass, in a line."""
+
+
+@contextlib.contextmanager
+def failing(step: str) -> Iterator[None]:
+    """Whatever goes wrong in a step, and a step that lasts too long, is a FailureError."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"more than {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    except FailureError:
+        raise
+    except Exception as problem:
+        found = [each.message for each in getattr(problem, "diagnostics", ()) if each.is_error]
+        said = (found[0] if found else str(problem).strip() or type(problem).__name__).splitlines()[0]
+        raise FailureError(f"{step}: {said[:200]}") from problem
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def write_data(folder: Path) -> None:
+    random = np.random.default_rng(0)
+    ids = random.integers(3, VOCABULARY, (2, ROWS, TOKENS))
+    pictures = random.normal(size=(ROWS, 3, SIDE, SIDE)).astype(np.float32)
+    made = {"tokens": ids[0], "next": ids[1], "label": random.integers(0, CLASSES, ROWS), "picture": pictures}
+    np.savez(folder / "made.npz", **made, film=np.repeat(pictures[:, None], 2, 1))
+
+
+def recipe(model: Model) -> dict[str, Any]:
+    """Return a recipe that begins with the folder `begun`."""
+    column = "tokens" if model.kind != "Vision" or model.type == "imagegpt" else "picture"
+    column = "film" if model.type in _FILMS else column
+    is_base = model.name.endswith("Model") and "LMHead" not in model.name
+    target = "label" if is_base or model.kind == "Vision" else "next"
+    net: dict[str, Any] = {"type": "transformers", "path": "begun"}
+    # of a vision model by name: some that only work inside others say that their main input is another
+    net |= {"input": "tokens"} if column == "tokens" else {"inputs": {"pixel_values": column}}
+    graph: dict[str, Any] = {"net": net}
+    loss = "net"
+    if is_base:  # its states get a head of our own
+        graph |= {"flat": {"type": "flatten"}, "scores": {"type": "linear", "out_features": CLASSES}}
+        loss = "scores"
+    fields = {column: {"column": column}, target: {"column": target, "dtype": "int64"}}
+    if column == "tokens":
+        fields["tokens"]["dtype"] = "int64"
+    if target == "label":
+        fields[target] = {"type": "category", "column": "label", "num_classes": CLASSES}
+    return {
+        "name": "walk",
+        "data": {"source": {"type": "npy", "path": "made.npz"}, "fields": fields},
+        "model": {"graph": graph},
+        "objective": {"loss": {"type": "cross_entropy", "input": loss, "target": target}},
+        "training": {"steps": 1, "global_batch_size": 4, "optimizer": {"type": "sgd", "lr": 0.01}},
+        "layout": {"device": "cpu"},
+        "logging": {"dir": "runs"},
+    }
+
+
+def read_back(kind: Any, folder: str | Path, step: str) -> dict[str, torch.Tensor]:
+    """Return the tensors that transformers reads of a folder, which has all of them and no other."""
+    with failing(step):
+        model, report = kind.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+        left = [f"{key} {sorted(map(str, items))[:3]}" for key, items in report.items() if items]
+        if left:
+            raise FailureError(f"{step}: {', '.join(left)[:200]}")
+        state: dict[str, torch.Tensor] = model.state_dict()
+    return state
+
+
+def differing(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> list[str]:
+    """Return the names of tensors that are not the same to the bit in both."""
+    names = dict.fromkeys((*theirs, *ours))
+    return [name for name in names if not (name in ours and name in theirs and torch.equal(ours[name], theirs[name]))]
+
+
+def count_parameters(kind: Any, config: Any) -> int:
+    """Return how many parameters a model has; 0 where it cannot be made without memory."""
+    try:
+        with torch.device("meta"):
+            return sum(each.numel() for each in kind(config).parameters())
+    except Exception:  # its code computes values, or makes tensors in a way of its own
+        return 0
+
+
+def walk(model: Model) -> str:
+    """Return `yes`, or what goes wrong. Works in the current folder."""
+    kind: Any = getattr(transformers, model.name)
+    try:
+        with failing("transformers cannot make it from a tiny config"):
+            config = config_of(model)
+            if (count := count_parameters(kind, config)) > MOST_PARAMETERS:
+                raise FailureError(f"not tried: no tiny config ({count / 1e6:.0f} M parameters)")
+            torch.manual_seed(0)
+            begun = kind(config)
+            with torch.no_grad():
+                for parameter in begun.parameters():
+                    parameter.add_(torch.randn_like(parameter) * 0.02)
+            begun.save_pretrained("begun")
+        theirs = read_back(kind, "begun", "transformers does not read what it wrote")
+        Path("recipe.yaml").write_text(yaml.safe_dump(recipe(model), sort_keys=False))
+        with failing("refused"):
+            plan = dt.load("recipe.yaml").plan()
+            ours = plan.module().get_submodule("net").state_dict()
+        if wrong := differing(ours, theirs):
+            raise FailureError(f"start values differ: {', '.join(wrong[:3])}")
+        with failing("a step"):
+            run = plan.run(quiet=True)
+        with failing("export"):
+            folder = export(run.trained(), "huggingface", Path("back")).folder
+        back = read_back(kind, folder, "the export")
+        if wrong := differing(run.module().get_submodule("net").state_dict(), back):
+            raise FailureError(f"the export differs: {', '.join(wrong[:3])}")
+        trained = [name for name in theirs if not torch.equal(theirs[name], back[name])]
+        if not trained:
+            raise FailureError("a step changed nothing")
+    except FailureError as problem:
+        return str(problem)
+    return WORKS
+
+
+def walk_apart(model: Model) -> str:
+    """Walk in a folder of its own, and print nothing."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        os.chdir(folder)
+        try:
+            write_data(Path(folder))
+            return walk(model)
+        finally:
+            os.chdir(before)
+
+
+def page(results: dict[Model, str]) -> str:
+    """Return the text of the page."""
+    passed = sum(each == WORKS for each in results.values())
+    lines = [
+        "# Models of transformers",
+        "",
+        f"Language models, encoders and vision models of transformers {transformers.__version__}, each as a node",
+        "`{type: transformers, path: FOLDER}` ([any other model](pretrained.md#any-other-model)). A model is made from",
+        "a tiny random config and written by `save_pretrained`. It passes if the start values are to the bit those",
+        "that `from_pretrained` loads, a step trains it, and `from_pretrained` reads the export with the trained",
+        "values and without a missing or unexpected name.",
+        "",
+        f"{passed} of {len(results)} pass; the others have the reason, which may be the tiny config. Made by",
+        "`python -m tests.pretrained_models`.",
+    ]
+    for kind in dict.fromkeys(each.kind for each in results):
+        lines += ["", f"## {kind}", "", "| class | `model_type` | passes |", "|---|---|---|"]
+        rows = sorted((each for each in results if each.kind == kind), key=lambda each: each.name.lower())
+        lines += [f"| {each.name} | {each.type} | {results[each]} |" for each in rows]
+    return "\n".join([*lines, ""])
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """Return what a page has of each class."""
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {name: result for name, _, result in cells if name != "class"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.pretrained_models")
+    parser.add_argument("names", nargs="*", metavar="CLASS")
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args(arguments)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    walked: dict[Model, str] = {}
+    for model in models():
+        if not given.names or model.name in given.names:
+            walked[model] = walk_apart(model).replace("|", "/")
+            print(f"{model.name}: {walked[model]}", flush=True)
+    before = PAGE.read_text() if PAGE.exists() else ""
+    known = rows_of(before)
+    text = page({each: walked.get(each, known.get(each.name, "not tried")) for each in models()})
+    if given.check and text != before:
+        print(f"{PAGE.name} differs from what is found: run `python -m tests.pretrained_models`")
+        return 1
+    if not given.check:
+        PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,26 @@
+"""The page of models of transformers: what it has of a class is what happens."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import transformers
+
+from tests.pretrained_models import PAGE, WORKS, models, rows_of, walk_apart
+
+ROWS = rows_of(PAGE.read_text())
+
+
+def test_the_page_has_every_class_of_the_installed_transformers() -> None:
+    assert f"of transformers {transformers.__version__}, each as a node" in PAGE.read_text()
+    assert sorted(each.name for each in models()) == sorted(ROWS)
+    assert "not tried" not in ROWS.values()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", random.Random(0).sample(sorted(name for name in ROWS if ROWS[name] == WORKS), 12))
+def test_a_model_does_what_the_page_says(name: str) -> None:
+    (model,) = (each for each in models() if each.name == name)
+    assert walk_apart(model) == ROWS[name]
