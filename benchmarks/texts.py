@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.__main__ import REPORT
 from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.token_stream import stacked
+from declarative_train.components.datasets.token_stream import stack_runs
 from declarative_train.components.fields.tensor import TensorField
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts.cache import Tokens
@@ -57,7 +57,7 @@ class Mapped(Table):
         return {"tokens": self._tokens[rows]}
 
     def read_runs(self, columns: object, starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        return {"tokens": stacked(self._tokens, starts, length)}
+        return {"tokens": stack_runs(self._tokens, starts, length)}
 
 
 def windows(tokens: np.ndarray) -> tuple[int, Gather]:

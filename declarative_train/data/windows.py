@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from declarative_train.components.data import Candidates, Table
-from declarative_train.components.splits.shares import grouped
+from declarative_train.components.splits.shares import group_order
 from declarative_train.data.rows import RowChain, RowList, RowRange, Rows
 from declarative_train.data.spec import WindowSpec
 
@@ -63,7 +63,7 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
         return table.read([column], slice(first, stop))[column]
 
     size = stop - first
-    order, sizes = grouped(Candidates(size, size, read, lambda _: np.empty(0, np.int64), window.by, window.sort))
+    order, sizes = group_order(Candidates(size, size, read, lambda _: np.empty(0, np.int64), window.by, window.sort))
     return order + first, sizes
 
 

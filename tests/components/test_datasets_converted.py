@@ -220,9 +220,7 @@ def test_files_of_other_columns_are_told(tmp_path: Path) -> None:
         paths = [tmp_path / f"{n}.{kind}" for n in range(2)]
         for path, each in zip(paths, text, strict=True):
             path.write_text(each + "\n")
-        with pytest.raises(
-            SourceError, match=r"1\.\w+ lacks `b` and has `c` besides: its columns are not those of .*0\."
-        ):
+        with pytest.raises(SourceError, match=r"1\.\w+ lacks `b` and also has `c`: its columns are not those of .*0\."):
             opened(kind, paths)
 
 
@@ -277,13 +275,13 @@ def test_one_that_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(SourceError, match=r"another process converts .*a\.csv and stands still") as caught:
             opened("csv", path)
         stopped.kill()
-    assert "end it: it holds " in str(caught.value.help)
+    assert "stop it: it holds the lock " in str(caught.value.help)
 
 
 def test_a_file_that_changes_while_it_is_converted_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.csv"
     write_csv(path, lines(400))
-    before = arrow_conversion._shown
+    before = arrow_conversion._names_of
 
     def changes(files: list[str]) -> str:
         os.utime(path, (1, 1))

@@ -213,7 +213,7 @@ def test_missing_files_folders_and_globs(tmp_path: Path) -> None:
 def test_files_with_other_columns_are_named(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "x,y\n1,2\n")
     write(tmp_path / "b.csv", "x,z\n1,2\n")
-    with pytest.raises(SourceError, match=r"lacks `y` and has `z` besides"):
+    with pytest.raises(SourceError, match=r"lacks `y` and also has `z`"):
         CsvDataset(path=str(tmp_path / "*.csv")).open()
 
 

@@ -129,7 +129,7 @@ def test_what_is_wrong_is_told(path: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"cannot read `t` of .*torn\.db: "):
         opened(tmp_path / "torn.db")
     mixed = made(tmp_path / "mixed.db", "CREATE TABLE t (x)", rows=[(b"1",), ("a",)])
-    with pytest.raises(SourceError, match=r"`x` in `t` of .* holds blobs beside other values"):
+    with pytest.raises(SourceError, match=r"`x` in `t` of .* holds blobs and other values"):
         opened(mixed)
     large = made(tmp_path / "large.db", "CREATE TABLE t (x)", rows=[(2**60 + 1,), (0.5,)])
     with pytest.raises(SourceError, match=r"cannot read `t` of .*large\.db: .*1152921504606846977"):

@@ -97,7 +97,7 @@ def test_every_kind_of_file_gives_the_same(wine: Path, tmp_path: Path, capsys: p
         assert predicted(capsys, wine, tmp_path / name) == known
     with closing(sqlite3.connect(tmp_path / "new.db")) as file:
         file.execute("CREATE VIEW others AS SELECT * FROM wines")
-    assert "no single table that could be meant\nhelp: it has `others`, `wines`" in refused(
+    assert "more than one table, or none\nhelp: it has `others`, `wines`" in refused(
         capsys, 1, wine, tmp_path / "new.db"
     )
     write_csv(tmp_path / "part_1.csv", WINE_COLUMNS, rows[:20])

@@ -1,4 +1,4 @@
-"""Arrow columns -> numpy columns, as `Table.read` promises them; a table that is held in memory."""
+"""Conversion of Arrow columns to numpy columns in the form of `Table.read`; a table in memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from declarative_train.files.open_files import objects, shown
 if TYPE_CHECKING:
     import numpy as np
 
-EXACT = 2**53  # the integers up to here are exact in float64, which holds integer columns that miss values
+EXACT = 2**53  # integers up to this are exact in float64, the dtype of integer columns with missing values
 
 
 def describe(name: str, kind: Any, first: Any = None) -> Column | str:
-    """The column that an Arrow type becomes, or why it cannot be read. `first`: a present value, which tells the
-    length of lists."""
+    """Return the column of an Arrow type, or the reason why it cannot be read. `first` is a value that is not missing;
+    it gives the length of lists."""
     import pyarrow as pa
 
     types = pa.types
@@ -31,9 +31,9 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
         return Column(name, "bool")
     if types.is_integer(kind):
         return Column(name, str(kind))
-    if types.is_floating(kind):  # Arrow's own words are halffloat, float and double
+    if types.is_floating(kind):  # Arrow's own names are halffloat, float and double
         return Column(name, f"float{kind.bit_width}")
-    if types.is_decimal(kind) or types.is_null(kind):  # nothing but missing values: they fit any field that fills them
+    if types.is_decimal(kind) or types.is_null(kind):  # only missing values: any field that fills them accepts this
         return Column(name, "float64")
     if types.is_date(kind) or types.is_timestamp(kind):
         return Column(name, "datetime64[ns]")
@@ -47,8 +47,8 @@ def describe(name: str, kind: Any, first: Any = None) -> Column | str:
 
 
 def _without_views(kind: Any) -> Any:
-    """The type with text and bytes as most of Arrow's functions take them, which have none for views (polars writes
-    them)."""
+    """Return the type with ordinary text and bytes. Most of Arrow's functions do not support views, which polars
+    writes."""
     import pyarrow as pa
 
     types = pa.types
@@ -73,7 +73,7 @@ def _without_views(kind: Any) -> Any:
 
 
 def without_views(table: Any) -> Any:
-    """The Table, or the same with columns of other types."""
+    """Return the table with ordinary text and bytes in place of views."""
     for place, field in enumerate(table.schema):
         kind = _without_views(field.type)
         if kind != field.type:
@@ -92,7 +92,7 @@ def _cast(values: Any, kind: Any) -> Any:
 
 
 def _holds_files(kind: Any) -> bool:
-    """Bytes, or the form in which the package `datasets` keeps pictures: {bytes, path}."""
+    """Return whether a type is bytes, or the form in which the package `datasets` stores pictures: {bytes, path}."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -119,7 +119,8 @@ def _describe_list(name: str, kind: Any, first: Any) -> Column | str:
 
 
 def _is_of_json(kind: Any) -> bool:
-    """Text, numbers and truth values, in lists and objects: no dates, which JSON does not have."""
+    """Return whether a type is text, numbers and truth values, in lists and objects; no dates, which JSON does not
+    have."""
     import pyarrow as pa
 
     types = pa.types
@@ -132,7 +133,7 @@ def _is_of_json(kind: Any) -> bool:
 
 
 def _is_of_lists(kind: Any) -> bool:
-    """Lists of lists of numbers, or lists of texts."""
+    """Return whether a type is lists of lists of numbers, or lists of texts."""
     import pyarrow as pa
 
     types = pa.types
@@ -156,7 +157,7 @@ _NUMBERS = frozenset(
 
 
 def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
-    """Values of a ChunkedArray or Array. Raises SourceError; `where` names the file."""
+    """Convert a ChunkedArray or Array. Raises SourceError; `where` names the file."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -166,7 +167,7 @@ def to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
         if isinstance(values, pa.ChunkedArray):  # more than 2 GiB of text stays in chunks
             return np.concatenate([to_numpy(column, chunk, where) for chunk in values.chunks])
     if not column.shape and column.dtype in _NUMBERS and not values.null_count and pa.types.is_primitive(values.type):
-        return np.asarray(values.to_numpy())  # in place: the most frequent, and of narrow blocks the questions cost
+        return np.asarray(values.to_numpy())  # without a copy; first because it is the most frequent case
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if column.shape:
@@ -215,19 +216,19 @@ def _check_exact(column: Column, values: Any, where: str) -> None:
     if max(abs(v) for v in extremes.values() if v is not None) > EXACT if extremes["min"] is not None else False:
         message = (
             f"`{column.name}` in {shown(where)} misses values and holds integers beyond 2^53, which no number type "
-            "holds exactly beside a missing one"
+            "holds exactly together with a missing one"
         )
         raise SourceError("unreadable", message, help="fill its missing values in the file")
 
 
 class MemoryTable(Table):
-    """Arrow tables, one below the other, each column turned into numpy when it is first asked for."""
+    """Arrow tables concatenated by rows. Each column is converted to numpy on first access."""
 
     def __init__(
         self, pieces: Sequence[tuple[str, Any]], bad: Mapping[str, Sequence[tuple[int, str]]] | None = None
     ) -> None:
-        """`bad`: by file, rows that the pieces are without, counted from 0, and why ("": blank lines, which nobody
-        misses)."""
+        """`bad`: by file, rows that were left out of the pieces, counted from 0, with the reason ("" for
+        blank lines)."""
         import pyarrow as pa
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
@@ -248,7 +249,7 @@ class MemoryTable(Table):
         self.num_rows = self._arrow.num_rows
         self.columns, self.left_out = describe_all(self._arrow.schema, self._first)
         self._numpy: dict[str, np.ndarray] = {}
-        self.odd: dict[str, dict[int, str]] = {}  # by column: rows whose text was no number
+        self.odd: dict[str, dict[int, str]] = {}  # by column: rows whose text is not a number
 
     def _first(self, name: str) -> Any:
         present = self._arrow.column(name).drop_null()
@@ -269,7 +270,8 @@ class MemoryTable(Table):
             self._numpy.pop(name, None)
 
     def read_as_numbers(self, name: str) -> None:
-        """Of a column of text that holds numbers but for a few values (one in five, at most): those are missing."""
+        """Convert a column of text to numbers. Texts that are not numbers (at most one in five) become
+        missing values."""
         import numpy as np
 
         values = self._column(name)
@@ -297,8 +299,8 @@ def _number(value: Any) -> float:
 
 
 def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, Sequence[int]], row: int) -> str:
-    """The same, of files of which rows were left out: `gone` by file, ascending from 0. The number is that in the
-    file."""
+    """Return the place of a row in files from which rows were left out. `gone`: by file, their numbers from 0,
+    ascending. The result gives the number in the file."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
@@ -311,7 +313,7 @@ def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, 
 
 
 def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
-    """`row 12 of data/b.csv`: rows count from 1 in each file, the header not among them."""
+    """Return the place of a row: `row 12 of data/b.csv`. Rows count from 1 in each file, without the header."""
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
@@ -319,7 +321,7 @@ def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
 
 
 def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
-    """Columns that have no type in common become text: the field that uses one says so."""
+    """Convert columns that have no type in common to text; the field that uses one reports it."""
     import pyarrow as pa
 
     for name in mixed:
@@ -328,7 +330,7 @@ def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
 
 
 def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, str]]:
-    """The columns that can be read, and why the others cannot."""
+    """Return the columns that can be read, and the reasons why the others cannot."""
     columns: dict[str, Column] = {}
     left_out: dict[str, str] = {}
     for field in schema:
@@ -343,7 +345,7 @@ def describe_all(schema: Any, first: Any) -> tuple[dict[str, Column], dict[str, 
 
 
 def with_lists(columns: Mapping[str, Column], names: Sequence[str], schema: Any) -> dict[str, Column]:
-    """The columns, with those `names` as LISTS that hold lists of any length."""
+    """Return the columns, with the columns `names` as LISTS if they are lists of any length."""
     import pyarrow as pa
 
     found = dict(columns)
@@ -369,6 +371,6 @@ def check_same_columns(first: str, names: Sequence[str], path: str, others: Sequ
     more = [f"`{name}`" for name in others if name not in set(names)]
     less = [f"`{name}`" for name in names if name not in set(others)]
     parts = [f"lacks {', '.join(less[:5])}"] if less else []
-    parts += [f"has {', '.join(more[:5])} besides"] if more else []
+    parts += [f"also has {', '.join(more[:5])}"] if more else []
     message = f"{shown(path)} {' and '.join(parts)}: its columns are not those of {shown(first)}"
     raise SourceError("different_columns", message)

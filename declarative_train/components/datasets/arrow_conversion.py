@@ -1,5 +1,6 @@
-"""Files of rows that are too large for memory -> one file of Arrow's record batches in the user's cache, made once
-by path, size, date and options, and read from there in blocks.
+"""Conversion of files that are too large for memory to one Arrow file in the user's cache.
+
+It is done once for each combination of path, size, date and options. The rows are then read from there in blocks.
 """
 
 from __future__ import annotations
@@ -23,42 +24,43 @@ from declarative_train.files.cache import cache_path, is_at, is_locked, limit_by
 from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import open_file, packing, shown, size_bytes, skips_bad_rows
 
-LARGE_BYTES = 1 << 30  # of the files of a source together: more are not read into memory
+LARGE_BYTES = 1 << 30  # total size of a source's files; larger ones are not read into memory
 BLOCK_BYTES = 2 << 20  # of a file that make one record batch; pyarrow reads some dozens ahead
-_UNPACKED = 4  # a packed file holds so many times its size, as a guess before it is read
-_VALUE_BYTES = 8  # of a number in memory, which in a text may take two characters
-_STUCK_S = 60.0  # without a sign of life of the process that converts
-_ABOUT = b"dtrain"  # of the last record batch, which has no rows
+_UNPACKED = 4  # assumed ratio of a compressed file, before it is read
+_VALUE_BYTES = 8  # of a number in memory; as text it may take two characters
+_STUCK_S = 60.0  # without progress of the converting process
+_ABOUT = b"dtrain"  # metadata key of the last record batch, which has no rows
 
 Bad = list[tuple[int, str]]
 Schema = Callable[[Sequence[str], Callable[[], None]], Any]
-"""From the files, and what is to be called now and then as a sign of life: pyarrow's schema of all."""
+"""Function that returns pyarrow's schema of all files; it calls its second argument from time to
+time, as a heartbeat."""
 Batches = Callable[[str, Any, Bad], Iterator[Any]]
-"""From a file, the schema of all files and a list for bad rows: its record batches."""
+"""Function that returns the record batches of a file, given the schema of all files and a list for bad rows."""
 
 
 def is_large(files: Sequence[str]) -> bool:
-    """Raises SourceError."""
+    """Return whether the files are too large for memory. Raises SourceError."""
     return sum(size_bytes(path) * (_UNPACKED if packing(path) else 1) for path in files) > LARGE_BYTES
 
 
 class TooLargeError(Exception):
-    """Packed files hold more than is read into memory."""
+    """Error of compressed files that hold more than fits into the memory budget."""
 
 
 class Budget:
-    """The memory for the packed files of a source: their text, and the values in it."""
+    """Memory for the compressed files of a source: their text, and the values in it."""
 
     def __init__(self) -> None:
         self._left = LARGE_BYTES
 
-    def unpacked(self, path: str, delimiter: str | None = None) -> Any:
-        """Return a stream of the text of a file, which raises TooLargeError beyond what is left. `delimiter`: stands
-        between the values of a line."""
+    def open_decompressed(self, path: str, delimiter: str | None = None) -> Any:
+        """Return a stream of the text of a file. It raises TooLargeError when the budget is used up. `delimiter`
+        separates the values of a line."""
         import pyarrow as pa
 
-        stream = unpacked(path)
-        return stream if packing(path) is None else pa.PythonFile(_Counted(stream, self, delimiter), "r")
+        stream = open_decompressed(path)
+        return stream if packing(path) is None else pa.PythonFile(_CountedStream(stream, self, delimiter), "r")
 
     def take(self, size: int) -> None:
         self._left -= size
@@ -69,8 +71,8 @@ class Budget:
 def in_memory_or_on_disk(
     files: Sequence[str], in_memory: Callable[[Budget | None], Table], on_disk: Callable[[], Table | None]
 ) -> Table:
-    """Return the table that is read into memory, or the one that is converted where that is too large; `on_disk` gives
-    None where it cannot be. Raises SourceError."""
+    """Return the table in memory or, if that is too large, the converted one. `on_disk` returns None if it cannot
+    convert. Raises SourceError."""
     if not is_large(files):
         try:
             return in_memory(Budget())
@@ -80,12 +82,12 @@ def in_memory_or_on_disk(
     return in_memory(None) if table is None else table
 
 
-class _Counted(io.RawIOBase):
-    """The bytes of a stream, counted as they are read."""
+class _CountedStream(io.RawIOBase):
+    """Bytes of a stream, counted while they are read."""
 
     def __init__(self, stream: Any, budget: Budget, delimiter: str | None) -> None:
         self._stream, self._budget, self._delimiter = stream, budget, delimiter
-        self._line_bytes: int | None = None if delimiter else 0  # of the values of a line
+        self._line_bytes: int | None = None if delimiter else 0  # bytes of the values of a line
 
     def read(self, size: int = -1) -> bytes:
         found: bytes = self._stream.read(BLOCK_BYTES if size < 0 else size)
@@ -102,15 +104,16 @@ class _Counted(io.RawIOBase):
         super().close()
 
 
-def unpacked(path: str) -> Any:
-    """Return a stream of the bytes of a file, unpacked where it is packed."""
+def open_decompressed(path: str) -> Any:
+    """Return a stream of the bytes of a file, decompressed if needed."""
     import pyarrow as pa
 
     return pa.input_stream(open_file(path), compression=packing(path))
 
 
-def converted(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
-    """None: there is no place to keep it, or nothing tells when the files change. Raises SourceError."""
+def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema, batches: Batches) -> Table | None:
+    """Return the converted table; None if there is no cache folder, or no stamp that shows when the files change.
+    Raises SourceError."""
     stamps = [stamp(path) for path in files]
     if any(each is None for each in stamps):
         return None
@@ -126,9 +129,9 @@ def converted(files: Sequence[str], kind: str, options: object, schema_of: Schem
         mark_used(place)
         try:
             return ConvertedTable(files, place, held)
-        except (SourceError, KeyError, ValueError) as error:  # what is kept was cut off: made again
+        except (SourceError, KeyError, ValueError) as error:  # the cached file was cut off: convert again
             if lost:
-                message = f"{_shown(files)} was converted to {place}, which cannot be read: {error}"
+                message = f"{_names_of(files)} was converted to {place}, which cannot be read: {error}"
                 raise SourceError("unreadable", message) from error
             lost = True
             with suppress(OSError):
@@ -145,7 +148,8 @@ def _can_write(folder: str) -> bool:
 
 
 def _hold(place: str) -> int | None:
-    """A handle of what was converted, which keeps other processes from removing it; None: it is not there."""
+    """Return a handle of the converted file, which prevents other processes from deleting it; None if it does not
+    exist."""
     import fcntl
 
     try:
@@ -161,15 +165,15 @@ def _hold(place: str) -> int | None:
 def _convert_alone(
     files: Sequence[str], stamps: Sequence[object], place: str, schema_of: Schema, batches: Batches
 ) -> None:
-    """Of processes that want the same, one converts, and the others wait until it is done or gone. Raises SourceError,
-    also where it stands still."""
+    """Convert in one process while others that want the same wait until it is done or has ended. Raises SourceError,
+    also if that process makes no progress."""
 
     part, seen, seen_at = f"{place}.part", 0, time.monotonic()
     while True:
         handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if is_locked(handle):
-                if not is_at(handle, part):  # it is done
+                if not is_at(handle, part):  # the conversion is done
                     return
                 try:
                     if not os.path.exists(place):
@@ -182,16 +186,16 @@ def _convert_alone(
         finally:
             os.close(handle)
         if not seen:
-            print(f"dtrain: waiting for another process that converts {_shown(files)}", file=sys.stderr)
+            print(f"dtrain: waiting for another process that converts {_names_of(files)}", file=sys.stderr)
         if now != seen:
             seen, seen_at = now, time.monotonic()
         elif time.monotonic() - seen_at > _STUCK_S:
-            message = f"another process converts {_shown(files)} and stands still for {_STUCK_S:.0f} s"
-            raise SourceError("unreadable", message, help=f"end it: it holds {part}")
+            message = f"another process converts {_names_of(files)} and has made no progress for {_STUCK_S:.0f} s"
+            raise SourceError("unreadable", message, help=f"stop it: it holds the lock {part}")
         time.sleep(0.05)
 
 
-def _shown(files: Sequence[str]) -> str:
+def _names_of(files: Sequence[str]) -> str:
     return shown(files[0]) if len(files) == 1 else f"{len(files):,} files"
 
 
@@ -203,19 +207,19 @@ def _convert(
 
     begun = last = time.monotonic()
 
-    def lives() -> None:
+    def heartbeat() -> None:
         nonlocal last
         if time.monotonic() - last > 1:
             last = time.monotonic()
             os.utime(part)
 
-    what, whole = _shown(files), amount(sum(map(size_bytes, files)), "B")
-    print(f"dtrain: {what}, {whole}, is larger than is read into memory: it is converted once", file=sys.stderr)
+    what, whole = _names_of(files), amount(sum(map(size_bytes, files)), "B")
+    print(f"dtrain: {what}, {whole}, is too large for memory: converting it once", file=sys.stderr)
     starts: list[int] = []
     bad: dict[str, Bad] = {}
     num_rows = 0
     try:
-        schema = schema_of(files, lives)
+        schema = schema_of(files, heartbeat)
         with pa.OSFile(part, "wb") as file, ipc.new_file(file, schema) as writer:
             for path in files:
                 starts.append(num_rows)
@@ -223,7 +227,7 @@ def _convert(
                 for batch in batches(path, schema, gone):
                     writer.write_batch(batch)
                     num_rows += batch.num_rows
-                    lives()
+                    heartbeat()
             about = json.dumps({"starts": starts, "bad": {path: rows for path, rows in bad.items() if rows}})
             nothing = pa.RecordBatch.from_pylist([], schema=schema)
             writer.write_batch(nothing, custom_metadata={_ABOUT: about.encode()})
@@ -235,17 +239,17 @@ def _convert(
     except OSError as error:
         message = f"cannot convert {what} to {place}: {error.strerror or error}"
         raise SourceError(
-            "unreadable", message, help="make room, or set XDG_CACHE_HOME to a disk that has some"
+            "unreadable", message, help="free disk space, or set XDG_CACHE_HOME to a disk with enough"
         ) from error
     make_room(place)
-    said = f"dtrain: {what}: {num_rows:,} rows, converted in {time.monotonic() - begun:.0f} s to {place}"
+    report = f"dtrain: {what}: {num_rows:,} rows, converted in {time.monotonic() - begun:.0f} s to {place}"
     if size > limit_bytes():
-        said += f"; it takes {amount(size, 'B')}: set DTRAIN_CACHE_GB higher, else it may be removed after the run"
-    print(said, file=sys.stderr)
+        report += f"; it takes {amount(size, 'B')}: set DTRAIN_CACHE_GB higher, else it may be removed after the run"
+    print(report, file=sys.stderr)
 
 
 class ConvertedTable(BlockTable):
-    """The rows of `files`, as they were converted to `place`. `held`: a handle of that, closed with the table."""
+    """Rows of `files`, converted to `place`. `held`: a handle of that file, closed together with the table."""
 
     def __init__(self, files: Sequence[str], place: str, held: int) -> None:
         import pyarrow as pa
@@ -257,7 +261,7 @@ class ConvertedTable(BlockTable):
             last = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
             about = json.loads(last.custom_metadata[_ABOUT])
         self.files = tuple(files)
-        self.fingerprint = place  # its name is made of the files, their sizes and dates
+        self.fingerprint = place  # its name is a hash of the files, their sizes and dates
         self._rows_of: list[int] = about["starts"]
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in about["bad"].items()}
         self.skipped = tuple(

@@ -1,4 +1,4 @@
-"""Files of Arrow's record batches, and folders as the package `datasets` saves them -> a table read where it lies."""
+"""Arrow files, and folders saved by the package `datasets`: a table read from the mapped files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _STATE, _SETS = "state.json", "dataset_dict.json"
 
 
 class ArrowDataset(FilesDataset):
-    """Rows of Arrow files (IPC: `.arrow`, `.feather`, files and streams), mapped into memory where they are not packed.
+    """Rows of Arrow files (IPC: `.arrow`, `.feather`, files and streams), mapped into memory if they are not
+    compressed.
 
-    A folder that `save_to_disk` of the package `datasets` wrote is read as its files; of one with several sets, name
-    the folder of a set. Several files are one table, file after file.
+    A folder written by `save_to_disk` of the package `datasets` is read as its files; if it has several sets, name the
+    folder of one. Several files are one table, file after file.
     """
 
     type: Literal["arrow"] = "arrow"
@@ -40,7 +41,7 @@ def _files(path: str) -> Sequence[str]:
     local = local_path(path)
     if local is None:
         raise SourceError(
-            "unreadable", f"{shown(path)} is not on this machine", help="copy it: it is mapped into memory"
+            "unreadable", f"{shown(path)} is not on this machine", help="copy it: Arrow files are mapped into memory"
         )
     if not os.path.isdir(local):
         return expand([path])
@@ -77,7 +78,7 @@ class ArrowFormat(Format):
         import pyarrow as pa
 
         try:
-            return _Batches(_opened(local_path(path)))
+            return _Batches(_open(local_path(path)))
         except (pa.ArrowInvalid, OSError) as error:
             check_beginning(path, "a file of Arrow's record batches", b"ARROW1")
             raise SourceError("unreadable", f"cannot read {shown(path)}: {reason(error)}") from error
@@ -102,8 +103,8 @@ class ArrowFormat(Format):
         return table if most is None else table.slice(0, most)
 
 
-def _opened(path: str | None) -> Any:
-    """Mapped; read batch by batch where addresses are few: each thread maps the whole file (`ulimit -v`)."""
+def _open(path: str | None) -> Any:
+    """Map a file. Where address space is scarce (`ulimit -v`), read batch by batch: each thread maps the whole file."""
     import pyarrow as pa
 
     if sys.platform != "win32":
@@ -118,7 +119,7 @@ def _opened(path: str | None) -> Any:
 
 
 class _Batches:
-    """The record batches of a file, which has a list of them, or of a stream, which is gone through once."""
+    """Record batches of a file, which lists them, or of a stream, which is scanned once."""
 
     def __init__(self, source: Any) -> None:
         from pyarrow import ipc

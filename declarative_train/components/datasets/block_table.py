@@ -1,4 +1,4 @@
-"""Files of blocks (row groups, record batches) -> a table that reads a block when rows of it are asked for."""
+"""Table of files with blocks (row groups, record batches), which are read on access."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from declarative_train.files.open_files import OpenFiles, by_piece, local_path, 
 if TYPE_CHECKING:
     import numpy as np
 
-_CACHE_BYTES = 256 << 20  # decoded blocks that a process keeps
+_CACHE_BYTES = 256 << 20  # decoded blocks in memory, per process
 
 
 class Format(ABC):
-    """How files of one kind are read. `block` is what its blocks are called in messages."""
+    """Reader of one kind of file. `block` is the name of its blocks in messages."""
 
     kind: ClassVar[str]
     block: ClassVar[str]
 
     @abstractmethod
     def open(self, path: str) -> Any:
-        """What one thread reads from. Raises SourceError."""
+        """Return the reader of one thread. Raises SourceError."""
 
     @abstractmethod
     def schema(self, opened: Any) -> Any:
-        """pyarrow's schema."""
+        """Return pyarrow's schema."""
 
     @abstractmethod
     def footer(self, opened: Any) -> dict[str, Any]:
-        """`rows` of each block, `names` of the columns, and their `sizes` in bytes, unpacked."""
+        """Return `rows` of each block, `names` of the columns, and their `sizes` in bytes, uncompressed."""
 
     @abstractmethod
     def read(self, opened: Any, number: int, names: list[str], most: int | None) -> Any:
-        """A table of Arrow, of one block; `most`: only so many of its first rows are needed. Raises OSError and
+        """Return an Arrow table of one block; with `most`, only its first rows are needed. Raises OSError and
         ArrowInvalid."""
 
 
 class BlockTable(Table):
-    """Rows of files in blocks: each is read as a whole, when rows of it are asked for."""
+    """Rows of files in blocks. A block is read as a whole, when one of its rows is accessed."""
 
     def __init__(self, files: Sequence[str], form: Format) -> None:
         import numpy as np
@@ -54,7 +54,7 @@ class BlockTable(Table):
         self._form = form
         self._opened = OpenFiles(form.open, own_after_fork=True, own_by_thread=True)
         self._cache: OrderedDict[tuple[int, str], np.ndarray] = OrderedDict()
-        self._added_bytes = 0  # since the cache was measured
+        self._added_bytes = 0  # since the last measurement of the cache
         self._groups: list[tuple[str, int]] = []  # (file, number of the block in it)
         self._starts = [0]
         self._file_starts: list[int] = []
@@ -97,8 +97,8 @@ class BlockTable(Table):
             for name, values in self._group(group, list(parts)).items():
                 parts[name].append(values[inside])
         if isinstance(rows, slice) or not places:
-            return {name: _joined(found) if found else self._none(name) for name, found in parts.items()}
-        return {name: _put(_joined(found), np.concatenate(places)) for name, found in parts.items()}
+            return {name: _concatenate(found) if found else self._none(name) for name, found in parts.items()}
+        return {name: _scatter(_concatenate(found), np.concatenate(places)) for name, found in parts.items()}
 
     def read_once(self, columns: Sequence[str], rows: slice) -> dict[str, np.ndarray]:
         from declarative_train.components.datasets.arrow import to_numpy
@@ -110,7 +110,7 @@ class BlockTable(Table):
             read = self._read_group(path, number, list(parts), inside.stop if 2 * inside.stop < size else None)
             for name, values in parts.items():
                 values.append(to_numpy(self.columns[name], read.column(name), path)[inside])
-        return {name: _joined(found) if found else self._none(name) for name, found in parts.items()}
+        return {name: _concatenate(found) if found else self._none(name) for name, found in parts.items()}
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         return sum(self._sizes.get(name, 0) for name in columns)
@@ -130,7 +130,7 @@ class BlockTable(Table):
         return np.empty((0, *column.shape), object if column.dtype in (MESSAGES, LISTS) else column.dtype)
 
     def _group(self, group: int, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Columns of one row group; the last used ones stay decoded. Several threads may come at once."""
+        """Return columns of one block; the last used ones stay decoded. Thread-safe."""
         from declarative_train.components.datasets.arrow import to_numpy
 
         found: dict[str, np.ndarray] = {}
@@ -145,14 +145,14 @@ class BlockTable(Table):
         for name in missing:
             found[name] = self._cache[group, name] = to_numpy(self.columns[name], read.column(name), path)
             self._added_bytes += found[name].nbytes
-        if self._added_bytes > _CACHE_BYTES // 16:  # now and then: of small groups there are very many
+        if self._added_bytes > _CACHE_BYTES // 16:  # only from time to time: there may be very many small groups
             self._added_bytes, total = 0, sum(array.nbytes for array in list(self._cache.values()))
             while total > _CACHE_BYTES and len(self._cache) > 1:
                 total -= self._cache.popitem(last=False)[1].nbytes
         return found
 
     def _read_group(self, path: str, number: int, names: list[str], most: int | None = None) -> Any:
-        """`most`: only so many of its first rows are needed."""
+        """Read columns of one block; with `most`, only its first rows are needed."""
         import pyarrow as pa
 
         from declarative_train.components.datasets.arrow import without_views
@@ -171,7 +171,7 @@ class BlockTable(Table):
 
 
 class Footers:
-    """What the footers of files say. They are read once: what they said is kept by path, size and date."""
+    """Footers of files. Their content is cached by path, size and date."""
 
     def __init__(self, files: Sequence[str], opened: OpenFiles[Any], form: Format) -> None:
         from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
@@ -210,7 +210,7 @@ class Footers:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """By column, unpacked."""
+        """Uncompressed bytes by column."""
         total: dict[str, int] = {}
         for path in self._files:
             for name, size in self._found[path]["sizes"].items():
@@ -218,7 +218,8 @@ class Footers:
         return total
 
     def columns(self, first: Callable[[str], Any]) -> tuple[dict[str, Column], dict[str, str]]:
-        """`first`: a present value of a column."""
+        """Return the columns, and the reasons why others cannot be read. `first` returns a value of a column that is
+        not missing."""
         from declarative_train.components.datasets.arrow import describe_all
 
         if self._described is None:
@@ -232,14 +233,14 @@ class Footers:
             save(self._place, {"files": self._found, "columns": self._described})
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     import numpy as np
 
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
-def _put(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Values in the order of the files, each to its place."""
+def _scatter(gathered: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Move values from the order of the files to their places."""
     import numpy as np
 
     found = np.empty_like(gathered)

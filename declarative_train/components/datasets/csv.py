@@ -1,4 +1,4 @@
-"""CSV files -> a table, held in memory or, of large ones, converted once."""
+"""CSV files: a table in memory or, for large files, converted once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from declarative_train.components.datasets.arrow import check_distinct, check_sa
 from declarative_train.components.datasets.arrow_conversion import (
     BLOCK_BYTES,
     Budget,
-    converted,
+    convert,
     in_memory_or_on_disk,
-    unpacked,
+    open_decompressed,
 )
 from declarative_train.components.datasets.files_dataset import FilesDataset
 from declarative_train.core.names import check_unique_names
@@ -32,41 +32,42 @@ if TYPE_CHECKING:
 _MISFIT = re.compile(r"In CSV column #(\d+): .*?conversion error to [^:]*: (?:invalid value '(.*)'$)?", re.DOTALL)
 _STRADDLES = "straddling object straddles two block boundaries"
 _MOST_BLOCK = 1 << 30
-_LOOKED_AT = 1 << 20  # rows, for the one that is not UTF-8
+_LOOKED_AT = 1 << 20  # rows to search for one that is not UTF-8
 _WRONG_WIDTH = re.compile(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 
 
-class _Room:
-    """The bytes that are parsed at a time: a row must fit in."""
+class _BlockSize:
+    """Bytes that are parsed at a time. A row must fit into them."""
 
     def __init__(self, block: int) -> None:
         self.block = block
 
     def grow(self, error: SourceError) -> None:
-        """Raises the error again if it is another, or if there is room for no more."""
+        """Double the size after an error of a row that is too long. Raises other errors, and this one at the largest
+        size."""
         if _STRADDLES not in str(error.__cause__) or self.block >= _MOST_BLOCK:
             raise error
         self.block = min(self.block * 16, _MOST_BLOCK)
 
 
 class CsvDataset(FilesDataset):
-    """Rows of CSV files, read into memory. The first line names the columns; blanks around a name are left out.
+    """Rows of CSV files, read into memory. The first line names the columns; blanks around a name are removed.
 
-    Types are found by looking at all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`,
-    `null` and `nan` are missing values, as are `missing_values`. Several files are one table, file after file. Files
-    that end in `.gz`, `.bz2` or `.zst` are unpacked. More than 1 GiB is converted once, to a file in the user's cache,
-    and read from there in blocks.
+    Types are detected from all values: integers, numbers, `true`/`false`, dates, else text. Empty fields, `NA`, `null`
+    and `nan` are missing values, as are `missing_values`. Several files are one table, file after file. Files that end
+    in `.gz`, `.bz2` or `.zst` are decompressed. More than 1 GiB is converted once, to a file in the user's cache, and
+    read from there in blocks.
     """
 
     type: Literal["csv"] = "csv"
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    """What stands between two values."""
+    """Delimiter between two values."""
     columns: Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(check_unique_names)] | None = None
     """Names of the columns of files that have no header line."""
     decimal: Literal[".", ","] = "."
-    """What stands before the fraction of a number: `,` in many European files."""
+    """Decimal separator of numbers: `,` in many European files."""
     missing_values: Annotated[tuple[str, ...], AfterValidator(check_unique_names)] = ()
-    """More words that stand for a missing value, such as `?` or `-`."""
+    """More words for a missing value, such as `?` or `-`."""
 
     def open(self) -> Table:
         from declarative_train.components.datasets.arrow import MemoryTable
@@ -77,28 +78,28 @@ class CsvDataset(FilesDataset):
 
         def on_disk() -> Table | None:
             options = {key: value for key, value in self.as_data().items() if key != "path"}
-            room = _Room(BLOCK_BYTES)
-            return converted(files, self.type, options, partial(self._schema, room), partial(self._batches, room))
+            room = _BlockSize(BLOCK_BYTES)
+            return convert(files, self.type, options, partial(self._schema, room), partial(self._batches, room))
 
         files = self.files()
         return _without_bytes(in_memory_or_on_disk(files, in_memory, on_disk))
 
     def _read(self, path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
-        room = _Room(BLOCK_BYTES)
+        room = _BlockSize(BLOCK_BYTES)
         while True:
             try:
-                return _uncancelled(lambda: self._whole(path, bad, room, budget))
+                return _retry_after_signal(lambda: self._whole(path, bad, room, budget))
             except SourceError as error:
                 room.grow(error)
 
-    def _whole(self, path: str, bad: list[tuple[int, str]], room: _Room, budget: Budget | None) -> pa.Table:
+    def _whole(self, path: str, bad: list[tuple[int, str]], room: _BlockSize, budget: Budget | None) -> pa.Table:
         from pyarrow import csv as arrow_csv
 
         bad.clear()
-        with self._opened(path, budget) as file:
+        with self._open(path, budget) as file:
             table = arrow_csv.read_csv(
                 file,
-                # threads of a pool are not there after a fork, and without them errors name their row
+                # threads of a pool do not survive a fork, and without them errors name their row
                 read_options=arrow_csv.ReadOptions(use_threads=False, column_names=self.columns, block_size=room.block),
                 parse_options=self._parsing(bad),
                 convert_options=self.conversion(),
@@ -106,27 +107,29 @@ class CsvDataset(FilesDataset):
             return table.rename_columns([name.strip() for name in table.column_names])
 
     @contextmanager
-    def _opened(self, path: str, budget: Budget | None = None) -> Iterator[Any]:
-        """Raises SourceError, also for what goes wrong as it is read."""
+    def _open(self, path: str, budget: Budget | None = None) -> Iterator[Any]:
+        """Open a file. Raises SourceError, also for errors while it is read."""
         import pyarrow as pa
 
         if packing(path) is None:
             check_beginning(path, "a CSV file", None)
         try:
-            with unpacked(path) if budget is None else budget.unpacked(path, self.delimiter) as file:
+            with open_decompressed(path) if budget is None else budget.open_decompressed(path, self.delimiter) as file:
                 yield file
-        except UnicodeDecodeError as error:  # of the names: pyarrow makes text of them when they are asked for
+        except UnicodeDecodeError as error:  # in the names: pyarrow decodes them on access
             what = error.object.decode("utf-8", "backslashreplace").strip()
             message = f"the first line of {shown(path)} is not UTF-8: the column `{what:.40}`"
             raise SourceError("unreadable", message, help="save the file as UTF-8 (from Excel: `CSV UTF-8`)") from error
         except pa.ArrowInvalid as error:
-            raise self.explained(path, str(error)) from error
+            raise self.explain(path, str(error)) from error
         except OSError as error:
             raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
 
-    def _schema(self, room: _Room, files: Sequence[str], lives: Callable[[], None]) -> Any:
-        """The types that hold all values of all files, found in the order in which pyarrow tries them: those of the
-        first block, and from the start again where a later value does not fit."""
+    def _schema(self, room: _BlockSize, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
+        """Return the types that hold all values of all files, tried in pyarrow's order.
+
+        They are detected from the first block, and again from the start if a later value does not fit.
+        """
         import pyarrow as pa
 
         wider: dict[str, Any] = {}
@@ -134,7 +137,7 @@ class CsvDataset(FilesDataset):
             found: dict[str, Any] = {}
             for path in files:
                 try:
-                    misfit = self._misfit(room, path, files[0], found, wider, lives)
+                    misfit = self._misfit(room, path, files[0], found, wider, heartbeat)
                 except SourceError as error:
                     room.grow(error)
                     break
@@ -147,17 +150,18 @@ class CsvDataset(FilesDataset):
 
     def _misfit(
         self,
-        room: _Room,
+        room: _BlockSize,
         path: str,
         first: str,
         found: dict[str, Any],
         wider: dict[str, Any],
-        lives: Callable[[], None],
+        heartbeat: Callable[[], None],
     ) -> tuple[str, str | None] | None:
-        """The first value that its type does not hold, and its column. `found`: takes the types of the first file."""
+        """Return the first value that its type does not hold, and its column. `found` receives the types of the first
+        file."""
         import pyarrow as pa
 
-        with self._opened(path) as file, self._in_blocks(room, file, {}, []) as reader:
+        with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
             header = list(reader.schema.names)
         names = check_distinct(path, [name.strip() for name in header])
         if found:
@@ -165,10 +169,10 @@ class CsvDataset(FilesDataset):
         types = {**found, **wider}
         raw = {name: types[name.strip()] for name in header if name.strip() in types}
         try:
-            with self._opened(path) as file, self._in_blocks(room, file, raw, []) as reader:
+            with self._open(path) as file, self._in_blocks(room, file, raw, []) as reader:
                 found |= dict(zip(names, reader.schema.types, strict=True))
                 for _ in reader:
-                    lives()
+                    heartbeat()
         except SourceError as error:
             said = _MISFIT.search(str(error.__cause__))
             if not isinstance(error.__cause__, pa.ArrowInvalid) or said is None:
@@ -178,7 +182,7 @@ class CsvDataset(FilesDataset):
         return None
 
     def _next_type(self, kind: Any, value: str | None) -> Any:
-        """The type to try after `kind`, which does not hold the value."""
+        """Return the type to try after `kind`, which does not hold the value."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
@@ -194,19 +198,19 @@ class CsvDataset(FilesDataset):
             place = max(place, order.index(read.schema.types[0]))
         return order[place]
 
-    def _batches(self, room: _Room, path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
+    def _batches(self, room: _BlockSize, path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
         import pyarrow as pa
 
-        with self._opened(path) as file, self._in_blocks(room, file, {}, []) as reader:
+        with self._open(path) as file, self._in_blocks(room, file, {}, []) as reader:
             header = list(reader.schema.names)
         names = [name.strip() for name in header]
         types = {name: schema.field(name.strip()).type for name in header}
-        with self._opened(path) as file, self._in_blocks(room, file, types, bad) as reader:
+        with self._open(path) as file, self._in_blocks(room, file, types, bad) as reader:
             for batch in reader:
                 columns = [batch.column(names.index(field.name)) for field in schema]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
-    def _in_blocks(self, room: _Room, file: Any, types: dict[str, Any], bad: list[tuple[int, str]]) -> Any:
+    def _in_blocks(self, room: _BlockSize, file: Any, types: dict[str, Any], bad: list[tuple[int, str]]) -> Any:
         from pyarrow import csv as arrow_csv
 
         options = self.conversion()
@@ -219,7 +223,7 @@ class CsvDataset(FilesDataset):
         )
 
     def _parsing(self, bad: list[tuple[int, str]]) -> Any:
-        """`bad`: takes what is left out, rows counted from 0 behind the header."""
+        """Return options of the parser. `bad` receives the rows that are left out, counted from 0 after the header."""
         from pyarrow import csv as arrow_csv
 
         usual = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
@@ -241,7 +245,7 @@ class CsvDataset(FilesDataset):
         usual.null_values = [*usual.null_values, *self.missing_values]
         return usual
 
-    def explained(self, path: str, error: str) -> SourceError:
+    def explain(self, path: str, error: str) -> SourceError:
         width = _WRONG_WIDTH.search(error)
         if width is not None:
             row, wanted, got = width.groups()
@@ -259,12 +263,15 @@ class CsvDataset(FilesDataset):
         return SourceError("unreadable", f"cannot read {shown(path)}: {reason[:200]}")
 
     def _line(self, path: str, row: int) -> str:
-        """Where a row begins that pyarrow counts from 1 on, the header too, but neither blank lines nor those within
-        quotes. It has failed already: the file may be read once more."""
+        """Return the line on which a row begins.
+
+        pyarrow counts rows from 1 with the header, without blank lines and line breaks within quotes. The file is read
+        again, which is acceptable after an error.
+        """
         begin, left = 1, row
         most = csv.field_size_limit(_MOST_BLOCK)
         try:
-            with unpacked(path) as file, TextIOWrapper(file, "utf-8", "replace", newline="") as text:
+            with open_decompressed(path) as file, TextIOWrapper(file, "utf-8", "replace", newline="") as text:
                 rows = csv.reader(text, delimiter=self.delimiter)
                 for values in rows:
                     left -= bool(values)
@@ -278,9 +285,12 @@ class CsvDataset(FilesDataset):
         return f"row {row - (self.columns is None)}"
 
 
-def _uncancelled(read: Callable[[], pa.Table]) -> pa.Table:
-    """Return what `read` returns. Arrow breaks a read off on a signal and then runs the signal's handler. Where that
-    raises nothing, as in a run, which stops at the end of a step, the read is repeated to its end."""
+def _retry_after_signal(read: Callable[[], pa.Table]) -> pa.Table:
+    """Return the result of `read`.
+
+    Arrow cancels a read on a signal and then runs the signal's handler. If the handler raises nothing, as in a run that
+    stops at the end of a step, the read is repeated.
+    """
     import pyarrow as pa
 
     try:
@@ -294,7 +304,7 @@ def _uncancelled(read: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _without_bytes(table: Table) -> Table:
-    """In other sources bytes are files."""
+    """Leave out columns of bytes. In other sources bytes are files, in a CSV file they are text that is not UTF-8."""
     lost = {name: _no_text(table, name) for name, column in table.columns.items() if column.dtype == "bytes"}
     table.columns = {name: column for name, column in table.columns.items() if name not in lost}
     table.left_out = {**table.left_out, **lost}
@@ -302,7 +312,7 @@ def _without_bytes(table: Table) -> Table:
 
 
 def _no_text(table: Table, name: str) -> str:
-    """Why a column of bytes is left out, with the first of them that are to blame, if it is near the beginning."""
+    """Return why a column of bytes is left out, with the first wrong value if it is near the beginning."""
     for start in range(0, min(table.num_rows, _LOOKED_AT), _LOOKED_AT // 16):
         for row, value in enumerate(table.read_once([name], slice(start, start + _LOOKED_AT // 16))[name], start):
             try:
@@ -315,8 +325,8 @@ def _no_text(table: Table, name: str) -> str:
 
 
 def _other_delimiter(path: str, delimiter: str) -> str | None:
-    """The delimiter that the header line uses more often, as a hint."""
-    with unpacked(path) as file:
+    """Return a hint if the header line contains another delimiter more often."""
+    with open_decompressed(path) as file:
         header = file.read(4096).decode("utf-8", "replace").partition("\n")[0]
     best = max(",;\t|", key=header.count)
     if header.count(best) <= header.count(delimiter):

@@ -1,4 +1,4 @@
-"""Text files -> a table of texts: a row for each file, or for each line."""
+"""Tables of texts from text files: a row for each file, or for each line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _TEXT, _PATH = "text", "path"
 
 
-def decoded(content: bytes, path: str) -> str:
-    """Raises SourceError."""
+def decode(content: bytes, path: str) -> str:
+    """Decode UTF-8. Raises SourceError."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -28,7 +28,7 @@ def decoded(content: bytes, path: str) -> str:
 
 
 class FileTexts(Table):
-    """Each file is a text, read when it is asked for."""
+    """Table with one text for each file, which is read on access."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self.files = tuple(files)
@@ -39,7 +39,7 @@ class FileTexts(Table):
         chosen = self.files[rows] if isinstance(rows, slice) else [self.files[row] for row in rows.tolist()]
         found = {}
         for name in columns:
-            values = [decoded(read_bytes(path), path) for path in chosen] if name == _TEXT else list(chosen)
+            values = [decode(read_bytes(path), path) for path in chosen] if name == _TEXT else list(chosen)
             found[name] = objects(values)
         return found
 
@@ -48,14 +48,14 @@ class FileTexts(Table):
 
 
 class LineTexts(Table):
-    """Each line that is not blank is a text. Files are read when lines of them are asked for, the last one is kept."""
+    """Table with one text for each line that is not blank. Files are read on access; the last one stays in memory."""
 
     def __init__(self, files: Sequence[str]) -> None:
         import numpy as np
 
         self.files = tuple(files)
         self.columns = {name: Column(name, "object") for name in (_TEXT, _PATH)}
-        self._lines = [_lines(read_bytes(path)) for path in files]  # (L, 2) from where to where each goes
+        self._lines = [_lines(read_bytes(path)) for path in files]  # (L, 2) begin and end of each
         self._starts = [0, *accumulate(len(lines) for lines in self._lines)]
         self._empty = np.empty((0, 2), np.int64)
         self._kept: tuple[str, bytes] | None = None
@@ -79,7 +79,7 @@ class LineTexts(Table):
         if kept is None or kept[0] != path:
             self._kept = kept = (path, read_bytes(path))
         begin, end = self._lines[file][line].tolist()
-        return decoded(kept[1][begin:end], path)
+        return decode(kept[1][begin:end], path)
 
     def place(self, row: int) -> str:
         file, line = self._at(row)
@@ -88,7 +88,7 @@ class LineTexts(Table):
 
 
 def _lines(content: bytes) -> np.ndarray:
-    """(L, 2): where each line that is not blank begins and ends, without what ends it."""
+    """Return (L, 2): begin and end of each line that is not blank, without its line break."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))

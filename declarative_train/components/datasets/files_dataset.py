@@ -1,4 +1,4 @@
-"""Base class of sources that read files: their paths, as the recipe names them."""
+"""Base class of sources that read files, with their paths in the recipe."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class FilesDataset(Dataset, ABC):
         return (self.path,) if isinstance(self.path, str) else self.path
 
     def files(self) -> list[str]:
-        """Every one of them, in the order written; those of a glob by name. Raises SourceError."""
+        """Return every file, in the order written; the files of a glob are sorted by name. Raises SourceError."""
         return expand(self.paths)

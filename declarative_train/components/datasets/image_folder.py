@@ -1,4 +1,4 @@
-"""A folder of pictures, one folder inside for each class -> a table of files, read when they are asked for."""
+"""Folders of pictures, one for each class: a table of files, which are read on access."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ENDINGS = frozenset(
 class ImageFolderDataset(Dataset):
     """Pictures in folders, one for each class: columns `image` (the file), `label` (the name of the folder) and `path`.
 
-    Rows are sorted by folder, then by the path below it. Folders inside of a class belong to it. Without folders there
-    is no `label`. Files with other endings, and those whose name begins with a dot, are passed over.
+    Rows are sorted by folder, then by the path below it. Folders inside a class belong to it. Without folders there is
+    no `label`. Files with other endings, and those whose name begins with a dot, are skipped.
     """
 
     type: Literal["image_folder"] = "image_folder"
     path: Annotated[str, Field(min_length=1)]
-    """The folder that holds those of the classes, relative to the recipe's file; or a URL of one (`s3://bucket/pets`),
+    """The folder that contains the class folders, relative to the recipe's file; or a URL of one (`s3://bucket/pets`),
     which is listed when the source is opened, and whose files are kept in the user's cache as they are read."""
 
     @property
@@ -52,17 +52,17 @@ class ImageFolderDataset(Dataset):
 
 def _no_folder(root: str) -> SourceError:
     if os.path.isfile(root):
-        return SourceError("unreadable", f"{shown(root)} is a file, and a folder of pictures is wanted")
+        return SourceError("unreadable", f"{shown(root)} is a file; a folder of pictures is expected")
     above = os.path.dirname(root.rstrip("/")) or "."
     beside = tuple(sorted(os.listdir(above))) if os.path.isdir(above) else ()
-    hint = f"beside it: {', '.join(beside[:8])}" if beside else None
+    hint = f"folders in its folder: {', '.join(beside[:8])}" if beside else None
     name = os.path.basename(root.rstrip("/"))
     return SourceError("not_found", f"there is no folder {shown(root)}", help=hint, name=name, known=beside)
 
 
 class FilesTable(Table):
-    """Files: their names are held, and each is opened, read and closed when it is asked for. `labels`: None where a
-    file has none."""
+    """Table of files. Names are in memory; each file is opened, read and closed on access. `labels`: None for a file
+    without one."""
 
     def __init__(self, files: Sequence[str], root: str = "", labels: Sequence[str | None] | None = None) -> None:
         self.files = (f"{root}/" if is_elsewhere(root) else root,) if root else tuple(files)
@@ -96,8 +96,8 @@ class FilesTable(Table):
 
 
 def _content(path: str) -> bytes | OSError:
-    """The error in the place of a file that went away, a link that leads nowhere, or one that may not be read: its row
-    alone is bad, and who decodes it raises the error. Raises SourceError."""
+    """Return the bytes of a file, or the error for a file that was deleted, a broken link, or one without permission.
+    Only its row is bad, and decoding it raises the error. Raises SourceError."""
     try:
         return read_bytes(path)
     except SourceError as error:
@@ -107,7 +107,7 @@ def _content(path: str) -> bytes | OSError:
 
 
 def is_elsewhere(root: str) -> bool:
-    """A URL, not a folder of this machine."""
+    """Return whether a root is a URL, not a local folder."""
     return local_path(root) is None
 
 
@@ -124,7 +124,7 @@ def _table_of(root: str, found: Iterable[str]) -> FilesTable:
 
 
 def remote_pictures(root: str) -> Iterator[str]:
-    """Paths below a folder of another machine, by the rules of `pictures_in`. Raises SourceError."""
+    """Yield paths below a remote folder, by the rules of `pictures_in`. Raises SourceError."""
     for name in list_files(root.rstrip("/")):
         is_hidden = any(part.startswith(".") for part in name.split("/"))
         if not is_hidden and os.path.splitext(name)[1].lower() in ENDINGS:
@@ -132,7 +132,8 @@ def remote_pictures(root: str) -> Iterator[str]:
 
 
 def pictures_in(root: str) -> Iterator[str]:
-    """Paths below `root`, in no order. Links to folders are followed, as `ln -s` is how sets are put together."""
+    """Yield paths below `root`, in no order. Links to folders are followed, because sets are often assembled with `ln
+    -s`."""
     waiting = [""]
     while waiting:
         below = waiting.pop()
@@ -149,6 +150,6 @@ def pictures_in(root: str) -> Iterator[str]:
 
 
 def _is_above(link: str, folder: str) -> bool:
-    """Following it would go round in circles."""
+    """Return whether a link leads to a folder above it, so that following it would never end."""
     target = os.path.realpath(link)
     return os.path.join(os.path.realpath(folder), "").startswith(os.path.join(target, ""))

@@ -1,4 +1,4 @@
-"""Files of one JSON object per line -> a table, held in memory or, of large ones, converted once."""
+"""JSON lines files: a table in memory or, for large files, converted once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from declarative_train.components.datasets.arrow import check_same_columns
 from declarative_train.components.datasets.arrow_conversion import (
     BLOCK_BYTES,
     Budget,
-    converted,
+    convert,
     in_memory_or_on_disk,
-    unpacked,
+    open_decompressed,
 )
 from declarative_train.components.datasets.files_dataset import FilesDataset
 from declarative_train.files.errors import SourceError
@@ -22,19 +22,19 @@ from declarative_train.files.open_files import check_beginning, packing, shown, 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DEEPEST = 1_000  # lists and objects within each other; some ten thousand would overflow the stack of the reader
-_MOST_CHANGES = 100  # lines that hold another type of value, each found by reading the file once more
+_DEEPEST = 1_000  # nested lists and objects; ten thousand would overflow the stack of the reader
+_MOST_CHANGES = 100  # lines with another type of value; each costs one more read of the file
 _LONGEST_LINE = 256 << 20  # of a file that is converted
 _BLANK = re.compile(rb"(?:\A|\n)[ \t\r]*\n")
-_MOST_BLANK = 1 << 20  # lines of a file that is converted; beyond them rows are counted without
+_MOST_BLANK = 1 << 20  # blank lines of a file that is converted; further ones are not counted in row numbers
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?')
 
 
 class JsonlDataset(FilesDataset):
-    """Rows of JSON lines files, read into memory: one object per line, its keys are the columns.
+    """Rows of JSON lines files, read into memory: one object per line, whose keys are the columns.
 
-    A key that a line does not have, or `null`, is a missing value. Several files are one table, file after file.
-    Files that end in `.gz`, `.bz2` or `.zst` are unpacked. More than 1 GiB is converted once, to a file in the user's
+    A key that a line does not have, or `null`, is a missing value. Several files are one table, file after file. Files
+    that end in `.gz`, `.bz2` or `.zst` are decompressed. More than 1 GiB is converted once, to a file in the user's
     cache, and read from there in blocks.
     """
 
@@ -48,19 +48,18 @@ class JsonlDataset(FilesDataset):
             return MemoryTable([(path, _read(path, bad.setdefault(path, []), budget)) for path in files], bad)
 
         files = self.files()
-        return in_memory_or_on_disk(files, in_memory, lambda: converted(files, self.type, {}, _schema, _batches))
+        return in_memory_or_on_disk(files, in_memory, lambda: convert(files, self.type, {}, _schema, _batches))
 
 
 def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Table:
-    """Return the table of a file. `bad`: takes the lines that are left out, where bad rows are skipped, and blank
-    ones."""
+    """Return the table of a file. `bad` receives blank lines and, if bad rows are skipped, the lines left out."""
     import pyarrow as pa
     from pyarrow import json
 
     if packing(path) is None:
         check_beginning(path, "a file of JSON lines", None)
     try:
-        with unpacked(path) if budget is None else budget.unpacked(path) as file:
+        with open_decompressed(path) if budget is None else budget.open_decompressed(path) as file:
             content = file.read_buffer() if packing(path) is None else pa.py_buffer(_all_of(file))
         bad += _blank(content)
         if skips_bad_rows():
@@ -70,13 +69,13 @@ def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Ta
         options = json.ReadOptions(use_threads=False, block_size=block)
         return json.read_json(pa.BufferReader(content), read_options=options)
     except pa.ArrowInvalid as error:
-        raise SourceError("unreadable", _explained(path, _with_lines(str(error), bad))) from error
+        raise SourceError("unreadable", _explain(path, _with_lines(str(error), bad))) from error
     except OSError as error:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
 
 
 def _all_of(file: Any) -> bytes:
-    """Return what is left of a stream, read block after block: a packed file may hold far more than its size."""
+    """Return the rest of a stream, read block by block: a compressed file may hold far more than its size."""
     blocks = []
     while block := file.read(BLOCK_BYTES):
         blocks.append(block)
@@ -84,7 +83,7 @@ def _all_of(file: Any) -> bytes:
 
 
 def _blank(content: Any) -> list[tuple[int, str]]:
-    """Blank lines, from 0 on, but for the end of the last: they hold no row, and count as lines."""
+    """Return blank lines, from 0, except the end of the last one. They hold no row but count as lines."""
     if _BLANK.search(content) is None:
         return []
     lines = bytes(content).split(b"\n")
@@ -92,7 +91,7 @@ def _blank(content: Any) -> list[tuple[int, str]]:
 
 
 def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
-    """What the reader says of a row, which counts those that it sees, of the line, which counts all."""
+    """Replace row numbers in an error of the reader, which counts only rows that it reads, by line numbers."""
 
     def line_of(found: re.Match[str]) -> str:
         row = int(found[1])
@@ -104,13 +103,13 @@ def _with_lines(error: str, gone: Sequence[tuple[int, str]]) -> str:
 
 
 def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
-    """Whole lines, some MiB of them at a time, with the number of the first. Raises SourceError."""
+    """Yield whole lines, some MiB at a time, with the number of the first line. Raises SourceError."""
     import pyarrow as pa
 
     if packing(path) is None:
         check_beginning(path, "a file of JSON lines", None)
     try:
-        with unpacked(path) as file:
+        with open_decompressed(path) as file:
             first, rest = 0, b""
             while block := file.read(BLOCK_BYTES):
                 if len(rest) > _LONGEST_LINE:
@@ -127,8 +126,8 @@ def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
 
 
-def _schema(files: Sequence[str], lives: Callable[[], None]) -> Any:
-    """The types that hold all values of all files. Raises SourceError."""
+def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
+    """Return the types that hold all values of all files. Raises SourceError."""
     import pyarrow as pa
 
     found: dict[str, Any] = {}
@@ -142,10 +141,10 @@ def _schema(files: Sequence[str], lives: Callable[[], None]) -> Any:
             try:
                 found |= {field.name: _wider(found.get(field.name, pa.null()), field.type) for field in schema}
             except ValueError as error:
-                _of_chunk(path, first, content, [], like and pa.schema(list(like)))  # says in which row
+                _of_chunk(path, first, content, [], like and pa.schema(list(like)))  # raises with the row number
                 where = f"behind row {first + 1} of {shown(path)}"
                 raise SourceError("unreadable", f"a value is of another type than before, {where}: {error}") from error
-            lives()
+            heartbeat()
         if not own:
             raise SourceError("unreadable", f"{shown(path)} is empty")
         names = names or list(own)
@@ -154,7 +153,8 @@ def _schema(files: Sequence[str], lives: Callable[[], None]) -> Any:
 
 
 def _wider(one: Any, other: Any) -> Any:
-    """The type that holds the values of both, as of one file read at once. Raises ValueError."""
+    """Return the type that holds the values of both types, as the reader would choose it for one file. Raises
+    ValueError."""
     import pyarrow as pa
 
     types = pa.types
@@ -177,7 +177,7 @@ def _wider(one: Any, other: Any) -> Any:
 
 
 def _like(kind: Any) -> Any:
-    """The widest type of the same kind of value of JSON; None where there are only missing ones."""
+    """Return the widest type for the same kind of JSON value; None if all values are missing."""
     import pyarrow as pa
 
     types = pa.types
@@ -204,8 +204,11 @@ def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any
 def _of_chunk(
     path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any, like: Any = None
 ) -> pa.Table:
-    """`schema`: all columns, or None, for those and the types that are found. `like`: the kind of values before, for
-    rows that are left out. Raises SourceError."""
+    """Return the table of a chunk of lines.
+
+    `schema`: all columns; None: detect columns and types. `like`: types of the values before, to find rows to leave
+    out. Raises SourceError.
+    """
     import pyarrow as pa
     from pyarrow import json
 
@@ -230,11 +233,12 @@ def _of_chunk(
     except pa.ArrowInvalid as error:
         said = _with_lines(str(error), blank)
         said = re.sub(r"in row (\d+)", lambda row: f"in row {int(row[1]) + first}", said)
-        raise SourceError("unreadable", _explained(path, said)) from error
+        raise SourceError("unreadable", _explain(path, said)) from error
 
 
 def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: Any = None) -> pa.Table:
-    """Without lines that hold no JSON object, or a value of another type than the lines before, or than `schema`."""
+    """Return the table without lines that are not a JSON object, or whose values have another type than earlier lines
+    or `schema`."""
     import json as strict
 
     import pyarrow as pa
@@ -248,7 +252,7 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
             if line.count(b"[") + line.count(b"{") > _DEEPEST and _depth(line) > _DEEPEST:
                 raise ValueError(f"it has more than {_DEEPEST:,} lists and objects within each other")
             if not isinstance(strict.loads(line), dict):
-                raise ValueError("it holds no JSON object")
+                raise ValueError("it is not a JSON object")
         except ValueError as error:
             why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
             bad.append((number, why if why.startswith("it ") else f"it is not JSON: {why}"))
@@ -277,7 +281,7 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
 
 
 def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
-    """Raises SourceError for a line that is nested deeper than the reader can follow."""
+    """Raise SourceError for a line that is nested too deeply for the reader."""
     import numpy as np
 
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))
@@ -298,7 +302,7 @@ def _depth(text: bytes) -> int:
     return deepest
 
 
-def _explained(path: str, error: str) -> str:
+def _explain(path: str, error: str) -> str:
     if "Empty JSON" in error:
         return f"{shown(path)} is empty"
     changed: Any = re.search(r"Column\(/([^)]*)\) changed from (\w+) to (\w+) in row (\d+)", error)

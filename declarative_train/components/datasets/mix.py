@@ -1,5 +1,5 @@
-"""Several sources -> one table, source after source. How often each is seen is the business of the data's order
-(data/mixing.py)."""
+"""Mixture: several sources as one table, source after source. The order of the data (data/mixing.py) decides how often
+each source is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 def _read(value: Any) -> Any:
-    """What a plan holds of a source, as the object."""
+    """Convert the entry of a source in a plan into the source."""
     from declarative_train.components.datasets import DATASETS
 
     if isinstance(value, dict) and ("plugin" in value or value.get("type") in DATASETS):
@@ -33,17 +33,17 @@ class MixMember(Keys):
     """One source of a mixture."""
 
     source: Annotated[SerializeAsAny[Dataset], BeforeValidator(_read)]
-    """Where its rows come from."""
+    """Source of its rows."""
     weight: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
-    """Its share of the samples, against the weights of the others. Left out for all: each sample once per epoch."""
+    """Its share of the samples, relative to the weights of the others. Left out for all: each sample once per epoch."""
 
 
 class MixDataset(Dataset):
-    """Rows of several sources, mixed by weight: of every stretch of training, each has its share, to the sample.
+    """Rows of several sources, mixed by weight: in every part of the training each source has exactly its share.
 
-    An epoch is as many samples as all of them have. A source that is small for its weight comes round again, in
-    another order each time. The columns are those that all sources have. Sets are cut from each source by itself;
-    with `of: NAME`, from one.
+    An epoch has as many samples as all sources together. A source that is small for its weight is repeated, each time
+    in another order. The columns are those that all sources have. Sets are cut from each source separately; with `of:
+    NAME`, from one.
     """
 
     type: Literal["mix"] = "mix"
@@ -54,10 +54,10 @@ class MixDataset(Dataset):
     def _weights_of_all_or_none(self) -> MixDataset:
         without = [name for name, member in self.of.items() if member.weight is None]
         if without and len(without) < len(self.of):
-            raise ValueError(f"`{without[0]}` has no `weight`, and others have: say one for each, or for none")
+            raise ValueError(f"`{without[0]}` has no `weight`, and others have: give one for each, or for none")
         nested = [name for name, member in self.of.items() if isinstance(member.source, MixDataset)]
         if nested:
-            raise ValueError(f"`{nested[0]}` is a mixture itself: name its sources here, beside the others")
+            raise ValueError(f"`{nested[0]}` is a mixture itself: name its sources here, with the others")
         return self
 
     @property
@@ -76,10 +76,10 @@ class MixDataset(Dataset):
 
 
 class MixTable(Table):
-    """Tables one below the other, with the columns that all of them have."""
+    """Tables concatenated by rows, with the columns that all of them have."""
 
     def __init__(self, tables: dict[str, Table]) -> None:
-        """Raises SourceError."""
+        """Raises SourceError if the tables have no column in common."""
         import numpy as np
 
         self.tables = tuple(tables.values())
@@ -120,7 +120,7 @@ class MixTable(Table):
                 whole = found.get(name)
                 if whole is None:
                     whole = np.empty((len(rows), *values.shape[1:]), values.dtype)
-                elif whole.dtype != values.dtype:  # integers of one source that misses some in what is read
+                elif whole.dtype != values.dtype:  # integers that became floats because some are missing
                     whole = whole.astype(np.result_type(whole, values))
                 whole[mine] = values
                 found[name] = whole
@@ -151,7 +151,7 @@ class MixTable(Table):
                 yield table, begin, slice(first, last)
 
     def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Runs do not cross from one source into the next."""
+        """Read runs, none of which crosses from one source into the next."""
         import numpy as np
 
         member = np.searchsorted(self._starts, starts, side="right") - 1
@@ -166,7 +166,7 @@ class MixTable(Table):
         return found
 
     def _as_here(self, columns: Sequence[str], read: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """In the type that the columns of all sources have in common."""
+        """Convert to the type that the columns of all sources have in common."""
         found = {}
         for name in columns:
             values, wanted = read[name], self.columns[name].dtype
@@ -186,14 +186,15 @@ class MixTable(Table):
 
 
 def _begins(table: Table) -> np.ndarray:
-    """Where its blocks begin: one that has none is one."""
+    """Return the first row of each block; a table without blocks counts as one block."""
     import numpy as np
 
     return np.zeros(1, np.int64) if table.blocks is None else np.asarray(table.blocks, np.int64)[:-1]
 
 
 def _common(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]]:
-    """The columns that all have, and why the others cannot be read. Raises SourceError."""
+    """Return the columns that all tables have, and the reason why each other column cannot be read.
+    Raises SourceError."""
     columns: dict[str, Column] = {}
     names = dict.fromkeys(name for table in tables.values() for name in (*table.columns, *table.left_out))
     left_out: dict[str, str] = {}
@@ -202,7 +203,7 @@ def _common(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]
         if lacking is not None:
             left_out[name] = tables[lacking].left_out.get(name) or f"`{lacking}` does not have it"
             continue
-        found = _joined([table.columns[name] for table in tables.values()])
+        found = _join_columns([table.columns[name] for table in tables.values()])
         if found is None:
             kinds = {source: _kind(table.columns[name]) for source, table in tables.items()}
             first, *others = kinds.items()
@@ -211,13 +212,13 @@ def _common(tables: dict[str, Table]) -> tuple[dict[str, Column], dict[str, str]
         else:
             columns[name] = found
     if not columns and names:
-        what = "; ".join(f"`{source}` has {_listed(table)}" for source, table in tables.items())
+        what = "; ".join(f"`{source}` has {_list_columns(table)}" for source, table in tables.items())
         raise SourceError("different_columns", f"the sources have no column in common: {what}")
     return columns, left_out
 
 
-def _joined(columns: list[Column]) -> Column | None:
-    """The type that holds the values of all, or None."""
+def _join_columns(columns: list[Column]) -> Column | None:
+    """Return the type that holds the values of all columns, or None."""
     import numpy as np
 
     first = columns[0]
@@ -240,6 +241,6 @@ def _kind(column: Column) -> str:
     return f"{what} {list(column.shape)}" if column.shape else what
 
 
-def _listed(table: Table) -> str:
+def _list_columns(table: Table) -> str:
     names = [f"`{name}`" for name in table.columns]
     return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

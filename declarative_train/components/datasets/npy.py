@@ -1,6 +1,6 @@
-"""NumPy files -> a table of their arrays, memory-mapped where the file allows it.
+"""NumPy files: a table of their arrays, memory-mapped where the file allows it.
 
-Opening reads headers only; what no field uses is never read.
+Opening reads only headers. Arrays that no field uses are never read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from declarative_train.files.open_files import (
 if TYPE_CHECKING:
     import numpy as np
 
-_CHECKED_BYTES = 2 << 30  # a mapped array of an archive up to here is compared with its checksum before it is used
+_CHECKED_BYTES = 2 << 30  # mapped arrays of an archive up to this size are checked against their checksum before use
 _OBJECTS = "it holds Python objects, which are never loaded"
 
 
@@ -42,10 +42,10 @@ class NpyDataset(FilesDataset):
     """Rows of NumPy arrays: dimension 0 counts the rows.
 
     `.npz`: the arrays of the file are the columns, under their names; several files are one table, file after file.
-    `.npy`: each file is one column, called like the file (`x.npy` is `x`), beside the others; the parts of a
-    structured array are columns of their own. Files on this machine that are not compressed are mapped, not read; what
-    is compressed is unpacked when a field uses it. An array of an archive that does not fit its checksum is refused
-    (mapped ones of more than 2 GiB are not compared).
+    `.npy`: each file is one column with the name of the file (`x.npy` is `x`); the parts of a structured array are
+    separate columns. Local files that are not compressed are mapped, not read; compressed arrays are decompressed when
+    a field uses them. An array of an archive with a wrong checksum is refused (mapped ones of more than 2 GiB are not
+    checked).
     """
 
     type: Literal["npy"] = "npy"
@@ -56,13 +56,15 @@ class NpyDataset(FilesDataset):
         files = self.files()
         kinds = {path.endswith(".npz") for path in files}
         if len(kinds) == 2:
-            raise SourceError("different_columns", ".npz files are stacked and .npy files stand side by side: not both")
+            raise SourceError(
+                "different_columns", ".npz files are joined by rows and .npy files by columns: use one kind"
+            )
         pieces = [_load(path) for path in files]
         if kinds == {False}:
-            beside: dict[str, Stored | str] = {}
+            beside: dict[str, StoredArray | str] = {}
             for path, arrays in zip(files, pieces, strict=True):
                 if twice := beside.keys() & arrays.keys():
-                    raise SourceError("different_columns", f"{shown(path)}: there is a column `{min(twice)}` already")
+                    raise SourceError("different_columns", f"{shown(path)}: another file has the column `{min(twice)}`")
                 beside.update(arrays)
             return ArrayTable(files, [beside])
         for path, arrays in zip(files[1:], pieces[1:], strict=True):
@@ -70,9 +72,12 @@ class NpyDataset(FilesDataset):
         return ArrayTable(files, pieces)
 
 
-class Stored(NamedTuple):
-    """An array of a file, as its header describes it. Its values are `read` once and kept, or `mapped` among the bytes
-    of the file; `check` compares those bytes with their checksum. Both raise SourceError."""
+class StoredArray(NamedTuple):
+    """An array of a file, described by its header.
+
+    `read` loads its values, which are then kept; `mapped` returns them as a view of the bytes of the file; `check`
+    compares those bytes with their checksum. Both raise SourceError.
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -87,21 +92,22 @@ class Stored(NamedTuple):
 
 
 class ArrayTable(Table):
-    """Arrays side by side in each piece, pieces one below the other; a string in place of an array says why it is none.
+    """Columns of arrays, in pieces that are concatenated by rows. A string in place of an array is the reason why it is
+    not a column.
 
-    Arrays whose length is not that of most others (a mean, a list of names) are not columns.
+    Arrays with another length than most (a mean, a list of names) are not columns.
     """
 
-    def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, Stored | str]]) -> None:
+    def __init__(self, files: Sequence[str], pieces: Sequence[Mapping[str, StoredArray | str]]) -> None:
         self.files = tuple(files)
         self._maps = OpenFiles(map_bytes)
         self._kept: dict[tuple[int, str], np.ndarray] = {}
         self._checked: set[tuple[int, str]] = set()
         self._starts = [0]
-        self._pieces: list[dict[str, Stored]] = []
+        self._pieces: list[dict[str, StoredArray]] = []
         left_out: dict[str, str] = {}
         for piece in pieces:
-            arrays = {name: array for name, array in piece.items() if isinstance(array, Stored)}
+            arrays = {name: array for name, array in piece.items() if isinstance(array, StoredArray)}
             lengths = Counter(array.num_rows for array in arrays.values() if array.shape)
             num_rows = max(lengths, key=lambda length: (lengths[length], length)) if lengths else 0
             left_out |= {name: reason for name, a in piece.items() if (reason := _no_column(a, num_rows)) is not None}
@@ -147,7 +153,7 @@ class ArrayTable(Table):
         return found
 
     def _array(self, piece: int, name: str) -> np.ndarray:
-        """Its values, whole. Raises SourceError."""
+        """Return all values of an array. Raises SourceError."""
         stored, key = self._pieces[piece][name], (piece, name)
         if stored.mapped is None:
             if key not in self._kept:
@@ -166,7 +172,7 @@ class ArrayTable(Table):
         return place(self.files if len(self._pieces) > 1 else self.files[:1], self._starts, row)
 
 
-def _column(name: str, arrays: Sequence[Stored]) -> Column:
+def _column(name: str, arrays: Sequence[StoredArray]) -> Column:
     import numpy as np
 
     kind = arrays[0].dtype
@@ -178,7 +184,7 @@ def _column(name: str, arrays: Sequence[Stored]) -> Column:
     return Column(name, dtype.newbyteorder("=").name, arrays[0].shape[1:])
 
 
-def _no_column(array: Stored | str, num_rows: int) -> str | None:
+def _no_column(array: StoredArray | str, num_rows: int) -> str | None:
     if isinstance(array, str):
         return array
     if not array.shape:
@@ -198,13 +204,13 @@ def _plain(array: np.ndarray, dtype: str) -> np.ndarray:
     return np.asarray(array, dtype)
 
 
-def _shape(array: Stored) -> str:
+def _shape(array: StoredArray) -> str:
     return f"({', '.join(map(str, array.shape[1:]))})"
 
 
-def _load(path: str) -> Mapping[str, Stored | str]:
-    """The arrays of a file by name. Raises SourceError."""
-    with _told(path):
+def _load(path: str) -> Mapping[str, StoredArray | str]:
+    """Return the arrays of a file by name. Raises SourceError."""
+    with _as_source_error(path):
         if path.endswith(".npz"):
             check_beginning(path, "an archive of NumPy arrays", b"PK\x03\x04")
             with open_file(path) as file, zipfile.ZipFile(file) as archive:
@@ -217,8 +223,8 @@ def _load(path: str) -> Mapping[str, Stored | str]:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
-    """What numpy and zipfile raise, as a SourceError."""
+def _as_source_error(path: str) -> Iterator[None]:
+    """Convert exceptions of numpy and zipfile into SourceError."""
     try:
         yield
     except (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
@@ -228,16 +234,16 @@ def _told(path: str) -> Iterator[None]:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {reason}") from error
 
 
-def _load_npy(path: str) -> dict[str, Stored | str]:
+def _load_npy(path: str) -> dict[str, StoredArray | str]:
     import numpy as np
 
     local = local_path(path)
     array = np.load(local, mmap_mode="c") if local is not None else np.load(open_file(path))
     name = re.sub(r"\W", "_", os.path.basename(path).removesuffix(".npy"))
-    found: dict[str, Stored | str] = {}
+    found: dict[str, StoredArray | str] = {}
     for part in array.dtype.names or (None,):
         values = array if part is None else array[part]
-        stored = Stored(path, values.shape, values.dtype)
+        stored = StoredArray(path, values.shape, values.dtype)
         if isinstance(array, np.memmap):
             order: Any = "C" if array.flags.c_contiguous else "F"
             place = partial(_in_place, array.offset, array.dtype, array.shape, order, part)
@@ -255,14 +261,14 @@ def _in_place(
     part: str | None,
     content: np.ndarray,
 ) -> np.ndarray:
-    """The array that begins so many bytes into the content of a file, or one `part` of its structure."""
+    """Return the array that begins at a byte of a file's content, or one `part` of a structured array."""
     flat = content[begin : begin + dtype.itemsize * TensorSpec(shape).num_elements].view(dtype)
     found = flat.reshape(shape, order=order)
     return found if part is None else found[part]
 
 
-def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Stored | str:
-    """An array of an archive, known by its header; or why it is none."""
+def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray | str:
+    """Return an array of an archive, described by its header, or the reason why it is not an array."""
     from numpy.lib import format as npy
 
     headers: Any = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -270,14 +276,14 @@ def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipI
         if stream.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
             return "it is not an array"
         version = tuple(stream.read(2))
-        if version not in headers:  # names of parts that are not Latin-1
-            array = _unpacked(path, member.filename)
-            return Stored(path, array.shape, array.dtype, array.view)
+        if version not in headers:  # for part names outside Latin-1
+            array = _decompress(path, member.filename)
+            return StoredArray(path, array.shape, array.dtype, array.view)
         shape, by_columns, dtype = headers[version](stream)
         header_bytes = stream.tell()
     if dtype.hasobject:
         return _OBJECTS
-    stored = Stored(path, shape, dtype, partial(_unpacked, path, member.filename))
+    stored = StoredArray(path, shape, dtype, partial(_decompress, path, member.filename))
     size = dtype.itemsize * TensorSpec(shape).num_elements
     if header_bytes + size > member.file_size:
         raise SourceError("unreadable", f"cannot read {shown(path)}: `{member.filename}` ends before its values do")
@@ -289,7 +295,7 @@ def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipI
 
 
 def _begin(file: Any, member: zipfile.ZipInfo) -> int:
-    """Where the content of a member that is not compressed begins.
+    """Return the offset of the content of a member that is not compressed.
 
     The local header before it (30 bytes, then name and extra field) may differ in length from the central one:
     https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT, 4.3.7.
@@ -300,16 +306,21 @@ def _begin(file: Any, member: zipfile.ZipInfo) -> int:
 
 
 def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) -> None:
-    """Raises SourceError when the bytes of a member are not those that were written."""
+    """Raise SourceError if the bytes of a member do not match their checksum."""
     if member.file_size <= _CHECKED_BYTES and zlib.crc32(content[begin : begin + member.file_size].data) != member.CRC:
-        reason = f"`{member.filename}` does not fit its checksum"
+        reason = f"`{member.filename}` does not match its checksum"
         message = f"cannot read {shown(path)}: {reason}"
-        raise SourceError("unreadable", message, help="the file is damaged: make it anew")
+        raise SourceError("unreadable", message, help="the file is damaged: write it again")
 
 
-def _unpacked(path: str, member: str) -> np.ndarray:
-    """Raises SourceError; zipfile compares the checksum."""
+def _decompress(path: str, member: str) -> np.ndarray:
+    """Return the array of a compressed member. Raises SourceError; zipfile checks the checksum."""
     import numpy as np
 
-    with _told(path), open_file(path) as file, zipfile.ZipFile(file) as archive, archive.open(member) as stream:
+    with (
+        _as_source_error(path),
+        open_file(path) as file,
+        zipfile.ZipFile(file) as archive,
+        archive.open(member) as stream,
+    ):
         return np.lib.format.read_array(stream, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Parquet files -> a table that reads row groups when rows of them are asked for."""
+"""Parquet files: a table that reads row groups on access."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ParquetFormat(Format):
     block: ClassVar[str] = "row group"
 
     def __init__(self) -> None:
-        self._footers: dict[str, Any] = {}  # of files of this machine: each thread that opens one needs it
+        self._footers: dict[str, Any] = {}  # of local files: each thread that opens one needs it
 
     def open(self, path: str) -> Any:
         import pyarrow as pa
@@ -45,13 +45,13 @@ class ParquetFormat(Format):
         local = local_path(path)
         try:
             if local is not None:
-                # not mapped: what was read would count as memory in use, and a file cut short would end the process
+                # not mapped: mapped pages would count as memory in use, and a truncated file would kill the process
                 found = parquet.ParquetFile(local, pre_buffer=False, metadata=self._footers.get(path))
-                if len(self._footers) >= _KEPT_FOOTERS:  # a file that was changed is told by who opens it
+                if len(self._footers) >= _KEPT_FOOTERS:  # a changed file is reported by OpenFiles
                     self._footers.clear()
                 self._footers[path] = found.metadata
                 return found
-            return parquet.ParquetFile(open_file(path), pre_buffer=True)  # columns that lie together at once
+            return parquet.ParquetFile(open_file(path), pre_buffer=True)  # adjacent columns in one read
         except (pa.ArrowInvalid, OSError) as error:
             check_beginning(path, "a Parquet file", b"PAR1")
             raise SourceError("unreadable", f"cannot read {shown(path)}: {reason(error)}") from error

@@ -1,4 +1,4 @@
-"""A source of a plugin: a class that gives rows by number, and the columns that it or the recipe declares."""
+"""Plugin source: a class that returns rows by number, and the columns that the class or the recipe declares."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _DECLARED: TypeAdapter[dict[str, Any]] = TypeAdapter(Declared)
 
 
 class PluginDataset(PluginComponent, Dataset):
-    """`__getitem__` gives one row by its number, or `read` several; what comes out is held against the columns."""
+    """Source of a plugin. `__getitem__` returns one row by its number, or `read` several; the results are checked
+    against the columns."""
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "columns"})
     declared: ClassVar[Mapping[str, Any] | None] = None
-    """By the class itself."""
+    """Columns declared by the class itself."""
 
     columns: Declared | None = None
-    """What a row holds, by name, in the order of a tuple; left out: as the class declares it, else as row 1 has it."""
+    """Columns of a row by name, in the order of a tuple. Left out: as the class declares them, else as
+    row 1 has them."""
 
     @classmethod
     def declare(cls, key: str, value: object) -> None:
@@ -34,24 +36,26 @@ class PluginDataset(PluginComponent, Dataset):
             cls.declared = _DECLARED.validate_json(json.dumps(value), strict=True)
         except (TypeError, ValidationError) as error:
             at = error.errors()[0]["loc"][:1] if isinstance(error, ValidationError) else ()
-            message = f"`columns` does not say what a row holds{f', at `{at[0]}`' if at else ''}"
+            message = f"`columns` does not describe the values of a row{f', at `{at[0]}`' if at else ''}"
             hint = 'write `columns = {"x": {"dtype": "float32", "shape": (8,)}, "y": "int64"}`'
             raise ValueError(message, hint) from error
 
     @property
     def keys(self) -> dict[str, ColumnKeys] | None:
-        """What each column holds; None: nobody declared it."""
-        said = self.columns if self.columns is not None else self.declared
-        if said is None:
+        """Description of each column; None if neither the recipe nor the class declares them."""
+        declared = self.columns if self.columns is not None else self.declared
+        if declared is None:
             return None
-        return {name: each if isinstance(each, ColumnKeys) else ColumnKeys(dtype=each) for name, each in said.items()}
+        return {
+            name: each if isinstance(each, ColumnKeys) else ColumnKeys(dtype=each) for name, each in declared.items()
+        }
 
     @property
     def hint(self) -> str:
-        """What to do about a row that is not as declared."""
+        """Help for a row that differs from the declared columns."""
         if self.columns is not None:
-            return "give that, or mend `columns` of the source"
-        wanted = "give that, or mend" if self.declared is not None else "every row gives the same; say what in"
+            return "return that, or fix `columns` of the source"
+        wanted = "return that, or fix" if self.declared is not None else "every row must return the same; declare it in"
         return f"{wanted} `columns` of the class `{self.plugin_class}`"
 
     def open(self) -> Table:
@@ -60,14 +64,15 @@ class PluginDataset(PluginComponent, Dataset):
         return PluginTable(self)
 
     def outline(self) -> Table | None:
-        """The columns as they are declared, for whoever may not run the code; None: only the code knows them."""
+        """Return the declared columns as a table without rows, for callers that may not run the code; None if only the
+        code knows them."""
         return None if self.keys is None else _Outline(self.keys)
 
 
 class _Outline(Table):
-    """Columns whose rows nobody may read."""
+    """Table of columns whose rows cannot be read."""
 
-    num_rows = 1  # columns of a table without rows are not looked at
+    num_rows = 1  # columns of an empty table are not checked
 
     def __init__(self, keys: Mapping[str, ColumnKeys]) -> None:
         self.columns = {name: each.column(name) for name, each in keys.items()}

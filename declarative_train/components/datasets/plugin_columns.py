@@ -1,4 +1,4 @@
-"""What the rows of a plugin's source hold, as it is declared; and what its table asks of the source."""
+"""Columns of a plugin's source, as declared, and the interface that its table uses."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ _STORED = {"text": "object", "image": "bytes", "date": "datetime64[ns]"}
 
 
 class ColumnKeys(BaseModel):
-    """What each row has in a column."""
+    """Description of the values of one column."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     dtype: Number | Single
-    """A number's, as numpy and torch call it; `text`; `bytes` of a file; `image`, a picture of Pillow; or `date`."""
+    """Type of the values: a dtype of numpy or torch; `text`; `bytes` of a file; `image`, a picture of
+    Pillow; or `date`."""
     shape: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Of the value of one row; left out: one number."""
+    """Shape of the value of one row. Left out: one number."""
     num_values: Annotated[int, Field(ge=1)] | None = None
-    """The whole numbers are all in 0..num_values-1, which saves counting them."""
+    """All integers are in 0..num_values-1. Left out: they are counted."""
 
     @model_validator(mode="after")
     def _agrees(self) -> ColumnKeys:
         if self.dtype in _STORED | {"bytes": ""} and (self.shape or self.num_values is not None):
-            raise ValueError(f"`dtype: {self.dtype}` takes no `shape` and no `num_values`: a row has one of them")
+            raise ValueError(f"`dtype: {self.dtype}` takes no `shape` and no `num_values`: a row has one such value")
         if self.num_values is not None and "int" not in self.dtype:
-            raise ValueError(f"`num_values` is of whole numbers, and `dtype` is {self.dtype}")
+            raise ValueError(f"`num_values` needs an integer dtype, and `dtype` is {self.dtype}")
         return self
 
     @property
@@ -51,7 +52,7 @@ Declared = Annotated[dict[str, Number | Single | ColumnKeys], Field(min_length=1
 
 
 class Described(Protocol):
-    """A source of a plugin, as its fields and its text have it."""
+    """A plugin's source, with the attributes that its table uses."""
 
     @property
     def type(self) -> str: ...
@@ -65,13 +66,13 @@ class Described(Protocol):
     def num_arguments(self) -> int: ...
     @property
     def keys(self) -> Mapping[str, ColumnKeys] | None:
-        """What each column holds; None: nobody declared it."""
+        """Description of each column; None if it is not declared."""
 
     @property
     def hint(self) -> str:
-        """What to do about a row that is not as declared."""
+        """Help for a row that differs from the declared columns."""
 
     def as_data(self) -> dict[str, object]: ...
     def settings(self) -> dict[str, Any]: ...
     def make(self, *first: object) -> Any:
-        """An object of the class. Raises whatever its code raises."""
+        """Create an object of the class. Raises any exception of its code."""

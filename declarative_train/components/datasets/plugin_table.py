@@ -1,7 +1,7 @@
-"""The rows of a plugin's source: asked of its code by number, and held against its columns one by one.
+"""Table of a plugin's source: ask its code for rows by number, and compare each with the declared columns.
 
-The object is made under random numbers that follow from its arguments, so that each process makes the same one. A fork
-shares it, but for one that holds open files, whose position both processes would move: there each makes its own.
+The object is created with random numbers seeded by its arguments, so that each process creates the same one. A forked
+process shares it, unless it holds open files: both processes would move their position, so each creates its own.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
     from declarative_train.components.datasets.plugin_columns import ColumnKeys, Described
 
 _WITH_POSITION = ("h5py", "lmdb", "netCDF4", "rasterio", "sqlite3", "tables")  # packages whose objects are open files
-_LOOKED_AT = 1000  # objects within the one that is made
+_LOOKED_AT = 1000  # objects inside the object to search
 _REPEATED = "rows are asked for by number, in any order, and may be kept"
 
 
 class PluginTable(Table):
-    """Raises SourceError where the code fails, draws random numbers, or gives other rows than it declares."""
+    """Table of a plugin's source. Raises SourceError if the code fails, draws random numbers, or returns rows that
+    differ from the declared columns."""
 
     def __init__(self, dataset: Described) -> None:
         self._dataset = dataset
         self._process, self._lock = os.getpid(), threading.Lock()
-        with self._told("making it"):
+        with self._as_source_error("making it"):
             self._made, draws = make_seeded(dataset)
         self._is_shared = not _holds_files(self._made)
         if draws and not self._is_shared:
             message = f"`{dataset.type}` draws random numbers and opens files when it is made"
             raise SourceError("plugin", message, help="open the files when a row is asked for")
-        with self._told("`__len__`"):
+        with self._as_source_error("`__len__`"):
             self.num_rows = len(self._made)
         self._keys: Mapping[str, ColumnKeys] | None = None  # not known yet
         self._keys = keys = self._columns(dataset.keys)
@@ -53,8 +54,8 @@ class PluginTable(Table):
             self._small = {name for name, each in keys.items() if each.is_number}
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, object]]]:
-        """A process that shares no memory makes its own."""
-        return _reopened, (self._dataset.as_data(),)
+        """Pickle the source, not the object: a process without shared memory creates its own."""
+        return _reopen, (self._dataset.as_data(),)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
         numbers = np.arange(self.num_rows)[rows] if isinstance(rows, slice) else np.asarray(rows, np.int64)
@@ -74,7 +75,7 @@ class PluginTable(Table):
         return {name: arrays[name] for name in columns}
 
     def _keep(self, arrays: Mapping[str, np.ndarray], numbers: np.ndarray) -> None:
-        """Single numbers of the rows read: who asks for a label does not have its picture made again."""
+        """Store single numbers of the rows read, so that reading a label does not compute its picture again."""
         for name in sorted(self._small):
             if name not in self._kept:
                 self._kept[name] = np.zeros(self.num_rows, self.columns[name].dtype)
@@ -90,21 +91,21 @@ class PluginTable(Table):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Threads take turns. A process that was forked from another one begins with a lock of its own."""
+        """Let one thread at a time run the code. A forked process begins with a new lock."""
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
             if not self._is_shared:
-                with self._told("making it"):
+                with self._as_source_error("making it"):
                     self._made = self._dataset.make()
         with self._lock:
             yield
 
     @contextmanager
-    def _told(self, doing: str, row: int | None = None) -> Iterator[None]:
-        """Whatever the code raises is told with its row and its line."""
+    def _as_source_error(self, doing: str, row: int | None = None) -> Iterator[None]:
+        """Convert any exception of the code into SourceError, with its row and line."""
         try:
             yield
-        except Exception as error:  # whatever the user's code raises is the user's to see
+        except Exception as error:  # any exception of the user's code is reported
             where = "" if row is None else f" for {self.place(row)}"
             of = "" if row is not None else f" of `{self._dataset.type}`"
             said = (str(error).splitlines() or [""])[0]
@@ -115,12 +116,12 @@ class PluginTable(Table):
     # --- rows
 
     def _row(self, row: int) -> Mapping[str, Any]:
-        with self._told("`__getitem__`", row):
+        with self._as_source_error("`__getitem__`", row):
             found = self._made[row]
-        return self._named(found, row)
+        return self._name_values(found, row)
 
-    def _named(self, found: Any, row: int) -> Mapping[str, Any]:
-        """What a row gives, by column. Before the columns are known: all of it, under its own names."""
+    def _name_values(self, found: Any, row: int) -> Mapping[str, Any]:
+        """Return the values of a row by column. While the columns are unknown: all values, under their own names."""
         known = self._keys
         if isinstance(found, Mapping):
             if known is not None and (missing := next((name for name in known if name not in found), None)) is not None:
@@ -132,18 +133,18 @@ class PluginTable(Table):
         values = tuple(found) if isinstance(found, tuple | list) else (found,)
         names: Sequence[str] = getattr(found, "_fields", ())
         if known is None:
-            return dict(zip(names or _unnamed(found, values), values, strict=True))
+            return dict(zip(names or _default_names(found, values), values, strict=True))
         if len(values) != len(known):
             declared = ", ".join(f"`{name}`" for name in known)
-            message = f"{self.place(row)} gives {_counted(len(values))}, and the columns are {declared}"
+            message = f"{self.place(row)} gives {_count_of(len(values))}, and the columns are {declared}"
             raise SourceError("plugin", message, help=self._dataset.hint)
         return dict(zip(known, values, strict=True))
 
     def _read(self, columns: Sequence[str], numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """By a method `read`, which gives arrays."""
+        """Read with the plugin's method `read`, which returns arrays."""
         given = (numbers.copy(), list(columns))[: self._dataset.num_arguments]
         row = int(numbers[0]) if len(numbers) else None
-        with self._told(f"`read` of {_counted(len(numbers), 'row')}", row):
+        with self._as_source_error(f"`read` of {_count_of(len(numbers), 'row')}", row):
             found = self._made.read(*given)
         if not isinstance(found, Mapping):
             raise SourceError("plugin", f"`read` gives a {type(found).__name__}, and not values by column")
@@ -151,7 +152,7 @@ class PluginTable(Table):
         if missing is not None:
             raise SourceError("plugin", f"`read` gives no `{missing}`", help=self._dataset.hint)
         if wrong := next((name for name in columns if len(found[name]) != len(numbers)), None):
-            message = f"`read` gives {len(found[wrong]):,} values of `{wrong}` for {_counted(len(numbers), 'row')}"
+            message = f"`read` gives {len(found[wrong]):,} values of `{wrong}` for {_count_of(len(numbers), 'row')}"
             raise SourceError("plugin", message)
         return {name: self._array(name, found[name], numbers) for name in columns}
 
@@ -173,7 +174,7 @@ class PluginTable(Table):
         if declared is not None:
             return declared
         if not self.num_rows:
-            message = f"`{self._dataset.type}` has no row to tell its columns by"
+            message = f"`{self._dataset.type}` has no row to find its columns from"
             raise SourceError("plugin", message, help="declare them: `columns: {x: float32}`")
         if self._dataset.method == "read":
             message = f"`{self._dataset.type}` does not say which columns `read` gives"
@@ -182,15 +183,15 @@ class PluginTable(Table):
         for name, value in self._row(0).items():
             keys = keys_of(value)
             if isinstance(keys, str):
-                message = f"`{name}` is {keys} in {self.place(0)}, which is no value of a column"
+                message = f"`{name}` is {keys} in {self.place(0)}, which a column cannot hold"
                 raise SourceError(
-                    "plugin", message, help="a number, an array or tensor, a text, bytes, a picture or a date is one"
+                    "plugin", message, help="return a number, an array or tensor, a text, bytes, a picture or a date"
                 )
             found[name] = keys
         return found
 
     def _check_again(self) -> None:
-        """The first and the last row are read twice."""
+        """Read the first and the last row again and check that they are the same."""
         rows = np.unique([0, self.num_rows - 1]) if self.num_rows else np.empty(0, np.int64)
         names = list(self.columns)
         with seed_generators(0):
@@ -206,22 +207,22 @@ class PluginTable(Table):
             raise SourceError("plugin", message, help=_REPEATED)
 
 
-def _unnamed(found: Any, values: Sequence[Any]) -> list[str]:
+def _default_names(found: Any, values: Sequence[Any]) -> list[str]:
     return [f"item_{number}" for number in range(len(values))] if isinstance(found, tuple | list) else ["value"]
 
 
-def _counted(count: int, what: str = "value") -> str:
+def _count_of(count: int, what: str = "value") -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _reopened(data: dict[str, object]) -> Table:
+def _reopen(data: dict[str, object]) -> Table:
     from declarative_train.components.datasets import DATASETS
 
     return DATASETS.read(data).open()
 
 
 def _holds_files(made: object) -> bool:
-    """An open file among what it holds, a few levels deep."""
+    """Return whether an object holds an open file, a few levels deep."""
     waiting, seen = [made], set[int]()
     while waiting and len(seen) < _LOOKED_AT:
         each = waiting.pop()

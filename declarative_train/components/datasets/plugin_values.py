@@ -1,4 +1,5 @@
-"""Values that a plugin's code gives for rows -> one numpy array, as a `Table` gives it; or what is wrong with one."""
+"""Conversion of values returned by a plugin's code to one numpy array, as a `Table` returns it, or a message about a
+wrong value."""
 
 from __future__ import annotations
 
@@ -16,22 +17,23 @@ _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64"} | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
 Wrong = Callable[[int, str], Exception]
-"""For the value at a place: what was found there."""
+"""Function that makes the exception from the position of a value and a description of it."""
 
 
 def keys_of(value: Any) -> ColumnKeys | str:
-    """What a value tells of its column; or what it is, where that is nothing that a column holds."""
+    """Return the description of a value's column, or a description of the value if a column cannot hold it."""
     for dtype, is_one in _SINGLE.items():
         if value is not None and is_one(value):
             return ColumnKeys.model_validate({"dtype": dtype})
     number = _number(value)
     if number is None or number[0].dtype.name not in _NUMBERS:
-        return found_in_words(value)
+        return describe_value(value)
     return ColumnKeys.model_validate({"dtype": number[0].dtype.name, "shape": number[0].shape})
 
 
 def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
-    """(N, *shape). Missing values (None) are nan, None or NaT. Raises what `wrong` makes."""
+    """Return an array (N, *shape). Missing values (None) are nan, None or NaT. Raises the exception
+    that `wrong` makes."""
     if keys.dtype in _SINGLE:
         return _singles(keys, values, wrong)
     wanted = np.dtype(keys.dtype)
@@ -48,7 +50,7 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
             continue
         number = _number(value)
         if number is None or number[0].shape != keys.shape or not _fits(*number, wanted):
-            raise wrong(place, found_in_words(value))
+            raise wrong(place, describe_value(value))
         found[place] = number[0]
     if not missing.any():
         return found
@@ -58,7 +60,8 @@ def as_array(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
 
 
 def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
-    """An array or tensor has the dtype itself; a number of Python one that holds it."""
+    """Return whether a column can hold a value: an array or tensor must have the dtype itself, a Python number must fit
+    into it."""
     if is_strict:
         return value.dtype == wanted
     if wanted.kind in "iu" and value.dtype.kind in "iu" and value.size:
@@ -69,7 +72,7 @@ def _fits(value: np.ndarray, is_strict: bool, wanted: np.dtype[Any]) -> bool:
 
 
 def _number(value: Any) -> tuple[np.ndarray, bool] | None:
-    """The value as an array, and whether its dtype was chosen by whoever made it."""
+    """Return the value as an array, and whether its dtype was chosen explicitly (by an array or tensor)."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), True
     if isinstance(value, bool | int | float):
@@ -94,7 +97,7 @@ def _singles(keys: ColumnKeys, values: Any, wrong: Wrong) -> np.ndarray:
     given = list(values)
     for place, value in enumerate(given):
         if value is not None and not is_one(value):
-            raise wrong(place, found_in_words(value))
+            raise wrong(place, describe_value(value))
     if keys.dtype == "date":
         return np.asarray([np.datetime64("NaT" if value is None else value, "ns") for value in given], "datetime64[ns]")
     if keys.dtype == "bytes":
@@ -115,7 +118,7 @@ _SINGLE: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def found_in_words(value: Any) -> str:
+def describe_value(value: Any) -> str:
     if value is None:
         return "None"
     number = _number(value)

@@ -1,4 +1,4 @@
-"""Files of safetensors -> a table whose columns are their tensors, mapped into memory, or read by range."""
+"""Safetensors files: a table whose columns are their tensors, mapped into memory or read by range."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "?"}
 _DTYPES |= {f"{kind.upper()}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)}
-_BLOCK_BYTES = 4 << 20  # of neighbours that are read together where the set rolls
-_SPARSE = 8  # rows of a remote file of which fewer are wanted are not read as one stretch
+_BLOCK_BYTES = 4 << 20  # of adjacent rows that are read together for block shuffling
+_SPARSE = 8  # read single rows of a remote file if fewer than one in so many is wanted
 
 
 class SafetensorsDataset(FilesDataset):
     """Rows of tensors in safetensors files: dimension 0 counts the rows, each tensor is a column, and several files are
-    one table, file after file. A folder stands for all files `*.safetensors` in it.
+    one table, file after file. A folder means all files `*.safetensors` in it.
 
-    Files on this machine are mapped, not read. bfloat16 becomes float32, without loss. Tensors whose first dimension is
-    not that of most others are no columns.
+    Local files are mapped, not read. bfloat16 becomes float32, without loss. Tensors with another first dimension than
+    most are not columns.
     """
 
     type: Literal["safetensors"] = "safetensors"
@@ -125,7 +125,7 @@ class SafetensorsTable(Table):
         return found
 
     def _run(self, file: int, name: str, start: int, stop: int) -> np.ndarray:
-        """Rows of one file, from one up to another."""
+        """Return the rows of one file from `start` to `stop`."""
         import numpy as np
 
         path, place = self.files[file], self._places[file][name]
@@ -156,12 +156,12 @@ class SafetensorsTable(Table):
 
 
 def _places(path: str) -> dict[str, TensorPlace]:
-    """Raises SourceError."""
+    """Return the place of each tensor. Raises SourceError."""
     try:
         found = read_places(lambda start, stop: read_bytes(path, start, stop), size_bytes(path))
         for name, place in found.items():
             if place.dtype in _DTYPES and prod(place.shape[:1]) * _row_bytes(place) != place.end - place.begin:
-                raise ValueError(f"the bytes of the tensor `{name}` do not make its shape")
+                raise ValueError(f"the bytes of the tensor `{name}` do not match its shape")
     except ValueError as error:
         raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
     if not found:
@@ -194,7 +194,7 @@ def _name(dtype: str) -> str:
 
 
 def _values(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """bfloat16 is the upper half of float32."""
+    """Convert bfloat16, which is the upper half of float32."""
     import numpy as np
 
     return (stored.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else stored

@@ -1,4 +1,4 @@
-"""Tables of SQLite files -> a table, held in memory or, of large files, converted once."""
+"""SQLite files: a table in memory or, for large files, converted once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from declarative_train.components.data import Table
 from declarative_train.components.datasets.arrow import check_same_columns
-from declarative_train.components.datasets.arrow_conversion import BLOCK_BYTES, converted, is_large
+from declarative_train.components.datasets.arrow_conversion import BLOCK_BYTES, convert, is_large
 from declarative_train.components.datasets.files_dataset import FilesDataset, Paths
 from declarative_train.files.cache import stamp
 from declarative_train.files.errors import SourceError
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     import sqlite3
 
 _MAGIC = b"SQLite format 3\0"
-_WAIT_S = 30.0  # for a process that writes
-_TOGETHER = 400  # columns looked at by one query: SQLite allows 2,000 results
-_STEPS = 1_000_000  # of SQLite's virtual machine, between signs of life
-_VIEW_STEPS, _VIEW_STEPS_PER_BYTE = 100_000_000, 100  # after which a view is taken for endless; a scan needs 10 a byte
+_WAIT_S = 30.0  # for a process that is writing
+_TOGETHER = 400  # columns examined by one query: SQLite allows 2,000 results
+_STEPS = 1_000_000  # of SQLite's virtual machine, between heartbeats
+_VIEW_STEPS, _VIEW_STEPS_PER_BYTE = 100_000_000, 100  # limit of a view; a scan needs 10 for each byte
 _MOST_ROWS = 1 << 16  # of a record batch
 _KINDS = ("integer", "real", "text", "blob")
 
 
 class SqliteDataset(FilesDataset):
-    """Rows of a table of SQLite files, in the order of `rowid`, or of a view, in the order in which it gives them.
+    """Rows of a table of SQLite files, in the order of `rowid`, or of a view, in its own order.
 
-    The type of a column is that of its values, not the one that is declared: integers, numbers, text, or blobs, which
-    are files (pictures). Where text stands beside numbers, all are text; dates are what SQLite keeps them as, text or
-    numbers. Several files are one table, file after file. More than 1 GiB is converted once, to a file in the user's
-    cache, and read from there in blocks.
+    The type of a column is that of its values, not the declared one: integers, numbers, text, or blobs, which are files
+    (pictures). A column with text and numbers is read as text; dates are read as SQLite stores them, text or numbers.
+    Several files are one table, file after file. More than 1 GiB is converted once, to a file in the user's cache, and
+    read from there in blocks.
     """
 
     type: Literal["sqlite"] = "sqlite"
@@ -56,16 +56,16 @@ class SqliteDataset(FilesDataset):
             check_beginning(path, "an SQLite database", _MAGIC)
         if is_large(files):
             options = [self.table, [stamp(each) for path in files if os.path.exists(each := f"{path}-wal")]]
-            table = converted(files, self.type, options, self._schema, self._batches)
+            table = convert(files, self.type, options, self._schema, self._batches)
             if table is not None:
                 return table
         schema = self._schema(files, lambda: None)
         return MemoryTable([(path, pa.Table.from_batches(self._batches(path, schema, []), schema)) for path in files])
 
     @contextmanager
-    def _opened(self, path: str, lives: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """Yield a connection, and what to select from, with the order. Raises SourceError, also for what goes wrong
-        later, such as a view that takes so many steps that it may have no end."""
+    def _open(self, path: str, heartbeat: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
+        """Yield a connection, and the table with its order for a SELECT. Raises SourceError, also for later errors,
+        such as a view that takes so many steps that it may never end."""
         import sqlite3
         from pathlib import Path
 
@@ -75,7 +75,7 @@ class SqliteDataset(FilesDataset):
 
         def count() -> bool:
             nonlocal steps
-            lives()
+            heartbeat()
             steps += _STEPS
             return is_view and steps > most
 
@@ -89,7 +89,7 @@ class SqliteDataset(FilesDataset):
                     raise SourceError("unreadable", f"{shown(path)} has no table `{self.table}`", help=hint)
                 is_view = known[name] == "view"
                 file.set_progress_handler(count, _STEPS)
-                yield file, _quoted(name) + (" ORDER BY rowid" if _has_rowid(file, name, known[name]) else "")
+                yield file, _quote(name) + (" ORDER BY rowid" if _has_rowid(file, name, known[name]) else "")
         except sqlite3.OperationalError as error:
             if steps <= most:
                 raise _unreadable(path, self.table, error) from error
@@ -99,24 +99,24 @@ class SqliteDataset(FilesDataset):
         except (sqlite3.Error, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise _unreadable(path, self.table, error) from error
 
-    def _schema(self, files: Sequence[str], lives: Callable[[], None]) -> Any:
-        """The types that hold all values of all files. Raises SourceError."""
+    def _schema(self, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
+        """Return the types that hold all values of all files. Raises SourceError."""
         import pyarrow as pa
 
         found: dict[str, set[str]] = {}
         for path in files:
-            with self._opened(path, lives) as (file, rows):
+            with self._open(path, heartbeat) as (file, rows):
                 names = [column[0] for column in file.execute(f"SELECT * FROM {rows} LIMIT 0").description]
                 if found:
                     check_same_columns(files[0], list(found), path, names)
                 for begin in range(0, len(names), _TOGETHER):
                     some = names[begin : begin + _TOGETHER]
-                    asked = [f"max(typeof({_quoted(name)}) = '{kind}')" for name in some for kind in _KINDS]
-                    said = iter(file.execute(f"SELECT {', '.join(asked)} FROM {rows}").fetchone())
+                    asked = [f"max(typeof({_quote(name)}) = '{kind}')" for name in some for kind in _KINDS]
+                    answers = iter(file.execute(f"SELECT {', '.join(asked)} FROM {rows}").fetchone())
                     for name in some:
-                        found.setdefault(name, set()).update(kind for kind in _KINDS if next(said))
+                        found.setdefault(name, set()).update(kind for kind in _KINDS if next(answers))
                         if "blob" in found[name] and len(found[name]) > 1:
-                            message = f"`{name}` in `{self.table}` of {shown(path)} holds blobs beside other values"
+                            message = f"`{name}` in `{self.table}` of {shown(path)} holds blobs and other values"
                             hint = f"name a view without them: `CREATE VIEW chosen AS SELECT ... FROM {self.table}`"
                             raise SourceError("unreadable", message, help=hint)
         return pa.schema([(name, _type_of(kinds)) for name, kinds in found.items()])
@@ -124,8 +124,8 @@ class SqliteDataset(FilesDataset):
     def _batches(self, path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
         import pyarrow as pa
 
-        names = ", ".join(map(_quoted, schema.names))
-        with self._opened(path, lambda: None) as (file, source):
+        names = ", ".join(map(_quote, schema.names))
+        with self._open(path, lambda: None) as (file, source):
             rows: list[tuple[Any, ...]] = []
             size = 0
             for row in file.execute(f"SELECT {names} FROM {source}"):
@@ -143,8 +143,7 @@ def _unreadable(path: str, table: str, error: Exception) -> SourceError:
 
 
 def only_table(path: str, wanted: str | None = None) -> str:
-    """The table or view that is meant: `wanted`, as the file spells it, or the only one that there is. Raises
-    SourceError."""
+    """Return the table or view to read: `wanted`, spelled as in the file, or the only one. Raises SourceError."""
     import sqlite3
     from pathlib import Path
 
@@ -163,7 +162,7 @@ def only_table(path: str, wanted: str | None = None) -> str:
     if wanted is None and len(names) == 1:
         return names[0]
     hint = f"it has {', '.join(f'`{name}`' for name in names[:8])}" if names else "it has none"
-    what = f"no table `{wanted}`" if wanted is not None else "no single table that could be meant"
+    what = f"no table `{wanted}`" if wanted is not None else "more than one table, or none"
     raise SourceError("unreadable", f"{shown(path)} has {what}", help=hint)
 
 
@@ -174,18 +173,19 @@ def _type_of(kinds: Collection[str]) -> Any:
     return next((kind for name, kind in of_kind.items() if name in kinds), pa.null())
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"{}"'.format(name.replace('"', '""'))
 
 
 def _has_rowid(file: sqlite3.Connection, name: str, kind: str) -> bool:
-    """Views have none, nor have tables that were made WITHOUT ROWID: those come in the order of their key."""
+    """Return whether a table has a rowid. Views have none, nor have tables created WITHOUT ROWID, which are in the
+    order of their key."""
     import sqlite3
 
     if kind != "table":
         return False
     try:
-        file.execute(f"SELECT rowid FROM {_quoted(name)} LIMIT 0")
+        file.execute(f"SELECT rowid FROM {_quote(name)} LIMIT 0")
     except sqlite3.OperationalError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Made data -> a table that computes every value from (seed, row): no memory, no time to open, at any size."""
+"""Synthetic data: a table that computes every value from (seed, row), without memory, at any size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _USED_BY = {
 
 
 class SyntheticDataset(Dataset):
-    """Rows that are made up: for teaching, tests and benchmarks.
+    """Computed rows for teaching, tests and benchmarks.
 
     classification   columns `x` (features) and `y`, a class: normal clouds around one centre per class
     binary           columns `x` (features) and `y`, 0 or 1: normal clouds around two opposite centres
@@ -37,9 +37,9 @@ class SyntheticDataset(Dataset):
 
     type: Literal["synthetic"] = "synthetic"
     kind: Literal["classification", "binary", "regression", "images", "tokens"]
-    """What is made."""
+    """Kind of data."""
     rows: Count
-    """How many rows (for `tokens`: tokens). Nothing is stored, so any number will do."""
+    """Number of rows (for `tokens`: tokens). Nothing is stored, so any number is possible."""
     features: Count = 20
     """Numbers in `x`."""
     classes: Annotated[int, Field(ge=2)] = 10
@@ -51,13 +51,13 @@ class SyntheticDataset(Dataset):
     size: Count = 32
     """Height and width of an image."""
     noise: Annotated[float, Field(ge=0, le=1e6)] = 0.2
-    """How hard it is. classification and binary: the spread of a class around its centre, in distances between two
+    """Difficulty. classification and binary: the spread of a class around its centre, in distances between two
     centres. The best possible accuracy with 10 classes and 20 or more features is about 1.00 at 0.1, 0.94 at 0.2,
     0.86 at 0.25, 0.76 at 0.3, 0.59 at 0.4; binary: 0.99 at 0.2, 0.98 at 0.25, 0.95 at 0.3, 0.89 at 0.4. regression:
     the standard deviation that no model can explain. images: that of each pixel, where the pattern has 1. tokens: the
     share of random tokens."""
     seed: int = 0
-    """Another number, other data; not the recipe's seed, so that changing that one leaves the data as they are."""
+    """Seed of the data. It is separate from the recipe's seed, so that changing that one does not change the data."""
 
     @model_validator(mode="after")
     def _keys_belong_to_kind(self) -> SyntheticDataset:
@@ -110,7 +110,7 @@ class SyntheticTable(Table):
         return key_of("synthetic", self._made.kind, self._made.seed, *parts)
 
     def _normal(self, rows: np.ndarray, width: int, key: int) -> np.ndarray:
-        """(N, width)"""
+        """Return normal numbers (N, width)."""
         import numpy as np
 
         return normal(rows[:, None] * np.int64(width) + np.arange(width), key)
@@ -122,7 +122,7 @@ class SyntheticTable(Table):
         return below(rows, self._key("class"), 2)
 
     def _direction(self, name: str) -> np.ndarray:
-        """A unit vector (features,)."""
+        """Return a random unit vector (features,)."""
         import numpy as np
 
         vector = normal(np.arange(self._made.features), self._key(name))
@@ -130,7 +130,7 @@ class SyntheticTable(Table):
         return unit
 
     def _clouds(self, rows: np.ndarray) -> np.ndarray:
-        """Centres lie on a sphere, about 1 apart; the whole is scaled to variance 1 per feature."""
+        """Return points around centres on a sphere, about 1 apart, scaled to variance 1 per feature."""
         import numpy as np
 
         width, classes = self._made.features, self._made.classes
@@ -161,7 +161,7 @@ class SyntheticTable(Table):
         return y + self._made.noise * normal(rows, self._key("noise"))
 
     def _image(self, rows: np.ndarray) -> np.ndarray:
-        """A pattern is a 4 x 4 grid of normal numbers, blown up."""
+        """Return images: a 4 x 4 grid of normal numbers, scaled up, and noise."""
         import numpy as np
 
         channels, size, classes = self._made.channels, self._made.size, self._made.classes

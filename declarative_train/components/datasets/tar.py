@@ -1,9 +1,9 @@
-"""Tar archives of samples -> a table of their files, read where they lie.
+"""Tar archives of samples: a table of their files, read from the archive without unpacking it.
 
-The names are those of the format of webdataset: what stands before the first dot of a file's name is the key of a
-sample (folders included), what comes after it the column. The index of an archive (where each file begins) is made once
-and kept in the user's cache, by path, size and date, and what all archives of a set hold beside it, so that a set is
-opened without its indexes: those that are in use are in memory.
+The names follow the webdataset format: the part before the first dot of a file's name, with folders, is the key of a
+sample; the part after it is the column. The index of an archive (the offset of each file) is computed once and cached
+by path, size and date, together with a summary of each archive, so that a set is opened without indexes. Only indexes
+in use are in memory.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     import numpy as np
 
 _TEXTS = frozenset({"cls", "label", "text", "transcript", "txt"})
-_BLOCK_BYTES = 4 << 20  # of neighbours that are read together
-_SPAN_BYTES = 8 << 20  # that are read at once
-_GAP_BYTES = 4 << 10  # between files that are read at once
+_BLOCK_BYTES = 4 << 20  # of adjacent files that are read together
+_SPAN_BYTES = 8 << 20  # of one read
+_GAP_BYTES = 4 << 10  # between files of one read
 _REMOTE_GAP_BYTES = 64 << 10
-_MOST_ROWS = 1 << 20  # of archives whose indexes stay in memory
+_MOST_ROWS = 1 << 20  # of the archives whose indexes stay in memory
 
-Made = tuple[list[str], dict[str, list[list[int]]]]
-"""The keys, and by column for each key (offset, size), or [-1, 0] where it has no such file."""
+BuiltIndex = tuple[list[str], dict[str, list[list[int]]]]
+"""Keys, and for each column (offset, size) of each key, or [-1, 0] if it has no such file."""
 
 
 class TarDataset(FilesDataset):
-    """Samples in tar archives, as webdataset writes them: `cat/17.jpg` and `cat/17.cls` are the columns `jpg` and `cls`
+    """Samples in tar archives in the webdataset format: `cat/17.jpg` and `cat/17.cls` are the columns `jpg` and `cls`
     of the sample `cat/17`. The column `key` is its name.
 
-    Files ending in `.cls`, `.label`, `.text`, `.transcript` and `.txt` are text, others bytes. Rows stand in the order
-    of the archives. Archives may not be packed (`.tar.gz`): single files are read where they lie. Those of other
-    machines are read once to find where their files begin.
+    Files ending in `.cls`, `.label`, `.text`, `.transcript` and `.txt` are text, others bytes. Rows are in the order of
+    the archives. Archives must not be compressed (`.tar.gz`): single files are read from them directly. Remote archives
+    are read once to find the offsets of their files.
     """
 
     type: Literal["tar"] = "tar"
@@ -61,15 +61,15 @@ class TarDataset(FilesDataset):
         return TarTable(self.files())
 
 
-class Index(NamedTuple):
-    """`places` by column: (rows, 2) offset and size, -1 where a sample has no such file."""
+class TarIndex(NamedTuple):
+    """Index of an archive. `places` by column: (rows, 2) offset and size, -1 where a sample has no such file."""
 
     keys: np.ndarray
     places: dict[str, np.ndarray]
 
 
-class Span(NamedTuple):
-    """A file of an archive, and the place among the values that are asked for."""
+class FileSpan(NamedTuple):
+    """A file of an archive, and its place in the result."""
 
     begin: int
     end: int
@@ -83,12 +83,12 @@ class TarTable(Table):
         import numpy as np
 
         self.files = tuple(files)
-        self._opened = OpenFiles(_Open)  # read by offset: there is no position that processes would share
-        self._indexes: OrderedDict[int, Index] = OrderedDict()
+        self._opened = OpenFiles(_FileHandle)  # read by offset, so processes do not share a position
+        self._indexes: OrderedDict[int, TarIndex] = OrderedDict()
         stamps = [_stamp(path) for path in files]
         for path, each in zip(files, stamps, strict=True):
             if each is not None and local_path(path) is not None:
-                self._opened.expect(path, int(each[0]), int(each[1]))  # from here on it may not change
+                self._opened.expect(path, int(each[0]), int(each[1]))  # from now on it must not change
         self._stamps = stamps
         self.fingerprint = None if None in stamps else cache_path("tar", list(files), stamps)
         about = load(self.fingerprint)
@@ -121,7 +121,7 @@ class TarTable(Table):
             if "key" in found:
                 found["key"][places] = index.keys[inside]
             spans = [
-                Span(begin, begin + size, row, name, place)
+                FileSpan(begin, begin + size, row, name, place)
                 for name in columns
                 if name in index.places
                 for place, row, (begin, size) in zip(
@@ -133,7 +133,7 @@ class TarTable(Table):
                 self._read(archive, together, found)
         return found
 
-    def _read(self, archive: int, spans: Sequence[Span], into: dict[str, np.ndarray]) -> None:
+    def _read(self, archive: int, spans: Sequence[FileSpan], into: dict[str, np.ndarray]) -> None:
         path, first = self.files[archive], spans[0].begin
         content = self._bytes(path, first, max(span.end for span in spans))
         for span in spans:
@@ -151,14 +151,14 @@ class TarTable(Table):
         except OSError as error:
             raise SourceError("unreadable", f"cannot read {shown(path)}: {error.strerror}") from error
 
-    def _index(self, archive: int) -> Index:
-        """Several threads may come at once."""
+    def _index(self, archive: int) -> TarIndex:
+        """Return the index of an archive. Thread-safe."""
         import numpy as np
 
         found = self._indexes.pop(archive, None)
         if found is None:
             keys, columns = _index_of(self.files[archive], self._stamps[archive])
-            found = Index(objects(keys), {name: np.asarray(each, np.int64) for name, each in columns.items()})
+            found = TarIndex(objects(keys), {name: np.asarray(each, np.int64) for name, each in columns.items()})
         self._indexes[archive] = found
         total = sum(len(each.keys) for each in list(self._indexes.values()))
         while total > _MOST_ROWS and len(self._indexes) > 1:
@@ -169,8 +169,8 @@ class TarTable(Table):
         return found
 
     def _about(self, archive: int) -> dict[str, Any]:
-        """What is to be known of it to open the set: `rows`, the row that each of its `blocks` begins with, and by
-        column the `sizes` of its files together."""
+        """Return the summary needed to open the set: `rows`, first row of each of its `blocks`, and total `sizes` of
+        its files by column."""
         import numpy as np
 
         keys, places = self._index(archive)
@@ -190,9 +190,9 @@ class TarTable(Table):
         return f"`{self._index(archive).keys[row - self._starts[archive]]}` of {shown(self.files[archive])}"
 
 
-def _together(spans: Sequence[Span], gap: int) -> Iterator[list[Span]]:
-    """Those that lie close to each other, to be read at once."""
-    found: list[Span] = []
+def _together(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
+    """Yield groups of spans that are close enough for one read."""
+    found: list[FileSpan] = []
     end = 0
     for span in sorted(spans):
         if found and (span.begin > end + gap or max(span.end, end) - found[0].begin > _SPAN_BYTES):
@@ -212,8 +212,8 @@ def _text(content: bytes, path: str, name: str) -> str:
         raise SourceError("unreadable", message) from error
 
 
-class _Open:
-    """An open file; closed when nobody reads from it any more."""
+class _FileHandle:
+    """An open file, closed when no thread uses it any more."""
 
     def __init__(self, path: str) -> None:
         self.number = -1
@@ -230,25 +230,25 @@ class _Open:
 
 
 def _stamp(path: str) -> Stamp | None:
-    """Raises SourceError."""
+    """Return the stamp of a file. Raises SourceError."""
     try:
         return stamp(path)
     except OSError as error:
         raise SourceError("unreadable", f"cannot look at {shown(path)}: {error.strerror}") from error
 
 
-def _index_of(path: str, stamped: Stamp | None) -> Made:
-    """Raises SourceError."""
+def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:
+    """Return the index of an archive, from the cache if possible. Raises SourceError."""
     if packing(path) is not None:
-        message = f"{shown(path)} is packed, and its files cannot be read where they lie"
-        raise SourceError("unreadable", message, help="unpack it to a `.tar`: pictures are packed already")
+        message = f"{shown(path)} is compressed, so its files cannot be read directly"
+        raise SourceError("unreadable", message, help="decompress it to a `.tar`: pictures are compressed already")
     local = local_path(path)
     kept = None if stamped is None else cache_path("tar", path if local is None else os.path.realpath(local), *stamped)
     if (index := load(kept)) is not None:
         return index[0], index[1]
     try:
         with open_file(path) as file:
-            index = _made(file)
+            index = _build_index(file)
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise SourceError("unreadable", f"{shown(path)} is not a whole tar archive: {error}") from error
     except OSError as error:
@@ -257,8 +257,9 @@ def _index_of(path: str, stamped: Stamp | None) -> Made:
     return index
 
 
-def _made(file: IO[bytes]) -> Made:
-    """A file that is cut off within its last member is noticed when that one is read."""
+def _build_index(file: IO[bytes]) -> BuiltIndex:
+    """Build the index of an archive. A file that is cut off within its last member is detected when that member is
+    read."""
     keys: dict[str, int] = {}
     columns: dict[str, dict[int, list[int]]] = {}
     with tarfile.open(fileobj=file, mode="r:") as archive:

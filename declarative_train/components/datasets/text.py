@@ -1,4 +1,4 @@
-"""Text files -> a table of tokens, one per row, read by position."""
+"""Text files: a table of tokens, one per row, read by position."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from declarative_train.files.open_files import (
 if TYPE_CHECKING:
     import numpy as np
 
-_STRETCH = 4 << 20  # bytes that are read together where the set rolls
-_BLOCK = 1 << 16  # bytes fetched at once for single rows of a remote file
+_STRETCH = 4 << 20  # bytes of one read for block shuffling
+_BLOCK = 1 << 16  # bytes of one request for single rows of a remote file
 
 
 class TextDataset(FilesDataset):
-    """The tokens of text files: one row per token, column `tokens`. A `window` makes samples of them. Several files are
-    one text, file after file.
+    """Tokens of text files: one row per token, column `tokens`. A `window` makes samples of them. Several files are one
+    text, file after file.
 
-    With `documents`, its texts: one row per file or line, columns `text` and `path`.
+    With `documents`, the texts: one row per file or line, columns `text` and `path`.
     """
 
     type: Literal["text"] = "text"
     tokenizer: Annotated[str, Field(min_length=1)] = "bytes"
     """`bytes`: every byte of the UTF-8 text is a token, 0 to 255. Else a file `tokenizer.json` of Hugging Face's
-    `tokenizers`, or the folder of a model that holds one. Its tokens are made once, and kept in the user's cache."""
+    `tokenizers`, or the folder of a model that has one. It is encoded once; the tokens are in the user's cache."""
     eos: bool | Annotated[str, Field(min_length=1)] = False
-    """A token behind each file: true, the tokenizer's own, or the token as it is written."""
+    """Token after each file: true for the tokenizer's own, or the token itself."""
     documents: Literal["file", "line"] | None = None
-    """Rows are texts: whole files, or lines that are not blank. A field of `type: tokens` makes tokens of them."""
+    """Rows are texts: whole files, or lines that are not blank. A field of `type: tokens` encodes them."""
 
     @model_validator(mode="after")
     def _agrees(self) -> TextDataset:
@@ -67,7 +67,7 @@ class TextDataset(FilesDataset):
 
 
 class ByteTable(Table):
-    """The bytes of files, mapped where they lie on this machine, else fetched by range."""
+    """Bytes of files: mapped if local, else fetched by range."""
 
     blocks_may_be_cut = True
 
@@ -84,13 +84,13 @@ class ByteTable(Table):
         stretches = [np.arange(start, stop, _STRETCH) for start, stop in pairwise(self._starts)]
         self.blocks = np.concatenate([*stretches, [self.num_rows]]).astype(np.int64)
         for path in self._paths:
-            self._bytes(path)  # one that is closed to us is reported when the source is opened
+            self._bytes(path)  # report a file without permission when the source is opened
 
     def size_bytes(self, columns: Sequence[str]) -> int | None:
         return self.num_rows * len(columns)
 
     def _bytes(self, path: str) -> np.ndarray | None:
-        """None: it is on another machine."""
+        """Return the mapped bytes of a file; None if it is remote."""
         return None if local_path(path) is None else self._mapped.get(path)
 
     def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
@@ -123,7 +123,7 @@ class ByteTable(Table):
         return found
 
     def _slice(self, file: int, start: int, stop: int) -> np.ndarray:
-        """The rows from `start` up to `stop`, all of one file."""
+        """Return the rows from `start` to `stop`, all of one file."""
         import numpy as np
 
         begin = self._starts[file]
@@ -142,7 +142,7 @@ class ByteTable(Table):
         return found
 
     def _fetch(self, file: int, rows: np.ndarray) -> np.ndarray:
-        """Rows of a remote file, by blocks, neighbouring blocks in one request."""
+        """Return rows of a remote file, read in blocks; consecutive blocks are one request."""
         import numpy as np
 
         blocks = np.unique(rows // _BLOCK)

@@ -1,4 +1,4 @@
-"""Text files and a tokenizer -> a table of tokens, one per row, made once and mapped into memory."""
+"""Tokens of text files: a table with one token per row, encoded once and mapped into memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.documents import decoded
+from declarative_train.components.datasets.documents import decode
 from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
 from declarative_train.files.errors import SourceError
@@ -21,7 +21,7 @@ _PIECE = 16 << 20  # bytes of a file that are encoded at once
 
 
 class TokenTable(Table):
-    """The tokens of the files, file after file; `eos` behind each, if it is asked for."""
+    """Tokens of the files, file after file, with `eos` after each if requested."""
 
     def __init__(self, files: Sequence[str], name: str, eos: bool | str) -> None:
         try:
@@ -35,9 +35,9 @@ class TokenTable(Table):
         work = EncodingJob(
             len(self._pieces),
             lambda start, stop: self._pieces[start:stop],
-            lambda piece, _: _encoded(piece, found, last),
+            lambda piece, _: _encode(piece, found, last),
             found.num_tokens,
-            about=["stream", [[path, sizes[path], _modified(path)] for path in files], found.sha256, last],
+            about=["stream", [[path, sizes[path], _modified_ns(path)] for path in files], found.sha256, last],
             size_bytes=sum(sizes.values()),
         )
         self.tokens = make_tokens(work)
@@ -48,7 +48,7 @@ class TokenTable(Table):
         return dict.fromkeys(columns, self.tokens.tokens[rows])
 
     def read_runs(self, columns: Sequence[str], starts: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        return {name: stacked(self.tokens.tokens, starts, length) for name in columns}
+        return {name: stack_runs(self.tokens.tokens, starts, length) for name in columns}
 
     def place(self, row: int) -> str:
         import numpy as np
@@ -59,8 +59,8 @@ class TokenTable(Table):
         return f"token {row - int(self.tokens.starts[piece]) + 1} of {shown(path)}{where}"
 
 
-def stacked(values: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-    """(N, length): runs of neighbours."""
+def stack_runs(values: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+    """Return runs of `length` consecutive values: (N, length)."""
     import numpy as np
 
     found = np.empty((len(starts), length), values.dtype)
@@ -70,11 +70,11 @@ def stacked(values: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
 
 
 Piece = tuple[str, int, int, bool]
-"""A file, from which byte up to which, and whether it is the file's last."""
+"""File, first byte, end byte (exclusive), and whether this is the last piece of the file."""
 
 
 def _pieces(path: str, size: int) -> list[Piece]:
-    """A large file is cut behind line ends, and its pieces are encoded each for itself."""
+    """Split a large file after line ends into pieces that are encoded separately."""
     ends = [0]
     while ends[-1] < size:
         target = ends[-1] + _PIECE
@@ -87,9 +87,9 @@ def _pieces(path: str, size: int) -> list[Piece]:
     return [(path, begin, end, end == size) for begin, end in pairwise(ends)]
 
 
-def _encoded(piece: Piece, found: Tokenizer, last: int | None) -> Encoded:
+def _encode(piece: Piece, found: Tokenizer, last: int | None) -> Encoded:
     path, begin, end, is_last = piece
-    text = decoded(read_bytes(path, begin, end), path)
+    text = decode(read_bytes(path, begin, end), path)
     try:
         tokens = found.encode(text, adds_special=False)
     except TokenizerError as error:
@@ -97,6 +97,6 @@ def _encoded(piece: Piece, found: Tokenizer, last: int | None) -> Encoded:
     return Encoded([*tokens, last] if last is not None and is_last else tokens)
 
 
-def _modified(path: str) -> int:
+def _modified_ns(path: str) -> int:
     local = local_path(path)
     return 0 if local is None else os.stat(local).st_mtime_ns

@@ -1,4 +1,4 @@
-"""Splits: how a set is cut from the rows, under `data.split`."""
+"""Splits: kinds of sets under `data.split`."""
 
 from __future__ import annotations
 

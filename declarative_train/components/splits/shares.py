@@ -1,4 +1,4 @@
-"""A share of the rows: by chance, by chance within a column's groups or classes, or the last ones."""
+"""Splits by share of the rows: random, random within a column's groups or classes, or the last rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_ROWS_PER_VALUE = 2  # on average, of a column of classes
 
 
 class RandomSplit(Split):
-    """Rows by chance, the same for the same seed. `validation: 0.2` is the short form."""
+    """Random rows, the same for the same seed. `validation: 0.2` is the short form."""
 
     turn: ClassVar[int] = 3
     cuts_singly: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class RandomSplit(Split):
 
 
 class LastSplit(Split):
-    """The last rows: what comes after the rows that train. Several of them follow each other in the order written."""
+    """The last rows, which follow the training rows. Several such sets follow each other in the order written."""
 
     turn: ClassVar[int] = 1
 
@@ -39,7 +39,7 @@ class LastSplit(Split):
     fraction: Fraction
     """Share of the rows (of those that sets cut by `where` leave)."""
     sort: str | None = None
-    """The column that orders all rows. Left out: the order of the window, each of its groups by itself; without a
+    """The column that orders all rows. Left out: the order of the window, separately in each of its groups; without a
     window the order of the file."""
 
     @property
@@ -52,9 +52,9 @@ class LastSplit(Split):
         if self.sort is None and rows.by is None and rows.sort is None:
             return range(*self._ends(rows.num_rows, rows.behind))
         if self.sort is not None:
-            order, sizes = ordered(rows.read(self.sort)), np.asarray([rows.num_rows])
+            order, sizes = sort_order(rows.read(self.sort)), np.asarray([rows.num_rows])
         else:
-            order, sizes = grouped(rows)
+            order, sizes = group_order(rows)
         chosen = []
         start = 0
         for size in sizes.tolist():
@@ -64,12 +64,14 @@ class LastSplit(Split):
         return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)
 
     def _ends(self, size: int, behind: float) -> tuple[int, int]:
-        """Rounded the same way from the end for every set, so that neighbours meet."""
+        """Return begin and end of the set. Both are rounded from the end in the same way for every set, so that
+        adjacent sets neither overlap nor leave a gap."""
         return size - min(size, round(size * (behind + self.fraction))), size - min(size, round(size * behind))
 
 
-def ordered(values: np.ndarray) -> np.ndarray:
-    """The stable order of values; text without a value first. Raises ValueError when numbers or dates are missing."""
+def sort_order(values: np.ndarray) -> np.ndarray:
+    """Return the stable sort order of values; missing text comes first. Raises ValueError if numbers or dates are
+    missing."""
     import numpy as np
 
     if values.dtype == object:
@@ -79,11 +81,11 @@ def ordered(values: np.ndarray) -> np.ndarray:
     return np.argsort(values, kind="stable")
 
 
-def grouped(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
-    """The rows group by group, each in the window's order, and the groups' sizes."""
+def group_order(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows group by group, each group in the window's order, and the sizes of the groups."""
     import numpy as np
 
-    order = np.arange(rows.num_rows) if rows.sort is None else ordered(rows.read(rows.sort))
+    order = np.arange(rows.num_rows) if rows.sort is None else sort_order(rows.read(rows.sort))
     if rows.by is None:
         return order, np.asarray([rows.num_rows])
     group = np.unique(codes(rows.read(rows.by)), return_inverse=True)[1]
@@ -92,7 +94,7 @@ def grouped(rows: Candidates) -> tuple[np.ndarray, np.ndarray]:
 
 
 def codes(values: np.ndarray) -> np.ndarray:
-    """Values that can be compared: text as text, missing text a value of its own."""
+    """Return values that can be compared: text as text, missing text as a separate value."""
     import numpy as np
 
     if values.dtype != object:
@@ -101,16 +103,15 @@ def codes(values: np.ndarray) -> np.ndarray:
 
 
 class GroupedSplit(Split):
-    """Whole groups by chance: rows that share a value (a patient, a meter) never land both in this set and among those
-    that train, nor in a set cut by chance, whatever the order of the sets. Sets cut in another way (`where`, `last`)
-    may hold rows of its groups; lint says so.
-    """
+    """Random whole groups. Rows that share a value (a patient, a meter) are never split between this set and the
+    training rows, nor between this set and another random set, in any order of the sets. Sets cut in another way
+    (`where`, `last`) may contain rows of its groups; lint reports it."""
 
     turn: ClassVar[int] = 2
 
     type: Literal["grouped"] = "grouped"
     fraction: Fraction
-    """Share of the rows (of those that sets cut by `where` leave), as near as whole groups come to it."""
+    """Share of the rows (of those that sets cut by `where` leave), as close as whole groups allow."""
     column: str
     """The column whose equal values stay together."""
 
@@ -132,7 +133,7 @@ class GroupedSplit(Split):
 
 
 class StratifiedSplit(Split):
-    """Rows by chance, the same share of each value of a column."""
+    """Random rows, the same share of each value of a column."""
 
     turn: ClassVar[int] = 3
     cuts_singly: ClassVar[bool] = True
@@ -148,7 +149,8 @@ class StratifiedSplit(Split):
         return (self.column,)
 
     def choose(self, rows: Candidates) -> np.ndarray:
-        """Return whole rows per value by largest remainder, equal remainders by chance: their sum is the fraction."""
+        """Return rows with a whole number per value, by largest remainder; ties are random. Their sum is
+        the fraction."""
         import numpy as np
 
         if not rows.num_rows:

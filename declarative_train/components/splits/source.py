@@ -1,4 +1,4 @@
-"""A set with a source of its own."""
+"""Split with its own source."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from declarative_train.components.data import Candidates, Dataset, Split
 
 
 class SourceSplit(Split):
-    """All rows of another source, which has the columns that the fields use. `{source: {...}}` is the short form."""
+    """All rows of another source, which must have the columns that the fields use. `{source: {...}}`
+    is the short form."""
 
     turn: ClassVar[int] = 0
 
     type: Literal["source"] = "source"
     source: SerializeAsAny[Dataset]
-    """Where the set's rows come from."""
+    """Source of the rows of the set."""
 
     @field_validator("source", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""The rows whose value in a column is as said."""
+"""Split by the values of a column."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _TESTS = ("in_", "not_in", "equals", "less", "at_most", "greater", "at_least")
 class WhereSplit(Split):
     """Rows by a column's value: `{type: where, column: month, in: [11, 12]}`. Several tests must all hold.
 
-    Dates are compared with text such as `2024-01-31`. A row that misses the value passes no test.
+    Dates are compared with text such as `2024-01-31`. A row with a missing value passes no test.
     """
 
     turn: ClassVar[int] = 0
 
     type: Literal["where"] = "where"
     column: str
-    """The column that is looked at."""
+    """The column to compare."""
     in_: Annotated[tuple[Value, ...], Field(min_length=1)] | None = Field(None, alias="in")
     """The value is one of these."""
     not_in: Annotated[tuple[Value, ...], Field(min_length=1)] | None = None
-    """The value is none of these."""
+    """The value is not one of these."""
     equals: Value | None = None
-    """The value is this."""
+    """The value equals this."""
     less: Value | None = None
     """The value is less than this."""
     at_most: Value | None = None
@@ -89,7 +89,7 @@ class WhereSplit(Split):
             try:
                 return np.datetime64(asked, "ns")
             except ValueError as error:
-                raise ValueError(f"`{self.column}` holds dates, and `{asked}` is none") from error
+                raise ValueError(f"`{self.column}` holds dates, and `{asked}` is not a date") from error
         fits = {"text": isinstance(asked, str), "true and false": isinstance(asked, bool), "dates": False}
         if not fits.get(holds, isinstance(asked, int | float) and not isinstance(asked, bool)):
             raise ValueError(f"`{self.column}` holds {holds}, and `{str(asked).lower()}` is something else")
