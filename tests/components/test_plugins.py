@@ -240,15 +240,15 @@ def test_what_was_started_on_meta_is_written_after_it_has_memory(file: str) -> N
     import torch
 
     from declarative_train.graph.graph import Graph
-    from declarative_train.graph.initialise import initialise, started
+    from declarative_train.graph.initialise import build_plugin_layer, initialise
 
     layer = plugin_layers(file)["gated_unit"](width=3, rate=0.25)  # type: ignore[call-arg]
     with torch.device("meta"):
-        module = started(layer, {"x": TensorSpec((7,))}, 1, "gate")
+        module = build_plugin_layer(layer, {"x": TensorSpec((7,))}, 1, "gate")
     assert {item.device.type for item in (*module.parameters(), *module.buffers())} == {"meta"}
     module.to_empty(device="cpu")
     initialise(module, Graph({}, (), {}), (), 1)
-    wanted = started(layer, {"x": TensorSpec((7,))}, 1, "gate").state_dict()
+    wanted = build_plugin_layer(layer, {"x": TensorSpec((7,))}, 1, "gate").state_dict()
     assert torch.equal(wanted["scale"], torch.full((3,), 0.25))
     assert all(torch.equal(item, wanted[name]) for name, item in module.state_dict().items())
 

@@ -18,7 +18,7 @@ from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import conversion
 from declarative_train.components.texts.problem import TokenizerError
 from declarative_train.components.texts.tokenizer import copies, make_published_files, tokenizer
-from declarative_train.inference.generate import TextModel, encoded
+from declarative_train.inference.generate import TextModel, encode_prompt
 from declarative_train.inference.trained import open_trained
 
 spm = pytest.importorskip("sentencepiece")
@@ -144,7 +144,7 @@ def test_from_a_dialogue_to_a_published_folder(
     model = TextModel(open_trained(run), "cpu")
     asked = [{"role": "user", "content": "Who may use it?"}]
     wanted = theirs.apply_chat_template(asked, tokenize=True, return_dict=False, add_generation_prompt=True)
-    assert encoded("Who may use it?", model, chat=True) == wanted
+    assert encode_prompt("Who may use it?", model, chat=True) == wanted
     assert main(["export", str(run), "--to", "huggingface", "-o", "out"]) == 0
     back = transformers.AutoTokenizer.from_pretrained("out")
     assert [back(text).input_ids for text in TEXTS] == [theirs(text).input_ids for text in TEXTS]
