@@ -136,7 +136,7 @@ class SelfAttention(Layer):
     """With `causal`: the number of positions that a position sees at most, itself and those just before it; by default
     all."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of an attention weight to be left out in training."""
+    """Probability that an attention weight is dropped in training."""
     bias: bool = True
     """Biases in all projections."""
     out_bias: bool | None = None
@@ -198,7 +198,7 @@ class CrossAttention(Layer):
     qk_norm: bool = False
     """Normalise queries and keys of each head by their root mean square, with a learned scale."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of an attention weight to be left out in training."""
+    """Probability that an attention weight is dropped in training."""
     bias: bool = True
     """Biases in all projections."""
     fused: bool = True

@@ -30,7 +30,7 @@ class Recurrent(Layer, ABC):
     bidirectional: bool = False
     """A second network reads the sequence backwards; the outputs of both are joined."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Probability of an element to be left out between two layers, in training."""
+    """Probability that an element is dropped between two layers, in training."""
     bias: bool = True
     """Learned biases."""
 
