@@ -18,7 +18,7 @@ from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import conversion
 from declarative_train.components.texts.problem import TokenizerError
 from declarative_train.components.texts.tokenizer import copies, make_published_files, tokenizer
-from declarative_train.inference.generate import TextModel
+from declarative_train.inference.generate import TextModel, encode_prompt
 from declarative_train.inference.trained import open_trained
 
 spm = pytest.importorskip("sentencepiece")
