@@ -1,6 +1,6 @@
 """Copies of batches to a GPU while it computes: a thread pins them and copies them on its own CUDA stream.
 
-    for batches in copied_ahead(make, 0, 100, device): ...
+    for batches in copy_ahead(make, 0, 100, device): ...
 
 On the computing stream, a copy would wait for the kernels before it, and later kernels for the copy.
 """

@@ -48,7 +48,7 @@ class FieldReader:
 
 
 def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """The columns that the field means, and the names and globs that mean none."""
+    """Return the columns of the field, and its names and globs that match none."""
     found, missed = match_columns(field.wanted, list(table.columns), field.unwanted)
     return tuple(table.columns[name] for name in found), missed
 

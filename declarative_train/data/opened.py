@@ -43,7 +43,7 @@ _latest: dict[str, dict[str, PreparedSet]] = {}
 
 
 def remember(spec: DataSpec, sets: dict[str, PreparedSet]) -> None:
-    """Keep these sets for the next `prepared_sets` of an equal spec; drop those of any other."""
+    """Keep these sets for the next `prepare_sets` of an equal spec; drop those of any other."""
     _keep(_key(spec), sets)
 
 

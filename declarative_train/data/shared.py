@@ -76,7 +76,7 @@ def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """Make `prepared_sets` of the spec return the sets of another process. False: they cannot be mapped."""
+    """Make `prepare_sets` of the spec return the sets of another process. False: they cannot be mapped."""
     try:
         sets = _read(made)
     except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
