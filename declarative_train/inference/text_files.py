@@ -239,7 +239,7 @@ def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str)
 
 
 def _refuse(file: str, how: CsvDataset, problem: str, title: str) -> NoReturn:
-    made = how.explained(file, problem)
+    made = how.explain(file, problem)
     hint = f"; help: {made.help}" if made.help else ""
     raise InputError(f"{str(made).replace(shown(file), title)}{hint}") from None
 

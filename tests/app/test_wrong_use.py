@@ -84,7 +84,7 @@ lint recipe.yaml --gpus 2                   2  `--set layout.gpus=2`
 run recipe.yaml plan.json                   2  one at a time
 run recipe.yaml other.yaml                  2  `--with other.yaml` merges it
 run recipe.yaml --max-steps many            2  many is not a whole number from 1 on
-run recipe.yaml --run-dir t.csv             3  t.csv is a file; help: let `--run-dir` name
+run recipe.yaml --run-dir t.csv             3  t.csv is a file; help: set `--run-dir` to
 sweep recipe.yaml                           2  has no `sweep:` section
 """
 LINES = 6  # of a diagnostic with its source and hint; usage comes before

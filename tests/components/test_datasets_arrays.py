@@ -136,7 +136,7 @@ def test_npy_refuses_objects_mixtures_and_torn_files(tmp_path: Path) -> None:
         NpyDataset(path=str(tmp_path / "torn.npz")).open()
     np.save(tmp_path / "x.npy", np.zeros(2))
     np.savez(tmp_path / "z.npz", x=np.zeros(2))
-    with pytest.raises(SourceError, match="not both"):
+    with pytest.raises(SourceError, match="use one kind"):
         NpyDataset(path=(str(tmp_path / "x.npy"), str(tmp_path / "z.npz"))).open()
     np.savez(tmp_path / "y.npz", x=np.zeros((2, 3)))
     with pytest.raises(SourceError, match=r"`x` holds \(\) .* and \(3\)"):

@@ -127,16 +127,16 @@ def test_it_is_converted_once_and_again_when_the_file_is_another(
     opened("csv", path)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
-    assert "is converted once" in said[0]
+    assert "converting it once" in said[0]
     opened("csv", path)
     opened("csv", path)
     assert capsys.readouterr().err == ""
     opened("csv", path, delimiter=";", columns=["all"])
-    assert "is converted once" in capsys.readouterr().err
+    assert "converting it once" in capsys.readouterr().err
     write_csv(path, lines(101))
     os.utime(path, (1, 1))
     assert opened("csv", path).num_rows == 101
-    assert "is converted once" in capsys.readouterr().err
+    assert "converting it once" in capsys.readouterr().err
 
 
 def test_what_is_wrong_has_its_row(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_files_of_other_columns_are_told(tmp_path: Path) -> None:
 
 OPENS = """
 import sys, time
-from declarative_train.components.datasets import DATASETS, converted, csv
+from declarative_train.components.datasets import DATASETS, arrow_conversion, csv
 arrow_conversion.LARGE_BYTES, csv.BLOCK_BYTES = 10, 2000
 if len(sys.argv) > 2:  # stops in the middle
     whole = csv.CsvDataset._batches
@@ -261,7 +261,7 @@ def test_one_process_converts_and_the_others_wait_also_behind_one_that_is_killed
     stopped.communicate(timeout=30)
     said = [other.communicate(timeout=60) for other in others]
     assert [out.split() for out, _ in said] == [["400", str(sum(range(400)))]] * 2
-    assert sum("is converted once" in err for _, err in said) == 1
+    assert sum("converting it once" in err for _, err in said) == 1
     assert not list((tmp_path / "cache").rglob("*.part"))
 
 
@@ -272,7 +272,7 @@ def test_one_that_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     with subprocess.Popen([sys.executable, "-c", OPENS, str(path), "stops"], stdout=subprocess.PIPE) as stopped:
         assert stopped.stdout is not None
         stopped.stdout.readline()
-        with pytest.raises(SourceError, match=r"another process converts .*a\.csv and stands still") as caught:
+        with pytest.raises(SourceError, match=r"another process converts .*a\.csv and has made no progress") as caught:
             opened("csv", path)
         stopped.kill()
     assert "stop it: it holds the lock " in str(caught.value.help)
@@ -287,7 +287,7 @@ def test_a_file_that_changes_while_it_is_converted_is_told(tmp_path: Path, monke
         os.utime(path, (1, 1))
         return before(files)
 
-    monkeypatch.setattr(arrow_conversion, "_shown", changes)
+    monkeypatch.setattr(arrow_conversion, "_names_of", changes)
     with pytest.raises(SourceError, match=r"a\.csv was changed while it was being read"):
         opened("csv", path)
     assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()]
@@ -329,7 +329,7 @@ def test_it_is_read_where_no_address_is_left_to_map_it(
     wanted = whole("csv", tmp_path / "a.csv", monkeypatch)
     monkeypatch.setattr(pa, "memory_map", full)
     same(opened("csv", tmp_path / "a.csv"), wanted)
-    assert capsys.readouterr().err.count("it is converted once") == 1
+    assert capsys.readouterr().err.count("converting it once") == 1
 
 
 def test_what_cannot_be_read_is_converted_no_third_time(
@@ -342,7 +342,7 @@ def test_what_cannot_be_read_is_converted_no_third_time(
     write_csv(tmp_path / "a.csv", lines(30))
     with pytest.raises(SourceError, match=r"a\.csv was converted to .*, which cannot be read: no"):
         opened("csv", tmp_path / "a.csv")
-    assert capsys.readouterr().err.count("it is converted once") == 2
+    assert capsys.readouterr().err.count("converting it once") == 2
 
 
 def test_without_a_place_to_keep_it_is_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,8 +384,8 @@ def test_memory_is_bounded(kind: str, tmp_path: Path) -> None:
     code = (
         "import re, sys\n"
         "import numpy as np, pyarrow\n"
-        "from declarative_train.components.datasets import DATASETS, converted\n"
-        "converted.LARGE_BYTES = 1 << 20 if sys.argv[1] == 'converted' else 1 << 40\n"
+        "from declarative_train.components.datasets import DATASETS, arrow_conversion\n"
+        "arrow_conversion.LARGE_BYTES = 1 << 20 if sys.argv[1] == 'converted' else 1 << 40\n"
         "def most():\n"
         "    return int(re.search(r'VmHWM:\\s*(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = most()\n"

@@ -136,7 +136,7 @@ def test_where_on_text_dates_bools_and_missing_values() -> None:
         ([1, 2], "nine", "`x` holds numbers, and `nine` is something else"),
         (np.asarray(["a"], object), 1, "`x` holds text"),
         ([True], 1, "`x` holds true and false"),
-        (np.asarray(["2024-01-01"], "datetime64[ns]"), "soon", "`soon` is none"),
+        (np.asarray(["2024-01-01"], "datetime64[ns]"), "soon", "`soon` is not a date"),
         (np.asarray(["2024-01-01"], "datetime64[ns]"), 3, "`x` holds dates"),
         ([1, 2], True, "`true` is something else"),
     ],

@@ -226,7 +226,7 @@ def test_the_index_of_an_archive_is_made_once(shards: Path, monkeypatch: pytest.
     path = shards / "0.tar"
     before = TarDataset(path=str(path)).open().read(["img"], slice(0, 20))["img"].tolist()
     with monkeypatch.context() as patched:
-        patched.setattr(tar, "_made", None)  # called once more, it fails
+        patched.setattr(tar, "_build_index", None)  # called once more, it fails
         assert TarDataset(path=str(path)).open().read(["img"], slice(0, 20))["img"].tolist() == before
     with tarfile.open(path, "a") as archive:
         member = tarfile.TarInfo("new/1.img")
@@ -242,7 +242,7 @@ def test_archives_that_cannot_be_read_say_so(shards: Path) -> None:
     with pytest.raises(SourceError, match="is not a whole tar archive"):
         TarDataset(path=str(shards / "text.tar")).open()
     (shards / "a.tar.gz").write_bytes(b"")
-    with pytest.raises(SourceError, match="is packed"):
+    with pytest.raises(SourceError, match="is compressed"):
         TarDataset(path=str(shards / "a.tar.gz")).open()
     table = TarDataset(path=str(shards / "1.tar")).open()
     content = (shards / "1.tar").read_bytes()

@@ -46,7 +46,7 @@ def test_it_starts_as_the_base_and_is_merged(tmp_path: Path, storage: Any) -> No
     assert torch.allclose(begun.module().get_parameter(MAGNITUDE), lengths, rtol=0, atol=1e-6)
     trained = open_trained(go(tmp_path, recipe("fp32", storage)).run_dir)
     x = torch.randn(5, 20)
-    (ours,), (whole,) = trained.module()(x), trained.merged().module()(x)
+    (ours,), (whole,) = trained.module()(x), trained.merge_adapters().module()(x)
     assert (ours - whole).abs().max() < 1e-5
     exported = load_file(export(trained, "safetensors", tmp_path / "out").folder / "model.safetensors")
     moved = trained.module().get_parameter(MAGNITUDE)

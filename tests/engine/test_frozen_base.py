@@ -125,11 +125,11 @@ def test_a_base_that_is_elsewhere_or_another_is_told(
     done = go(tmp_path, TUNED, max_steps=STOP)
     tensors = load_file(file)
     file.rename(tmp_path / "elsewhere.safetensors")
-    words = "their base is not at .*frozen_base.safetensors; help: put it back there, or a link"
+    words = "their base is not at .*base.safetensors; help: restore it there, or make a link"
     if not is_moved:
         first = next(iter(tensors))
         save_file({**tensors, first: tensors[first] + 1e-3}, file)
-        words = "the base of the adapters has changed: frozen_base.safetensors at .*; help: put back that one"
+        words = "the base of the adapters has changed: base.safetensors at .*; help: restore that file"
     with pytest.raises(CheckpointFailure, match=words):
         open_trained(done.run_dir).module()
     capsys.readouterr()

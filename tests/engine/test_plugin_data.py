@@ -128,7 +128,7 @@ def test_lint_knows_the_columns_without_the_code(tmp_path: Path, capsys: pytest.
     assert main(["lint", str(recipe)]) == 1
     said = capsys.readouterr().out
     assert "error[D005]: the source has no column `xs`" in said
-    assert "needs verification[D051]: the source `rings` is of a plugin, whose code was not run" in said
+    assert "needs verification[D051]: the source `rings` belongs to a plugin, whose code was not run" in said
     assert "needs verification[D051]: the source `waves`" in said
     assert main(["lint", str(laid(tmp_path)), "--plugins"]) == 0
     assert "nothing wrong" in capsys.readouterr().out
@@ -235,10 +235,10 @@ def test_fields_and_transforms_wait_for_their_code(tmp_path: Path, capsys: pytes
     plugin = laid(tmp_path, POLAR).with_name("plugged_data.py")
     plugin.write_text("raise RuntimeError('it ran')\n" + plugin.read_text())
     assert main(["lint", str(tmp_path / "r.yaml")]) == 0
-    assert "needs verification[D051]: the field `polar` is of a plugin" in capsys.readouterr().out
+    assert "needs verification[D051]: the field `polar` belongs to a plugin" in capsys.readouterr().out
     (tmp_path / "r.yaml").write_text(CHANGED)
     assert main(["lint", str(tmp_path / "r.yaml")]) == 0
-    assert "needs verification[D051]: the transform `grid` is of a plugin" in capsys.readouterr().out
+    assert "needs verification[D051]: the transform `grid` belongs to a plugin" in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -154,7 +154,7 @@ def test_it_is_used_as_it_was_held(tmp_path: Path, precision: str, base: str, mo
         row = torch.rand(3, 20, dtype=dense[0].get_parameter("logits.weight").dtype)
         with torch.no_grad():
             assert torch.equal(dense[0](row)[0], held[0](row)[0])
-        merged_peak = built(trained.merged(), False)[1]
+        merged_peak = built(trained.merge_adapters(), False)[1]
         assert num_bytes <= merged_peak < num_bytes + 8 * one * (2 if precision == "fp64" else 1)
     found = evaluate(open_trained(done.run_dir))
     assert found.values["validation/loss"] == pytest.approx(found.logged["validation/loss"], rel=1e-6)

@@ -336,7 +336,7 @@ def test_a_run_folder_that_cannot_be_made(directory: Path) -> None:
     code, errors = finish(start(plan))
     assert code == 3
     assert errors.startswith(f"dtrain: the run's folder {directory / 'runs' / 'made'}")
-    assert f"cannot be made: {directory / 'runs'} is a file; help: let `logging.dir` name a folder" in errors
+    assert f"cannot be made: {directory / 'runs'} is a file; help: set `logging.dir` to a folder" in errors
     assert errors.count("\n") == 1
 
 
@@ -353,7 +353,7 @@ def test_a_disk_that_refuses_the_run_folder(
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert run(plan) == 3
     error = capsys.readouterr().err
-    assert f"cannot be made: {words}; help: let `logging.dir` name a folder that can be written" in error
+    assert f"cannot be made: {words}; help: set `logging.dir` to a folder that can be written" in error
     assert error.count("\n") == 1
 
 

@@ -358,7 +358,7 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
         assert run(other, resume=resume, quiet=True) == 3
         assert capsys.readouterr().err == (
             f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 is of another run: `seed` was 0 and is "
-            "1 (the order of the samples and all random numbers from it); help: run the recipe as "
+            "1 (the order of the samples and all random numbers depend on it); help: run the recipe as "
             "it was, or start a new run from its weights with `model.weights`\n"
         )
     assert run(other, resume=str(directory / "nowhere"), quiet=True) == 3

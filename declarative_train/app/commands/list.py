@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         found: str | None = f"`dtrain {args.what} --help` describes the command"
     else:
         types = (name for table in kinds.values() for name in table)
-        names = [*kinds, *types, *blocks, *NAMES, "blocks", "hardware", "sections"]
+        names = [*kinds, *types, *blocks, *HARDWARE, *NAMES, "blocks", "hardware", "sections"]
         found = find_word(args.what, names)
     print(f"dtrain: no type is called `{args.what}`; {found or '`dtrain list` shows all of them'}", file=sys.stderr)
     return 2

@@ -11,7 +11,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NOTEBOOK = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
 
 pytestmark = [

@@ -276,7 +276,7 @@ def test_the_callers_default_dtype_changes_no_plan() -> None:
     """In float64 a node `float(...)` did not fit the float32 of the others."""
     import torch
 
-    recipe = dt.load(Path(__file__).parents[2] / "recipes/gallery/contrastive.yaml")
+    recipe = dt.load(Path(__file__).parents[3] / "recipes/gallery/contrastive.yaml")
     before = recipe.plan().to_json()
     torch.set_default_dtype(torch.float64)
     try:

@@ -59,7 +59,7 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[
     unexpected: list[str] = []
     joined: dict[str, tuple[Any, Names]] = {}
     for name in sorted(stored.tensors, key=dot_natural_key):
-        target, pattern = rename_source_key(name, renamings, converters, prefix, state)
+        target, pattern = rename_source_key(name, renamings, converters, prefix, state)  # type: ignore[arg-type]
         if target not in state and name in state:
             target, pattern = rename_source_key(name, [], [], prefix, state)
         if target not in state or target in origins:
