@@ -313,7 +313,14 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
     ("upsample", {"scale_factor": -1}, {"x": IMAGE}, "field scale_factor", "must be above 0", None),
     ("upsample", {"scale_factor": 0.1}, {"x": IMAGE}, "field scale_factor", "leaves nothing of a size of 8", None),
     ("upsample", {"scale_factor": 2}, {"x": VECTOR}, "port x", "one to three spatial dimensions", None),
-    ("pixel_shuffle", {"factor": 3}, {"x": IMAGE}, "field factor", "4 channels, which is not a multiple of 3 x 3", None),
+    (
+        "pixel_shuffle",
+        {"factor": 3},
+        {"x": IMAGE},
+        "field factor",
+        "4 channels, which is not a multiple of 3 x 3",
+        None,
+    ),
     ("pixel_unshuffle", {"factor": 3}, {"x": IMAGE}, "field factor", "not multiples of 3", None),
     ("patch_embedding", {"patch_size": 4, "embedding_dim": 2}, {"x": IMAGE}, "field patch_size", "the width 6", None),
     (

@@ -115,7 +115,11 @@ def test_what_is_no_box_says_so(value: str | None, keys: dict[str, Any], words: 
 
 def test_what_is_no_class_says_so_and_keys_that_do_not_agree() -> None:
     made = field(labels="kinds", num_classes=2)
-    for labels, words in (("[0]", "1 class for 2 boxes"), ("[0, 2]", "has `2`, which is none of 2"), (None, "has no classes")):
+    for labels, words in (
+        ("[0]", "1 class for 2 boxes"),
+        ("[0, 2]", "has `2`, which is none of 2"),
+        (None, "has no classes"),
+    ):
         with pytest.raises(BadValueError, match=words):
             made.read("[[1, 2, 3, 4], [1, 2, 3, 4]]", labels, COLUMNS)
     for keys, words in (

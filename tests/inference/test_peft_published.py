@@ -180,5 +180,5 @@ def test_a_shared_embedding_that_was_trained_is_refused(tmp_path: Path) -> None:
     _, path = made.write(tmp_path, "gpt2")
     line = "{layers: {adapter: {type: lora, rank: 2}}, lm.embed: {frozen: false}}"
     run = dt.load(with_adapters(path, line)).run(quiet=True)
-    with pytest.raises(ExportFailure, match="shared by two places"):
+    with pytest.raises(ExportFailure, match="shared by two modules"):
         export(run.trained(), "peft", tmp_path / "out")

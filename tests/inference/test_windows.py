@@ -189,7 +189,7 @@ def test_what_cannot_be_is_said(load: Path, tmp_path: Path, capsys: pytest.Captu
     less = write_csv(tmp_path / "less.csv", ("t", "load", "heat"), [[t, a, b] for t, _, a, b in rows])
     assert "lacks the column `meter`, by which windows are cut" in refused(capsys, 1, load, less)
     other = write_csv(tmp_path / "other.csv", ("t", "meter", "load", "cold"), rows)
-    assert "the column `heat` of field `past` is not there" in refused(capsys, 1, load, other)
+    assert "the column `heat` of field `past` is missing" in refused(capsys, 1, load, other)
     rows[3][2] = ""
     missing = write_csv(tmp_path / "missing.csv", COLUMNS, rows)
     assert "row 4 of" in refused(capsys, 1, load, missing)

@@ -54,7 +54,7 @@ def drawn(draw: random.Random) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, 7])
 def test_a_recipe_becomes_a_plan_or_an_error(tmp_path: Path, seed: int) -> None:
     write_data(tmp_path, 30)
     draw, tracer = random.Random(seed), NoTraces()

@@ -165,7 +165,11 @@ def test_the_table_has_every_key_of_training() -> None:
 @pytest.mark.parametrize("key", TRAINING)
 def test_a_changed_key_of_training_is_reported_as_its_class_says(directory: Path, key: str) -> None:
     base = merged(DEEP, {"training": {"lr_schedule": None}})
-    before, now = (compiled(directory, merged(base, {"training": changes})) for changes in TRAINING[key])
+    if key == "channels_last":  # refused for a model without convolutions, such as this one
+        before = compiled(directory, base)
+        now = sign(replace(before, training=replace(before.training, channels_last=not before.training.channels_last)))
+    else:
+        before, now = (compiled(directory, merged(base, {"training": changes})) for changes in TRAINING[key])
     assert before.training != now.training or key in OF_BATCH
     assert_reported(before, now, f"training.{key}")
 

@@ -29,7 +29,7 @@ def below(path: Path, rename: str = "{}") -> str:
     [
         (HIDDEN, "{}", None, None),
         ({f"enc.{k}": v for k, v in HIDDEN.items()}, '{enc.: ""}', None, None),
-        (HIDDEN | {"head.weight": torch.zeros(1)}, "{head.: null}", None, None),
+        (HIDDEN | {"head.weight": torch.zeros(1)}, "{head.: drop}", None, None),
         (HIDDEN | {"fc.w": torch.zeros(1)}, "{}", "fc.w of the file not in the model", 'rename: {"fc.": drop}'),
         (
             HIDDEN | {"out.a.w": torch.zeros(1), "out.b.w": torch.zeros(1), "x": torch.zeros(1)},

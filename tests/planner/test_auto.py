@@ -124,7 +124,7 @@ def test_what_lint_refuses_is_not_taken(planned) -> None:
     assert found["ddp"].startswith("R003: 99 does not divide over 2 data-parallel ranks")
     assert found["fsdp"].startswith("P013: `adafactor` needs whole parameters")
     assert choice_of(plan).reason.endswith("; ddp is rejected (R003)")
-    assert "refused: ddp: R003" in describe(plan)
+    assert "rejected: ddp: R003" in describe(plan)
 
 
 def test_nothing_fits(compiled) -> None:

@@ -75,7 +75,8 @@ WORDS = {  # of other tools, by the section in which they are looked for
         criterion loss_fn metric weight name label target class_weights
     """,
 }
-PLACED = [hint for section in IN_SECTIONS.values() for hint in section.values()]
+# those of a field `image` are for keys of one component, which the words below are not
+PLACED = [hint for name, section in IN_SECTIONS.items() if name != "`image`" for hint in section.values()]
 ALL_HINTS = (*NOTES.values(), *ANYWHERE.values(), *PLACED)
 TABLES = (DATASETS, FIELDS, LAYERS, LOSSES, LR_SCHEDULES, METRICS, OPTIMIZERS, TRANSFORMS)
 

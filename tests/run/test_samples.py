@@ -165,7 +165,7 @@ def texts_of_tensorboard(run_dir: Path) -> dict[str, list[tuple[int, str]]]:
     ("changes", "says"),
     [
         ({"evaluation": {"samples": {"prompts": ["a" * 40]}}}, "has 40 tokens, and the model sees 32"),
-        ({"objective": {"loss": {"type": "mean", "input": "gpt"}}}, "no `cross_entropy` is about"),
+        ({"objective": {"loss": {"type": "mean", "input": "gpt"}}}, "no `cross_entropy` reads logits"),
     ],
 )
 def test_what_cannot_be_written_is_said(directory: Path, changes: dict[str, Any], says: str) -> None:
