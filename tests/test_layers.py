@@ -29,7 +29,7 @@ ROOMS = (
     "tools",
 )
 
-LONG_MODULES_WITH_A_REASON = "Over 400 lines because"
+LONG_MODULES_WITH_A_REASON = "Over 440 lines because"
 TORCH_FOLDER = "modules"  # nn.Module classes: they must stand at the top of a module that imports torch, to be pickled
 
 
@@ -132,6 +132,6 @@ def test_long_modules_say_why() -> None:
     silent = [
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
-        if (text := path.read_text()).count("\n") > 400 and LONG_MODULES_WITH_A_REASON not in text[:1200]
+        if (text := path.read_text()).count("\n") > 440 and LONG_MODULES_WITH_A_REASON not in text[:1200]
     ]
     assert not silent

@@ -2,7 +2,7 @@
 
 It opens the sources, divides the rows into sets, computes the statistics of the training rows and converts every value
 once, which checks it. Prepared sets are remembered, so that a run does not read them again. It does not import torch.
-Over 400 lines because each step reports problems and continues, with the same few values.
+Over 440 lines because each step reports problems and continues, with the same few values.
 """
 
 from __future__ import annotations

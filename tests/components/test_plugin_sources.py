@@ -76,7 +76,7 @@ def test_columns_are_known_without_running_the_code() -> None:
         ("class A(TensorDataset): ...\n", 1, "has no `__init__` of its own", "self, root: str"),
         ("class A(Dataset):\n    columns = {'x': 'float'}\n" + FIVE + ROW + "...\n", 2, "at `x`", "columns = {"),
         ("class A(Dataset):\n    columns = [3]\n" + FIVE + ROW + "...\n", 2, "does not describe", "columns = {"),
-        ("class A(Dataset):\n    columns = dict(x='int64')\n" + FIVE + ROW + "...\n", 2, "does not describe", "columns ="),
+        ("class A(Dataset):\n    columns = dict(x='int64')\n" + FIVE + ROW + "...\n", 2, "not describe", "columns ="),
         ("class A(Dataset):\n    columns = {'x': {'dtype': 'text', 'shape': [3]}}\n" + FIVE + ROW + "...\n", 2,
          "at `x`", "columns ="),
         ("class A(Dataset):\n    def __init__(self, columns): ...\n" + FIVE + ROW + "...\n", 2, "an argument of", ""),
