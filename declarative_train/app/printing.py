@@ -1,4 +1,4 @@
-"""What commands print for people: no secret, and nothing that a terminal would act on, whatever the data hold."""
+"""Output of commands for people, with secrets masked and terminal control characters replaced."""
 
 from __future__ import annotations
 

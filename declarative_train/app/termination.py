@@ -16,7 +16,7 @@ AGAIN_S = 1.0
 
 
 class TerminatedError(BaseException):
-    """As KeyboardInterrupt: code that catches mistakes must not catch it."""
+    """Request to terminate; like KeyboardInterrupt, it is not caught by code that handles errors."""
 
 
 @contextmanager

@@ -196,7 +196,7 @@ KINDS = {
         ),
     ),
 }
-"""By the name of the kind in `recipe/validate.py`."""
+"""Adapters of plugin components, by the name of their kind in `recipe/validate.py`."""
 
 
 @dataclass(frozen=True, slots=True)
