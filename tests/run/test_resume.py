@@ -159,13 +159,13 @@ def test_to_the_bit_by_torchs_wrapper(directory: Path) -> None:
 )
 def test_to_the_bit_after_a_signal(directory: Path, way: str) -> None:
     """SIGTERM ends a step nobody chose; the checkpoints after it are those of a run that nobody stopped."""
-    # ranks agree to stop about once a second: the run has to last several seconds
+    # ranks agree to stop about once a second: the run has to last longer
     changes = (
         WAYS[way],
         {
-            "training": {"epochs": None, "steps": 96},
-            "evaluation": {"every": "48 steps"},
-            "checkpoint": {"every": "24 steps", "keep": 100},
+            "training": {"epochs": None, "steps": 48},
+            "evaluation": {"every": "24 steps"},
+            "checkpoint": {"every": "12 steps", "keep": 100},
         },
     )
     recipe = DEEP
@@ -180,7 +180,7 @@ def test_to_the_bit_after_a_signal(directory: Path, way: str) -> None:
     assert code == 75, errors
     first, events = runs.newest(directory)
     stopped = next(event.step for event in events if isinstance(event, RunEnded))
-    assert 5 <= stopped < 96
+    assert 5 <= stopped < 48
     second = runs.go(directory, recipe, resume=str(first))
     assert (second.code, second.run_dir) == (0, first)
     assert everything(second) == everything(straight)
