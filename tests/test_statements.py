@@ -90,8 +90,8 @@ docs/gallery.md
     Tests check the bounds
         test_recipes.py::test_the_gallery_learns_what_its_stories_say
 docs/architecture.md
-    holds the table of who may import whom
-        test_layers.py::test_a_room_imports_only_what_it_may
+    imports only packages above it in this table
+        test_layers.py::test_a_package_imports_only_packages_below_it
     counts operations as torch's own counter does
         graph/test_cost.py::test_a_layer_costs_what_torch_counts
     so that every mode, stage and shard starts from the same numbers
