@@ -102,7 +102,7 @@ docs/architecture.md
         run/test_checkpoint.py::test_all_is_on_the_disk_before_a_checkpoint_exists
     to the bit on the same layout
         run/test_resume.py::test_to_the_bit_on_the_same_layout
-    so modes agree, resume costs nothing, and another layout goes on
+    so modes agree, resume costs nothing, and another layout continues
         run/test_resume_layouts.py::test_another_layout_goes_on
 docs/language-reference.md
     Every key of its sections is in [sections.md]
