@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from declarative_train.core.printable import in_lines
 from declarative_train.core.secrets import masked
+from declarative_train.core.untrusted import in_lines
 
 
 def print_text(text: str, *, end: str = "\n") -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from declarative_train.app.numbers import positive
-from declarative_train.core.printable import in_lines
 from declarative_train.core.secrets import masked
+from declarative_train.core.untrusted import in_lines
 
 if TYPE_CHECKING:
     from declarative_train.inference.trained import Trained
@@ -60,7 +60,7 @@ def answered(act: Callable[[], int]) -> int:
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain
-    from declarative_train.files.errors import SourceError
+    from declarative_train.files.paths import SourceError
     from declarative_train.inference.input import InputError
     from declarative_train.inference.trained import UsageError
 

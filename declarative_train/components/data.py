@@ -7,10 +7,13 @@ The file is long because it documents what each interface guarantees to the othe
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+import pydantic
 
 from declarative_train.components.component import Component, Misfit
 from declarative_train.core.tensor_spec import DType, TensorSpec
+from declarative_train.files.paths import expand
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from declarative_train.components.counter_rng import Drawn
 
 
+Paths = (
+    Annotated[str, pydantic.Field(min_length=1)]
+    | Annotated[tuple[Annotated[str, pydantic.Field(min_length=1)], ...], pydantic.Field(min_length=1)]
+)
 MESSAGES = "messages"
 LISTS = "lists"
 
@@ -113,6 +120,21 @@ class Dataset(Component, ABC):
 
     @abstractmethod
     def open(self) -> Table: ...
+
+
+class FilesDataset(Dataset, ABC):
+    """Rows of files that the recipe names."""
+
+    path: Paths
+    """A file, a glob, or a list of them: any fsspec URL, relative to the recipe's file."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    def files(self) -> list[str]:
+        """Return every file, in the order written; the files of a glob are sorted by name. Raises SourceError."""
+        return expand(self.paths)
 
 
 class BadValueError(Exception):

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from declarative_train.components.converters import PublishedError as PublishedError
 from declarative_train.components.converters import clip, gemma, language, vision
-from declarative_train.core.json_text import parse_json
 from declarative_train.core.machine import install
+from declarative_train.core.untrusted import parse_json
 
 _FOLDER = Path(__file__).parent.parent / "blocks" / "huggingface"
 TRANSFORMERS, TIMM, TORCHVISION = "huggingface", "timm", "torchvision"

@@ -51,8 +51,8 @@ from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.statistics_cache import StatisticsCache
 from declarative_train.data.texts import list_unread
 from declarative_train.data.windows import RowOrder, Windows, row_order
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import is_known, is_remote
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     from declarative_train.recipe.sections.data import DataSection

@@ -22,7 +22,7 @@ from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
 from declarative_train.data.statistics_cache import StatisticsCache
 from declarative_train.data.texts import BadTextError, with_tokens
 from declarative_train.data.windows import Windows
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits

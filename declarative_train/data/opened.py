@@ -32,8 +32,8 @@ from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_ro
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, make_windows, row_order
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skip_bad_rows
+from declarative_train.files.paths import SourceError
 from declarative_train.files.remote_folder import stamp_from_listing
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`

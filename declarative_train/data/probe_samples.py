@@ -9,7 +9,7 @@ import numpy as np
 from declarative_train.data.materialize import BadSampleError, PreparedSet
 from declarative_train.data.opened import prepare_sets
 from declarative_train.data.spec import DataSpec
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 MOST_ROWS = 1 << 16
 MOST_ELEMENTS = 1 << 22

@@ -20,7 +20,7 @@ from declarative_train.data.checks.plugins import plugin_field_fails, plugin_sou
 from declarative_train.data.checks.values import missing_value, not_a_whole_number, value_out_of_range
 from declarative_train.data.materialize import BadSampleError
 from declarative_train.data.rows import Rows
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
 """Function from a dotted path (or a tuple of its parts) to the place of its value, else of its nearest ancestor."""

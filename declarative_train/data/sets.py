@@ -14,7 +14,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, PreparedSet
 from declarative_train.data.opened import prepare_sets
 from declarative_train.data.spec import DataError, DataSpec
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 
 class SampleSet(ABC):

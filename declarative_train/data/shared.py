@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from declarative_train.components.data import Table
 from declarative_train.data.opened import prepare_sets, remember
 from declarative_train.data.spec import DataError, DataSpec
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from torch import distributed, nn
 
 from declarative_train.components.component import Collective
 from declarative_train.core.mesh import DATA_AXES
-from declarative_train.engine.time_limits import limit_s
+from declarative_train.engine.failures import limit_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Failures of a run, and their report: once, by the rank where the failure began.
+"""Failures of a run, and their report: once, by the rank where the failure began. Time limits after which it fails.
 
     RunFailure                 the machine does not fit the plan, or failed: one message, exit 3
     ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
@@ -17,18 +17,27 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from declarative_train.components.registry import ComponentError
 from declarative_train.core.amounts import in_ranges
 from declarative_train.core.secrets import masked
 from declarative_train.data.spec import DataError
 
+# defaults of the environment variables, in seconds
+LIMITS_S = {
+    "DTRAIN_GRACE_S": 25.0,  # from a request to stop to the end of a step
+    "DTRAIN_SAVE_S": 600.0,  # for a checkpoint in progress when the grace is over
+    "DTRAIN_TIMEOUT_S": 600.0,  # for collective operations
+}
+Limit = Literal["DTRAIN_GRACE_S", "DTRAIN_SAVE_S", "DTRAIN_TIMEOUT_S"]
 VICTIM_WAIT_S = 1.5
 # messages of gloo, TCPStore and NCCL when another process is gone
 _PEER_LOSS = (
@@ -271,3 +280,15 @@ def headline(failure: Failure, num_ranks: int) -> str:
     if failure.step is not None:
         where.append(f"step {failure.step}" if failure.step else "before the first step")
     return f"{', '.join(where)}: {failure.message}" if where else failure.message
+
+
+def limit_s(name: Limit) -> float:
+    """Return a limit in seconds. Raises RunFailure for an invalid value."""
+    text = os.environ.get(name, "")
+    try:
+        value = float(text or LIMITS_S[name])
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise RunFailure(f"{name} is `{text}`, not a number of seconds above 0; help: {name}={LIMITS_S[name]:g}")
+    return value

@@ -11,9 +11,8 @@ from io import BytesIO
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from declarative_train.files.errors import SourceError
 from declarative_train.files.file_activity import set_file
-from declarative_train.files.paths import as_source_error, unreadable
+from declarative_train.files.paths import SourceError, as_source_error, unreadable
 from declarative_train.files.paths import expand as expand  # exported here, together with the functions that read files
 from declarative_train.files.paths import file_system as file_system
 from declarative_train.files.paths import is_known as is_known

@@ -1,4 +1,5 @@
-"""Paths of sources: expand them to files, on this machine or at any fsspec URL.
+"""Paths of sources: expand them to files, on this machine or at any fsspec URL; and the error of a source that cannot
+be read.
 
 Local files do not go through fsspec, because importing it costs as much as reading a small table.
 """
@@ -15,7 +16,6 @@ from urllib.parse import urlsplit
 
 from declarative_train.core.machine import install
 from declarative_train.core.secrets import masked, variables_in
-from declarative_train.files.errors import SourceError
 from declarative_train.files.remote import RemoteError, find_info, http_options, note, reason, retry
 
 _HERE = ("file://", "local://")
@@ -23,6 +23,26 @@ _IN_PROCESS = ("memory://",)
 _LISTED = 8  # files of a folder that a message lists
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
 _CHAIN = "::"  # between the links of a chained URL: zip://*.csv::data.zip is the files in an archive
+
+
+class SourceError(Exception):
+    """A source that cannot be opened or read: its message, and data to find its place in the recipe.
+
+    `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (its code). `known`
+    are the existing names, where `name` was looked for. `below`: path in the recipe from the opened source to the
+    failing one, if that is nested in it.
+    """
+
+    below: str = ""
+
+    def __init__(
+        self, problem: str, message: str, *, help: str | None = None, name: str = "", known: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.help = help
+        self.name = name
+        self.known = known
 
 
 def is_remote(path: str) -> bool:

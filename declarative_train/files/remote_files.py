@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 
-from declarative_train.files.errors import SourceError
-from declarative_train.files.paths import file_system, shown
+from declarative_train.files.paths import SourceError, file_system, shown
 from declarative_train.files.range_cache import RangeFile, Ranges, is_on
 from declarative_train.files.remote import FileInfo, find_info, retry
 

@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from declarative_train.files.cache import stamp
-from declarative_train.files.errors import SourceError
 from declarative_train.files.file_activity import set_file
 from declarative_train.files.open_files import file_system, is_remote, shown
-from declarative_train.files.paths import as_source_error
+from declarative_train.files.paths import SourceError, as_source_error
 from declarative_train.files.remote import find_info, note, retry
 
 T = TypeVar("T")

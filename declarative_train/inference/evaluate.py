@@ -29,7 +29,7 @@ from declarative_train.engine.collectives import Alone, Ranks
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.step_runner import RankContext, StepRunner
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 from declarative_train.inference.fields import Fields, picture_column
 from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.input import Chunk, InputError

@@ -19,7 +19,7 @@ from declarative_train.components.fields.columns import format_shape
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.data.pictures import BadPictureError, Chain, PictureValues
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import Chunk, Input, InputError, check_columns
 from declarative_train.inference.trained import UsageError
 

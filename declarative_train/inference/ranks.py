@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from declarative_train.data.spec import DataError
 from declarative_train.engine.collectives import Ranks
 from declarative_train.engine.devices import safe_threads, threads_per_rank
-from declarative_train.engine.failures import VICTIM_WAIT_S, RunFailure, describe_failure, explain
-from declarative_train.engine.time_limits import limit_s
+from declarative_train.engine.failures import VICTIM_WAIT_S, RunFailure, describe_failure, explain, limit_s
 from declarative_train.inference.input import InputError
 from declarative_train.inference.trained import UsageError
 from declarative_train.run.processes import LOOPBACK, start_method

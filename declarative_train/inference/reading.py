@@ -21,8 +21,8 @@ from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.image_folder import ENDINGS, FilesTable
 from declarative_train.components.datasets.sqlite import only_table
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import expand, packing, shown
+from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, counting, slices
 from declarative_train.inference.text_files import csv_input, jsonl_input
 from declarative_train.inference.trained import UsageError

@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 import numpy as np
 
 from declarative_train.components.datasets import DATASETS
-from declarative_train.core.json_text import parse_json
-from declarative_train.files.errors import SourceError
+from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import open_file, packing, shown
+from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, check_columns, counting
 from declarative_train.inference.trained import UsageError
 

@@ -20,8 +20,8 @@ from declarative_train.data.materialize import BadSampleError, PreparedSet
 from declarative_train.data.rows import RowRange, Rows
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
 from declarative_train.data.windows import RowOrder, make_windows, row_order
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import shown
+from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import InputError, Piece, Pieces, slices
 from declarative_train.inference.reading import STDIN, files_of, kind_of_file
 from declarative_train.inference.samples import PIECE_BATCHES, Batch

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from csv import writer as csv_writer
 from typing import TYPE_CHECKING, Any, Protocol
 
-from declarative_train.core.printable import in_lines
+from declarative_train.core.untrusted import in_lines
 from declarative_train.files.open_files import local_path, shown
 from declarative_train.inference.answers import flatten_lists
 from declarative_train.inference.trained import UsageError

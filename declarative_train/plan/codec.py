@@ -19,8 +19,8 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 
 from declarative_train.components.plugin_components import PLUGIN
-from declarative_train.core.json_text import parse_json
 from declarative_train.core.secrets import in_texts, masked, names_in, with_names, with_values
+from declarative_train.core.untrusted import parse_json
 from declarative_train.plan.plan import PLAN_VERSION, Plan
 
 _DECIDING = ("seed", "batch_graph", "graph", "parameters", "objective", "weights")

@@ -11,7 +11,7 @@ from declarative_train.core.amounts import counted
 from declarative_train.core.secrets import masked
 from declarative_train.data.opened import record
 from declarative_train.data.spec import FileRecord
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe.recipe import Recipe
 

@@ -16,8 +16,8 @@ from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.published import TRANSFORMERS, PublishedError, families, read_config
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import nearest
-from declarative_train.core.json_text import parse_json
 from declarative_train.core.machine import extra_for
+from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import local_path
 from declarative_train.files.safetensors_header import Header, read_header
 from declarative_train.graph.build import build

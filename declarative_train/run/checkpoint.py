@@ -27,10 +27,9 @@ from declarative_train.components.texts.tokenizer import copies
 from declarative_train.data.batch_slices import samples_until
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, damage, read_entry
 from declarative_train.engine.engine import Engine
-from declarative_train.engine.failures import CheckpointFailure, first_line
+from declarative_train.engine.failures import CheckpointFailure, first_line, limit_s
 from declarative_train.engine.step import frozen_base
 from declarative_train.engine.step.load_weights import write_packed
-from declarative_train.engine.time_limits import limit_s
 from declarative_train.files.open_files import shown
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import EMA, FORMAT, PLAN

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from declarative_train.core.amounts import counted
-from declarative_train.core.printable import in_lines
 from declarative_train.core.run_files import EVENTS
 from declarative_train.core.secrets import masked
+from declarative_train.core.untrusted import in_lines
 from declarative_train.engine.devices import bind_to_gpu, device_of, safe_threads, start_autograd, threads_per_rank
 from declarative_train.engine.failures import (
     VICTIM_WAIT_S,
@@ -35,11 +35,11 @@ from declarative_train.engine.failures import (
     RunFailure,
     describe_failure,
     headline,
+    limit_s,
     read_failures,
     without_answer,
     write_failure,
 )
-from declarative_train.engine.time_limits import limit_s
 from declarative_train.files.open_files import shown
 from declarative_train.run.job import Job
 from declarative_train.run.signals import (

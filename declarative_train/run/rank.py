@@ -23,10 +23,10 @@ from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.collectives import finish_together
 from declarative_train.engine.devices import bind_to_gpu, device_of, keep_freed_memory
 from declarative_train.engine.engine import Engine, slots_of
+from declarative_train.engine.failures import limit_s
 from declarative_train.engine.step.model import fill
 from declarative_train.engine.step.precision import default_dtype, matmul_precision
 from declarative_train.engine.step.randomness import deterministic_kernels
-from declarative_train.engine.time_limits import limit_s
 from declarative_train.planner.text.describe import describe, summary
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.evaluate import Evaluator

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train.app.main import main
-from declarative_train.core.printable import in_lines
+from declarative_train.core.untrusted import in_lines
 from tests.house import PACKAGE
 
 WITHOUT_DATA = {"doctor.py", "explain.py", "list.py", "schema.py", "lsp.py"}  # these print what dtrain itself holds

@@ -15,7 +15,7 @@ from declarative_train.components.datasets.npy import NpyDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.synthetic import SyntheticDataset
 from declarative_train.components.datasets.text import TextDataset
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 
 def write_parquet(path: Path, start: int, stop: int, group: int = 7) -> None:

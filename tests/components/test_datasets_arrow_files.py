@@ -11,7 +11,7 @@ import pytest
 from pyarrow import feather, ipc
 
 from declarative_train.components.datasets.arrow_files import ArrowDataset
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 ROWS = 250
 

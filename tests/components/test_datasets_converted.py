@@ -16,8 +16,8 @@ import pytest
 from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS, arrow_conversion
 from declarative_train.components.datasets.arrow_conversion import ConvertedTable
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import skip_bad_rows
+from declarative_train.files.paths import SourceError
 
 
 @pytest.fixture(autouse=True)

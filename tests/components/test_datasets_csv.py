@@ -14,8 +14,8 @@ import pytest
 from declarative_train.components.datasets import arrow_conversion
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.jsonl import JsonlDataset
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import expand, is_remote, open_file, read_bytes, shown, size_bytes
+from declarative_train.files.paths import SourceError
 
 
 def write(path: Path, text: str) -> str:

@@ -16,7 +16,7 @@ from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.npy import NpyDataset
 from declarative_train.components.datasets.text import TextDataset
 from declarative_train.data.opened import records
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 from tests.engine.on_ranks import forked
 
 FILES, LIMIT = 500, 200

@@ -25,8 +25,8 @@ from declarative_train.components.datasets.tar import TarDataset
 from declarative_train.core.secrets import record_variable
 from declarative_train.data.opened import record
 from declarative_train.files import remote
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import read_bytes
+from declarative_train.files.paths import SourceError
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("aiohttp")

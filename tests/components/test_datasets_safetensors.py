@@ -12,7 +12,7 @@ import torch
 
 from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 torch_files = pytest.importorskip("safetensors.torch")
 SIZES = (40, 1, 73)

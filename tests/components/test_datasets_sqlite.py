@@ -13,7 +13,7 @@ import pytest
 from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS, arrow_conversion
 from declarative_train.components.datasets.arrow_conversion import ConvertedTable
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 
 def made(path: Path, *statements: str, rows: Sequence[tuple[object, ...]] = (), into: str = "t") -> Path:

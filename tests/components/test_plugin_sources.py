@@ -14,7 +14,7 @@ import pytest
 from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.plugin import PluginDataset
 from declarative_train.components.plugin_components import find_plugin_component, read_plugin_components
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 from tests.components.test_plugged import found_in
 
 HEAD = """\

@@ -15,7 +15,7 @@ from declarative_train.components.datasets.parquet import ParquetFormat, Parquet
 from declarative_train.data import opened
 from declarative_train.data.spec import DataSpec
 from declarative_train.files import cache as files_cache
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 Spec = Callable[..., DataSpec]
 

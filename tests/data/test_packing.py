@@ -24,7 +24,7 @@ from declarative_train.data.opened import prepare_sets
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.texts import PackedRows
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 from tests.data.conftest import Described
 
 WAYS: tuple[PackMode, ...] = ("best_fit", "sequential")

@@ -25,7 +25,7 @@ from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.opened import record
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 from tests.data.conftest import Described
 
 Describe = Callable[..., Described]

@@ -11,7 +11,7 @@ import pytest
 from declarative_train.components.texts import cache
 from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
 from declarative_train.files.cache import is_locked
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 
 def work(pause_s: float = 0.0) -> EncodingJob:

@@ -10,7 +10,7 @@ from declarative_train import planner
 from declarative_train.components.data import Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.core.mesh import MeshAxis
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 from declarative_train.plan.plan import EarlyStopPlan
 from declarative_train.recipe import load
 from tests.linted import codes, found_in

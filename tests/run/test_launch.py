@@ -17,8 +17,7 @@ import pytest
 
 from declarative_train.engine.checkpoints.format import HashingFileSystem
 from declarative_train.engine.checkpoints.store import CheckpointStore
-from declarative_train.engine.failures import RunFailure, describe_failure, explain
-from declarative_train.engine.time_limits import limit_s
+from declarative_train.engine.failures import RunFailure, describe_failure, explain, limit_s
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, RunEnded, RunStarted, StepDone

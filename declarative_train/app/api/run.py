@@ -208,7 +208,7 @@ def _worded() -> Iterator[None]:
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain
-    from declarative_train.files.errors import SourceError
+    from declarative_train.files.paths import SourceError
     from declarative_train.inference.input import InputError
     from declarative_train.inference.trained import UsageError
 

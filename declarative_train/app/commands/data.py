@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     from declarative_train.data.materialize import BadSampleError
     from declarative_train.data.spec import DataError
-    from declarative_train.files.errors import SourceError
+    from declarative_train.files.paths import SourceError
 
     try:
         return _index(args) if args.what == "index" else _show(args)

@@ -25,7 +25,7 @@ _AT_ONCE = 256  # texts
 def train(args: argparse.Namespace) -> int:
     from declarative_train.components.texts.tokenizer import TokenizerError
     from declarative_train.data.splitting import SplitError
-    from declarative_train.files.errors import SourceError
+    from declarative_train.files.paths import SourceError
 
     if args.output is None or args.vocab is None:
         print("dtrain: say what to write and how large: `-o tokenizer.json --vocab 8000`", file=sys.stderr)

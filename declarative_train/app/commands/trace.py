@@ -54,7 +54,7 @@ def trace_row(path: str, plugins: bool) -> int:
     from declarative_train.data.materialize import BadSampleError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import CheckpointFailure
-    from declarative_train.files.errors import SourceError
+    from declarative_train.files.paths import SourceError
     from declarative_train.inference.trained import UsageError, open_trained
 
     try:

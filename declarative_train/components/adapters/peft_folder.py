@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from declarative_train.components.adapters.lora import A, Dora, Lora, LowRank
 from declarative_train.components.published import PublishedError
-from declarative_train.core.json_text import parse_json
+from declarative_train.core.untrusted import parse_json
 from declarative_train.files.safetensors_header import read_header
 
 FILE, CONFIG = "adapter_model.safetensors", "adapter_config.json"

@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import objects, shown
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,8 +21,8 @@ from declarative_train.components.datasets.arrow_files import ArrowFormat
 from declarative_train.components.datasets.block_table import BlockTable
 from declarative_train.core.amounts import amount
 from declarative_train.files.cache import cache_path, is_at, is_locked, limit_bytes, make_room, mark_used, stamp
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import open_file, packing, shown, size_bytes, skips_bad_rows
+from declarative_train.files.paths import SourceError
 
 LARGE_BYTES = 1 << 30  # total size of a source's files; larger ones are not read into memory
 BLOCK_BYTES = 2 << 20  # of a file that make one record batch; pyarrow reads some dozens ahead

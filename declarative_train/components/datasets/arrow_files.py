@@ -7,12 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from declarative_train.components.data import Table
+from declarative_train.components.data import FilesDataset, Paths, Table
 from declarative_train.components.datasets.block_table import BlockTable, Format, reason
-from declarative_train.components.datasets.files_dataset import FilesDataset, Paths
-from declarative_train.core.json_text import parse_json
-from declarative_train.files.errors import SourceError
+from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import check_beginning, expand, local_path, shown
+from declarative_train.files.paths import SourceError
 
 _STATE, _SETS = "state.json", "dataset_dict.json"
 

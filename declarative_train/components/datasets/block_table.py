@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.secrets import masked
 from declarative_train.files.cache import Stamp, cache_path, load, save, stamp
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import OpenFiles, by_piece, local_path, shown
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

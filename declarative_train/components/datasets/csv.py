@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from declarative_train.components.data import Table
+from declarative_train.components.data import FilesDataset, Table
 from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
 from declarative_train.components.datasets.arrow_conversion import (
     BLOCK_BYTES,
@@ -21,10 +21,9 @@ from declarative_train.components.datasets.arrow_conversion import (
     in_memory_or_on_disk,
     open_decompressed,
 )
-from declarative_train.components.datasets.files_dataset import FilesDataset
 from declarative_train.core.names import check_unique_names
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import check_beginning, packing, shown, skips_bad_rows
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Column, Table
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import objects, read_bytes, shown
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

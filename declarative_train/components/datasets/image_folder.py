@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from declarative_train.components.data import Column, Dataset, Table
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, objects, read_bytes, shown
+from declarative_train.files.paths import SourceError
 from declarative_train.files.remote_folder import list_files, read_all
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from declarative_train.components.data import Table
+from declarative_train.components.data import FilesDataset, Table
 from declarative_train.components.datasets.arrow import check_same_columns
 from declarative_train.components.datasets.arrow_conversion import (
     BLOCK_BYTES,
@@ -15,9 +15,8 @@ from declarative_train.components.datasets.arrow_conversion import (
     in_memory_or_on_disk,
     open_decompressed,
 )
-from declarative_train.components.datasets.files_dataset import FilesDataset
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import check_beginning, packing, shown, skips_bad_rows
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import pyarrow as pa

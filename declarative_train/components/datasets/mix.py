@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, StringConstraints, 
 
 from declarative_train.components.component import Keys
 from declarative_train.components.data import LISTS, MESSAGES, Column, Dataset, Table
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,11 +16,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.files_dataset import FilesDataset
+from declarative_train.components.data import Column, FilesDataset, Table
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
@@ -30,6 +28,7 @@ from declarative_train.files.open_files import (
     open_file,
     shown,
 )
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

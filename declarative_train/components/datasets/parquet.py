@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from declarative_train.components.data import Table
+from declarative_train.components.data import FilesDataset, Table
 from declarative_train.components.datasets.block_table import BlockTable, Format, reason
-from declarative_train.components.datasets.files_dataset import FilesDataset
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import check_beginning, local_path, open_file, shown
+from declarative_train.files.paths import SourceError
 
 _KEPT_FOOTERS = 256  # 1 MB each where a file has many row groups and columns
 

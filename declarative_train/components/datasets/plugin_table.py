@@ -18,7 +18,7 @@ from declarative_train.components.data import Table
 from declarative_train.components.datasets.plugin_values import as_array, keys_of, same
 from declarative_train.components.plugin_components import line_in_plugin, make_seeded
 from declarative_train.components.plugin_layer import read_random_states, seed_generators
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     from declarative_train.components.datasets.plugin_columns import ColumnKeys, Described

@@ -10,11 +10,9 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.files_dataset import FilesDataset
+from declarative_train.components.data import Column, FilesDataset, Table
 from declarative_train.core.amounts import counted
 from declarative_train.files.cache import cache_path, stamp
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
@@ -25,6 +23,7 @@ from declarative_train.files.open_files import (
     shown,
     size_bytes,
 )
+from declarative_train.files.paths import SourceError
 from declarative_train.files.safetensors_header import TensorPlace, read_places
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from declarative_train.components.data import Table
+from declarative_train.components.data import FilesDataset, Paths, Table
 from declarative_train.components.datasets.arrow import check_same_columns
 from declarative_train.components.datasets.arrow_conversion import BLOCK_BYTES, convert, is_large
-from declarative_train.components.datasets.files_dataset import FilesDataset, Paths
 from declarative_train.files.cache import stamp
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import check_beginning, local_path, shown, size_bytes
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import sqlite3

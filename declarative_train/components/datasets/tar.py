@@ -15,10 +15,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
-from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.files_dataset import FilesDataset, Paths
+from declarative_train.components.data import Column, FilesDataset, Paths, Table
 from declarative_train.files.cache import Stamp, cache_path, load, save, stamp
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
@@ -29,6 +27,7 @@ from declarative_train.files.open_files import (
     read_bytes,
     shown,
 )
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.files_dataset import FilesDataset
+from declarative_train.components.data import Column, FilesDataset, Table
 from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,

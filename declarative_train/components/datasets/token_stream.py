@@ -11,8 +11,8 @@ from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.documents import decode
 from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import local_path, read_bytes, shown, size_bytes
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

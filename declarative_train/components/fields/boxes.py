@@ -12,8 +12,8 @@ from pydantic import model_validator
 from declarative_train.components.component import Misfit
 from declarative_train.components.data import LISTS, BadValueError, Column, Field, Motion, Tally
 from declarative_train.core.amounts import counted
-from declarative_train.core.json_text import parse_json
 from declarative_train.core.tensor_spec import DType, TensorSpec
+from declarative_train.core.untrusted import parse_json
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,8 +25,8 @@ from declarative_train.components.data import BadValueError
 from declarative_train.core.amounts import counted
 from declarative_train.core.machine import num_cores
 from declarative_train.files.cache import is_locked
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import shown
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline
 from declarative_train.core.amounts import counted
-from declarative_train.core.json_text import parse_json
-from declarative_train.files.errors import SourceError
+from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import local_path, read_bytes, shown
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     from declarative_train.components.texts.rendering import Rendering

@@ -15,10 +15,10 @@ from typing import Any
 
 from declarative_train.components.texts.conversion import convert
 from declarative_train.components.texts.problem import TokenizerError as TokenizerError
-from declarative_train.core.json_text import parse_json
 from declarative_train.core.machine import install
-from declarative_train.files.errors import SourceError
+from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import local_path, read_bytes, shown
+from declarative_train.files.paths import SourceError
 
 BYTES = "bytes"
 OF_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")

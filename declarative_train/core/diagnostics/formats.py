@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape, quoteattr
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Severity
 from declarative_train.core.diagnostics.rules import Rule
 from declarative_train.core.machine import own_version
-from declarative_train.core.printable import one_line
 from declarative_train.core.span import Span
+from declarative_train.core.untrusted import one_line
 
 JSON_VERSION = 1
 

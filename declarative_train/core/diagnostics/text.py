@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
 from declarative_train.core.diagnostics.lines import Lines
-from declarative_train.core.printable import one_line, printable
 from declarative_train.core.span import Span
+from declarative_train.core.untrusted import one_line, printable
 
 TAB_WIDTH = 4
 MAX_WIDTH = 160  # cells of a source line; a longer line is cut to the part around the caret

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
 from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, suggest_fix
 from declarative_train.core.span import Span
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import shown
+from declarative_train.files.paths import SourceError
 
 
 def missing_file(span: Span, problem: SourceError) -> Diagnostic:

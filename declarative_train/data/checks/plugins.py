@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
 from declarative_train.core.span import Span
-from declarative_train.files.errors import SourceError
+from declarative_train.files.paths import SourceError
 
 
 def plugin_source_fails(span: Span, problem: SourceError) -> Diagnostic:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.core.json_text import parse_json
+from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.engine.step.tensor_files import Tensors, join_rows, open_tensors, under_names
 from declarative_train.files.open_files import local_path, shown

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from declarative_train.components.layers.modules.packed import Packed
-from declarative_train.core.json_text import parse_json
 from declarative_train.core.machine import install
+from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import RunFailure
 from declarative_train.files.open_files import local_path
 from declarative_train.graph.initialise import local_rows, write_whole

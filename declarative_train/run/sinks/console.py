@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from declarative_train.core.amounts import amount, clock, counted, number
 from declarative_train.core.machine import own_command
-from declarative_train.core.printable import in_lines
+from declarative_train.core.untrusted import in_lines
 from declarative_train.run.event import (
     EpochDone,
     EvaluationDone,

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck
 from declarative_train.engine.failures import RunFailure
-from declarative_train.files.errors import SourceError
 from declarative_train.files.open_files import file_system, local_path, shown
+from declarative_train.files.paths import SourceError
 from declarative_train.plan.run_folder import CHECKPOINTS, OWNER, checkpoints_root, newest_first
 
 

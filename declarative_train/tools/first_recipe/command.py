@@ -98,7 +98,7 @@ def name_of(stem: str) -> str:
 
 def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | int:
     """What goes into it, or an exit code after saying why there is none."""
-    from declarative_train.files.errors import SourceError
+    from declarative_train.files.paths import SourceError
     from declarative_train.tools.first_recipe.make import make
     from declarative_train.tools.first_recipe.opening import UnusableError, columns_in_words
 

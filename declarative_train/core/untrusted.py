@@ -1,10 +1,21 @@
-"""Texts without characters that control a terminal: data and names may contain escape sequences."""
+"""Text from outside: JSON that may nest too deeply, and characters that control a terminal."""
 
 from __future__ import annotations
 
+import json
 import unicodedata
+from typing import Any
 
 _ACTING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # control, format, half, private, unknown, line ends
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text. Raises ValueError, also for text that nests too deeply, where `json.loads`
+    raises RecursionError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it has too many brackets inside each other") from None
 
 
 def one_line(text: str) -> str:
