@@ -8,11 +8,11 @@ RECIPE ?= recipes/digits_mlp.yaml
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 # ranks of a test share the cores of the machine
-test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
+quick test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
 # tests start processes: each would compile the package anew where a machine forbids to keep bytecode
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu bench-gpu site pictures site-serve clean
+.PHONY: run quick test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu bench-gpu site pictures site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -20,7 +20,12 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest $(WORKERS) -m "not long and not matrix and not gpu"
 
-# the same with the newest of every package that the registry has, torch above all, in an environment of its own. Where the
+# a minute or less: the quick tests of one package, and those of the repository's rules
+ROOM ?= recipe
+quick: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.quick $(ROOM)
+
+# `test` with the newest of every package that the registry has, torch above all, in an environment of its own. Where the
 # registry has no CPU build of that torch, its CUDA build comes with 7 GB of packages; it runs without a GPU. NEWEST names
 # another folder for them, PIP_OPTIONS where CPU builds are, TESTS a part of the tests.
 NEWEST ?= .venv-newest
@@ -96,7 +101,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 site: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# docs/images: screenshots of TensorBoard, the terminal and the site, by Chromium and tmux
+# docs/images: screenshots of TensorBoard and the terminal, by Chromium and tmux
 pictures: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.screenshots
 

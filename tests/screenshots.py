@@ -1,11 +1,10 @@
-"""`make pictures`: the screenshots of docs/images, taken anew: runs, TensorBoard on them, the terminal, the site.
+"""`make pictures`: new screenshots for docs/images, of TensorBoard on a few runs and of the terminal.
 
-Needs Chromium and tmux. A look at each is part of making them: nothing here knows whether one shows what it should.
+Needs Chromium and tmux. Look at each: nothing here checks whether a screenshot shows the right thing.
 """
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import shutil
@@ -13,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -33,7 +31,6 @@ IMAGES = ROOT / "docs" / "images"
 DTRAIN = [sys.executable, "-m", "declarative_train"]
 COLOURS = 128  # keeps a page of text below 200 kB
 LOADED_MS = 40_000  # of the page's own clock
-DARK = "--blink-settings=preferredColorScheme=0"
 SWEEP = """\
 extends: {base}
 name: lr_sweep
@@ -59,7 +56,6 @@ def main() -> int:
         terminal(here, shoot)
         runs(here)
         tensorboard(here, shoot)
-        site(here, shoot)
     for path in sorted(IMAGES.glob("*.png")):
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1000:.0f} kB")
     return 0
@@ -68,12 +64,12 @@ def main() -> int:
 Shoot = Callable[..., None]
 
 
-def screenshot(browser: str, url: str, path: Path, width: int, height: int, *more: str) -> None:
-    """The page at `url` as it stands after it has loaded."""
+def screenshot(browser: str, url: str, path: Path, width: int, height: int) -> None:
+    """Save the page at `url` after it has loaded."""
     with tempfile.TemporaryDirectory() as profile:
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         command += [f"--user-data-dir={profile}", f"--window-size={width},{height}"]
-        command += [f"--virtual-time-budget={LOADED_MS}", *more, f"--screenshot={path}", url]
+        command += [f"--virtual-time-budget={LOADED_MS}", f"--screenshot={path}", url]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
     with Image.open(path) as image:
         small = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
@@ -92,7 +88,7 @@ def dtrain(here: Path, *words: str) -> None:
 
 
 def runs(here: Path) -> None:
-    """What TensorBoard is to show."""
+    """Make the runs that TensorBoard shows."""
     for lr in ("0.003", "0.001"):
         dtrain(here, "run", "recipes/digits_mlp.yaml", "--set", f"training.optimizer.lr={lr}")
     dtrain(here, "run", "recipes/digits_images.yaml", "--set", "training.epochs=3", "--set", "logging.dir=pictures")
@@ -116,7 +112,7 @@ def tensorboard(here: Path, shoot: Shoot) -> None:
 
 @contextmanager
 def board(here: Path, folder: str) -> Iterator[int]:
-    """The port of a TensorBoard that has read `folder`."""
+    """Yield the port of a TensorBoard that has read `folder`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -139,7 +135,7 @@ def _answers(url: str) -> bool:
 
 
 def terminal(here: Path, shoot: Shoot) -> None:
-    """A run while it is going on, as tmux sees it."""
+    """Save a screenshot of a running command, as tmux shows it."""
     words = "run recipes/digits_mlp_ddp2.yaml --set layout.device=cpu"
     tmux = ["tmux", "-L", f"dtrain-pictures-{os.getpid()}"]
     shell = f"export PS1='$ ' PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT}; exec bash --norc"
@@ -167,39 +163,6 @@ def terminal(here: Path, shoot: Shoot) -> None:
     (here / "terminal.html").write_text(page.replace("</head>", style))
     lines = seen.rstrip().count("\n") + 1
     shoot((here / "terminal.html").as_uri(), IMAGES / "terminal.png", 1100, 36 + 20 * lines)
-
-
-def site(here: Path, shoot: Shoot) -> None:
-    """Its first page by day, a reference by night, and both on a telephone."""
-    built = here / "site"
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(built)]
-    subprocess.run(command, cwd=ROOT, check=True, env=environment, timeout=300)
-    with served(built) as address:
-        shoot(f"{address}/", IMAGES / "site.png", 1280, 800)
-        shoot(f"{address}/tutorials/many_gpus/", IMAGES / "site-dark.png", 1280, 800, DARK)
-        shoot(f"{address}/tutorials/table/", here / "light.png", 400, 760)
-        shoot(f"{address}/sections/", here / "dark.png", 400, 760, DARK)
-    both = Image.new("RGB", (820, 760), "white")
-    for name, left in (("light", 0), ("dark", 420)):
-        with Image.open(here / f"{name}.png") as image:
-            both.paste(image.convert("RGB"), (left, 0))
-    both.quantize(COLOURS, dither=Image.Dither.NONE).save(IMAGES / "site-phone.png", optimize=True)
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
 
 
 def wait_for(happened: Callable[[], bool], timeout_s: float) -> None:
