@@ -282,9 +282,9 @@ BUGS = (
     ),
     Bug(
         "run lock: shared in place of exclusive",
-        "run/storage/run_lock.py",
-        "fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        "fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "files/lock.py",
+        '"LOCK_SH" if shared else "LOCK_EX"',
+        '"LOCK_SH"',
         "run/test_run_dir.py::test_one_process_holds_a_run",
     ),
     Bug(

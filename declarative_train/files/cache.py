@@ -7,7 +7,6 @@ The folder is `dtrain` in `$XDG_CACHE_HOME`, else in `~/.cache`; it can be delet
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
@@ -16,13 +15,13 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
+from declarative_train.files.lock import try_lock
 from declarative_train.files.paths import file_system, local_path
 from declarative_train.files.remote import find_info, note
 
 _USUAL_GB = 10.0
 _MOST_UNCOUNTED = 1 << 30
 _FORMAT = 2
-_LOCKED_BY_OTHER = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 Stamp = list[int | str]
 """Size of a file, and a date or a tag that changes with its content."""
@@ -50,14 +49,20 @@ def stamp(path: str, *, refresh: bool = False) -> Stamp | None:
     return None if known is None or not known.tag else [known.size, known.tag]
 
 
+def cache_folder(kind: str) -> str | None:
+    """Return the folder of all entries of a kind, whether or not it exists; None if the user has no cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(base, "dtrain", kind) if os.path.isabs(base) else None
+
+
 def cache_path(kind: str, *parts: object, ending: str = "json") -> str | None:
     """Return the path of a cache entry, whether or not it exists; None if there is no folder for a cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(base):
+    folder = cache_folder(kind)
+    if folder is None:
         return None
     text = json.dumps([_FORMAT, *parts], sort_keys=True, default=str)
     name = blake2b(text.encode(), digest_size=16).hexdigest()
-    return os.path.join(base, "dtrain", kind, f"{name}.{ending}")
+    return os.path.join(folder, f"{name}.{ending}")
 
 
 def load(place: str | None) -> Any:
@@ -122,51 +127,29 @@ def count(written: int, keep: str) -> None:
 
 
 def make_room(keep: str, limit: int | None = None) -> None:
-    """Delete the least recently used entries above the limit, except `keep` and entries that a process has locked
-    (flock)."""
+    """Delete the least recently used entries above the limit, except `keep` and entries that a process has locked."""
     limit = limit_bytes() if limit is None else limit
     found = sorted(_files(os.path.dirname(os.path.dirname(keep))))
     total = sum(size for _, size, _ in found)
     for _, size, path in found:
         if total <= limit:
             return
-        if path != keep:
-            with suppress(OSError):
-                with suppress(FileNotFoundError):  # another process was first
-                    _remove(path)
-                total -= size
+        if path != keep and _remove(path):
+            total -= size
 
 
-def is_locked(handle: int, how: int | None = None) -> bool:
-    """Take the lock of a file without waiting (flock; exclusive unless `how` is given). Return False if another process
-    has it. A file system without locks counts as locked."""
-    import fcntl
-
+def _remove(path: str) -> bool:
+    """Delete a file unless a process has locked it. Return whether it is gone."""
     try:
-        fcntl.flock(handle, (fcntl.LOCK_EX if how is None else how) | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in _LOCKED_BY_OTHER
-    return True
-
-
-def is_at(handle: int, path: str) -> bool:
-    """Return whether `path` still names the open file."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
+        with open(path, "rb") as file:
+            if not try_lock(file.fileno()):
+                return False
+            os.remove(path)
+    except FileNotFoundError:  # another process was first
+        return True
+    except OSError:
         return False
-
-
-def _remove(path: str) -> None:
-    """Delete a file. Raises OSError; BlockingIOError if a process has locked it."""
-    import fcntl
-
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.remove(path)
-    finally:
-        os.close(handle)
+    return True
 
 
 def _files(folder: str) -> Iterator[tuple[float, int, str]]:

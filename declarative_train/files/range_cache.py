@@ -8,7 +8,7 @@ the URL, size and tag of the remote file, so changed content has other segments.
 
 The head is written last, and bytes that do not match their checksum count as missing: a cut off or damaged file only
 costs a request. If several processes want the same grains, one requests them and the others wait, by a lock of the
-segment (flock) that the system releases when a process ends.
+segment's file.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from zlib import crc32
 
-from declarative_train.files.cache import cache_path, count, is_at, is_locked, limit_bytes, mark_used
+from declarative_train.files.cache import cache_path, count, limit_bytes, mark_used
+from declarative_train.files.lock import FileLock
 
 GRAIN = 1 << 16
 _OF_SEGMENT = 64  # grains
 _OF_REQUEST = 256  # grains of one request: 16 MiB, whole segments
 _AHEAD = 4, 128  # grains to read ahead of a sequential reader: at first, and at most
 _WAIT_S = 60.0  # for another process; after that the bytes are requested and not stored
-_LOOK_S = 0.01
 _HEAD = struct.Struct(f"<{2 * _OF_SEGMENT}I")
 
 Fetch = Callable[[int, int], bytes]
@@ -155,20 +155,12 @@ class Ranges:
         handles: dict[int, int] = {}
         with ExitStack() as stack:
             for segment in sorted(segments):  # all processes in the same order
-                place = self._place(segment)
+                place, lock = self._place(segment), FileLock()
                 with suppress(OSError):
                     os.makedirs(os.path.dirname(place), exist_ok=True)
-                    while True:
-                        handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                        closing = stack.enter_context(ExitStack())
-                        closing.callback(_release, handle)
-                        while not (locked := is_locked(handle)) and time.monotonic() < until:
-                            time.sleep(_LOOK_S)
-                        if not locked or is_at(handle, place):
-                            break
-                        closing.close()  # it was deleted in the meantime
-                    if locked:
-                        handles[segment] = handle
+                    if lock.take(place, lambda _: time.monotonic() < until, 0o600):
+                        stack.callback(lock.release, remove=False)
+                        handles[segment] = lock.handle
             yield handles
 
 
@@ -211,16 +203,6 @@ class RangeFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-
-def _release(handle: int) -> None:
-    """Unlock and close. A process that was forked in the meantime has the handle too, so closing alone would not
-    unlock."""
-    import fcntl
-
-    with suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_UN)
-    os.close(handle)
 
 
 def is_on() -> bool:

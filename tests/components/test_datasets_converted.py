@@ -16,6 +16,7 @@ import pytest
 from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS, arrow_conversion
 from declarative_train.components.datasets.arrow_conversion import ConvertedTable
+from declarative_train.files import lock
 from declarative_train.files.open_files import skip_bad_rows
 from declarative_train.files.paths import SourceError
 
@@ -268,7 +269,7 @@ def test_one_process_converts_and_the_others_wait_also_behind_one_that_is_killed
 def test_one_that_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.csv"
     write_csv(path, lines(400))
-    monkeypatch.setattr(arrow_conversion, "_STUCK_S", 0.3)
+    monkeypatch.setattr(lock, "STUCK_S", 0.3)
     with subprocess.Popen([sys.executable, "-c", OPENS, str(path), "stops"], stdout=subprocess.PIPE) as stopped:
         assert stopped.stdout is not None
         stopped.stdout.readline()

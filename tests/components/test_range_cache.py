@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from declarative_train.files import range_cache
-from declarative_train.files.cache import is_locked
+from declarative_train.files.lock import try_lock
 from declarative_train.files.range_cache import GRAIN, RangeFile, Ranges
 
 SIZE = 150 * GRAIN + 123  # three segments
@@ -154,7 +154,7 @@ def test_a_process_that_holds_on_is_waited_for_so_long_and_no_longer(
     Server().opened().read(0, 10)
     (path,) = folder.iterdir()
     handle = os.open(path, os.O_RDWR)
-    assert is_locked(handle)
+    assert try_lock(handle)
     monkeypatch.setattr(range_cache, "_WAIT_S", 0.2)
     server = Server()
     begun = time.monotonic()

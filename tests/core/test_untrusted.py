@@ -18,7 +18,7 @@ OWN = {
     "tools/sweep/sweep.py", "graph/read.py", "inference/export/snippets.py", "run/sinks/background.py",
     "run/sinks/jsonl.py", "run/sinks/mlflow_server.py", "plan/codec.py", "plan/run_fields.py",
     "plan/run_folder.py", "engine/failures.py", "run/processes.py", "engine/step/load_weights.py",
-    "run/storage/run_lock.py",
+    "files/lock.py",
 }  # fmt: skip
 """Files that read only what this package wrote, or catch RecursionError."""
 

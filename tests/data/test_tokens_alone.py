@@ -10,7 +10,8 @@ import pytest
 
 from declarative_train.components.texts import cache
 from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
-from declarative_train.files.cache import is_locked
+from declarative_train.files import lock as locks
+from declarative_train.files.lock import try_lock
 from declarative_train.files.paths import SourceError
 
 
@@ -25,7 +26,6 @@ def work(pause_s: float = 0.0) -> EncodingJob:
 @pytest.fixture
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cache, "_POLL_S", 0.01)
     (tmp_path / "dtrain" / "tokens").mkdir(parents=True)
     folder = cache._folder(["alone"])
     assert folder is not None
@@ -33,10 +33,10 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_that_stands_still_is_named(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock.write_text("4711")
+    lock.write_text('{"pid": 4711}')
     handle = os.open(lock, os.O_RDWR)
-    assert is_locked(handle)
-    monkeypatch.setattr(cache, "_STUCK_S", 0.2)
+    assert try_lock(handle)
+    monkeypatch.setattr(locks, "STUCK_S", 0.2)
     try:
         with pytest.raises(SourceError, match=r"process 4711 makes .* made no progress for 0 s") as found:
             make_tokens(work())
@@ -50,7 +50,7 @@ def test_one_that_stands_still_is_named(lock: Path, monkeypatch: pytest.MonkeyPa
 def test_one_that_gets_on_is_waited_for(
     lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cache, "_STUCK_S", 2.0)
+    monkeypatch.setattr(locks, "STUCK_S", 2.0)
     child = os.fork()
     if not child:
         make_tokens(work(0.1))  # 4 s: longer than it may stand still

@@ -20,7 +20,8 @@ from declarative_train.components.datasets.arrow import place_among
 from declarative_train.components.datasets.arrow_files import ArrowFormat
 from declarative_train.components.datasets.block_table import BlockTable
 from declarative_train.core.amounts import amount
-from declarative_train.files.cache import cache_path, is_at, is_locked, limit_bytes, make_room, mark_used, stamp
+from declarative_train.files.cache import cache_path, limit_bytes, make_room, mark_used, stamp
+from declarative_train.files.lock import FileLock, hold_lock, open_shared
 from declarative_train.files.open_files import open_file, packing, shown, size_bytes, skips_bad_rows
 from declarative_train.files.paths import SourceError
 
@@ -28,7 +29,6 @@ LARGE_BYTES = 1 << 30  # total size of a source's files; larger ones are not rea
 BLOCK_BYTES = 2 << 20  # of a file that make one record batch; pyarrow reads some dozens ahead
 _UNPACKED = 4  # assumed ratio of a compressed file, before it is read
 _VALUE_BYTES = 8  # of a number in memory; as text it may take two characters
-_STUCK_S = 60.0  # without progress of the converting process
 _ABOUT = b"dtrain"  # metadata key of the last record batch, which has no rows
 
 Bad = list[tuple[int, str]]
@@ -122,9 +122,11 @@ def convert(files: Sequence[str], kind: str, options: object, schema_of: Schema,
         return None
     lost = False
     while True:
-        held = _hold(place)
+        held = open_shared(place)
         if held is None:
-            _convert_alone(files, stamps, place, schema_of, batches)
+            with hold_lock(f"{place}.part", f"converts {_names_of(files)}") as lock:
+                if not os.path.exists(place):  # else another process was first
+                    _convert(files, stamps, place, lock, schema_of, batches)
             continue
         mark_used(place)
         try:
@@ -147,79 +149,24 @@ def _can_write(folder: str) -> bool:
     return os.access(folder, os.W_OK)
 
 
-def _hold(place: str) -> int | None:
-    """Return a handle of the converted file, which prevents other processes from deleting it; None if it does not
-    exist."""
-    import fcntl
-
-    try:
-        handle = os.open(place, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    if is_locked(handle, fcntl.LOCK_SH) and is_at(handle, place):
-        return handle
-    os.close(handle)
-    return None
-
-
-def _convert_alone(
-    files: Sequence[str], stamps: Sequence[object], place: str, schema_of: Schema, batches: Batches
-) -> None:
-    """Convert in one process while others that want the same wait until it is done or has ended. Raises SourceError,
-    also if that process makes no progress."""
-
-    part, seen, seen_at = f"{place}.part", 0, time.monotonic()
-    while True:
-        handle = os.open(part, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if is_locked(handle):
-                if not is_at(handle, part):  # the conversion is done
-                    return
-                try:
-                    if not os.path.exists(place):
-                        _convert(files, stamps, place, part, schema_of, batches)
-                finally:
-                    with suppress(OSError):
-                        os.remove(part)
-                return
-            now = os.fstat(handle).st_mtime_ns
-        finally:
-            os.close(handle)
-        if not seen:
-            print(f"dtrain: waiting for another process that converts {_names_of(files)}", file=sys.stderr)
-        if now != seen:
-            seen, seen_at = now, time.monotonic()
-        elif time.monotonic() - seen_at > _STUCK_S:
-            message = f"another process converts {_names_of(files)} and has made no progress for {_STUCK_S:.0f} s"
-            raise SourceError("unreadable", message, help=f"stop it: it holds the lock {part}")
-        time.sleep(0.05)
-
-
 def _names_of(files: Sequence[str]) -> str:
     return shown(files[0]) if len(files) == 1 else f"{len(files):,} files"
 
 
 def _convert(
-    files: Sequence[str], stamps: Sequence[object], place: str, part: str, schema_of: Schema, batches: Batches
+    files: Sequence[str], stamps: Sequence[object], place: str, lock: FileLock, schema_of: Schema, batches: Batches
 ) -> None:
     import pyarrow as pa
     from pyarrow import ipc
 
-    begun = last = time.monotonic()
-
-    def heartbeat() -> None:
-        nonlocal last
-        if time.monotonic() - last > 1:
-            last = time.monotonic()
-            os.utime(part)
-
+    begun, part = time.monotonic(), lock.path
     what, whole = _names_of(files), amount(sum(map(size_bytes, files)), "B")
     print(f"dtrain: {what}, {whole}, is too large for memory: converting it once", file=sys.stderr)
     starts: list[int] = []
     bad: dict[str, Bad] = {}
     num_rows = 0
     try:
-        schema = schema_of(files, heartbeat)
+        schema = schema_of(files, lock.touch)
         with pa.OSFile(part, "wb") as file, ipc.new_file(file, schema) as writer:
             for path in files:
                 starts.append(num_rows)
@@ -227,7 +174,7 @@ def _convert(
                 for batch in batches(path, schema, gone):
                     writer.write_batch(batch)
                     num_rows += batch.num_rows
-                    heartbeat()
+                    lock.touch()
             about = json.dumps({"starts": starts, "bad": {path: rows for path, rows in bad.items() if rows}})
             nothing = pa.RecordBatch.from_pylist([], schema=schema)
             writer.write_batch(nothing, custom_metadata={_ABOUT: about.encode()})

@@ -14,17 +14,17 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.data import BadValueError
 from declarative_train.core.amounts import counted
 from declarative_train.core.machine import num_cores
-from declarative_train.files.cache import is_locked
+from declarative_train.files.cache import cache_folder
+from declarative_train.files.lock import FileLock, hold_lock
 from declarative_train.files.open_files import shown
 from declarative_train.files.paths import SourceError
 
@@ -40,8 +40,6 @@ _LEAST_PART = 256  # texts
 _FEW = 1 << 15  # texts; up to this number one process encodes them all
 _SMALL = 4 << 20  # bytes; up to this size one process encodes them all
 _REPORT_S = 2.0  # report the duration if it is longer
-_STUCK_S = 300.0  # the other process is stuck if it shows no progress for so long; one text may be long or remote
-_POLL_S = 0.1
 
 
 class Encoded(NamedTuple):
@@ -99,10 +97,10 @@ def make_tokens(work: EncodingJob) -> Tokens:
         return found
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        with _hold_lock(folder):
+        with hold_lock(f"{folder}.lock", "makes the same tokens") as lock:
             found = _open_folder(folder)  # another process was first
             if found is None:
-                _write(work, folder)
+                _write(work, folder, lock)
     except OSError as error:
         if not os.access(os.path.dirname(folder), os.W_OK):
             return _encode_in_memory(work)
@@ -116,14 +114,8 @@ def make_tokens(work: EncodingJob) -> Tokens:
     return found
 
 
-def cache_folder() -> str | None:
-    """Return the folder of all token caches; None if the user has no cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(base, "dtrain", "tokens") if os.path.isabs(base) else None
-
-
 def _folder(about: object) -> str | None:
-    base = cache_folder()
+    base = cache_folder("tokens")
     key = blake2b(json.dumps([_FORMAT, about], sort_keys=True).encode(), digest_size=16).hexdigest()
     return None if base is None else os.path.join(base, key)
 
@@ -154,45 +146,6 @@ def _map_file(path: str, dtype: str, size: int) -> np.ndarray:
     if not size:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, "r", shape=(size,))
-
-
-@contextmanager
-def _hold_lock(folder: str) -> Iterator[None]:
-    """Hold the lock of `folder`. If another process holds it, wait until that process ends or releases it. Raises
-    SourceError if it makes no progress."""
-    with open(f"{folder}.lock", "a+") as file:
-        if not is_locked(file.fileno()):
-            _wait(file, folder)
-        file.truncate(0)
-        file.write(f"{os.getpid()}")
-        file.flush()
-        yield
-
-
-def _wait(file: IO[str], folder: str) -> None:
-    """Wait for the lock. The process that holds it touches the file while it makes progress (`_touch_lock`)."""
-    file.seek(0)
-    who = f"process {number}" if (number := file.read().strip()) else "another process"
-    print(f"dtrain: waiting for {who}, which makes the same tokens", file=sys.stderr)
-    seen, since = os.fstat(file.fileno()).st_mtime_ns, time.monotonic()
-    while not is_locked(file.fileno()):
-        if (now := os.fstat(file.fileno()).st_mtime_ns) != seen:
-            seen, since = now, time.monotonic()
-        elif time.monotonic() - since > _STUCK_S:
-            message = f"{who} makes the same tokens and has made no progress for {_STUCK_S:.0f} s"
-            raise SourceError("unreadable", message, help=f"stop it: it holds the lock {shown(folder)}.lock")
-        time.sleep(_POLL_S)
-
-
-_touched_s = 0.0
-
-
-def _touch_lock() -> None:
-    global _touched_s
-    if _current is not None and time.monotonic() - _touched_s > 1:
-        _touched_s = time.monotonic()
-        with suppress(OSError):
-            os.utime(f"{_current[1].removesuffix('.making')}.lock")
 
 
 def _dtype(vocabulary: int) -> str:
@@ -232,7 +185,8 @@ def _encode(work: EncodingJob, start: int, stop: int) -> _EncodedRun:
     found: list[Encoded] = []
     for at, value in enumerate(work.read(start, stop)):
         found.append(work.encode(value, start + at))
-        _touch_lock()
+        if _current is not None:
+            _current[2].touch()
     unread = _sum_unread({key: (1, start + at)} for at, each in enumerate(found) for key in each.unread)
     lengths = np.fromiter((len(each.tokens) for each in found), np.int64, len(found))
     tokens = np.fromiter((token for each in found for token in each.tokens), _dtype(work.vocabulary), lengths.sum())
@@ -253,22 +207,22 @@ def _sum_unread(parts: Iterable[Unread]) -> Unread:
     return total
 
 
-_current: tuple[EncodingJob, str] | None = None  # the job and its folder, for the forked processes
+_current: tuple[EncodingJob, str, FileLock] | None = None  # the job, its folder and lock, for the forked processes
 
 
-def _write(work: EncodingJob, folder: str) -> None:
+def _write(work: EncodingJob, folder: str, lock: FileLock) -> None:
     global _current
     begun, parts, making = time.monotonic(), _split_texts(work), f"{folder}.making"
     os.makedirs(making, exist_ok=True)
     num_processes = _num_processes(work, len(parts))
-    _current = (work, making)
+    _current = (work, making, lock)
     try:
         if num_processes == 1:
             for number, (start, stop) in enumerate(parts):
                 _write_part(number, start, stop)
         else:
             _write_in_processes(parts, num_processes)
-        num_tokens = _join(work, making, len(parts))
+        num_tokens = _join(work, making, len(parts), lock)
     finally:
         _current = None
     shutil.rmtree(folder, ignore_errors=True)  # an incomplete one
@@ -343,7 +297,7 @@ def _write_part(number: int, start: int, stop: int) -> None:
     import numpy as np
 
     assert _current is not None
-    work, making = _current
+    work, making, _ = _current
     base = os.path.join(making, f"{number:04}")
     if os.path.exists(f"{base}.lengths.npy"):
         return
@@ -356,7 +310,7 @@ def _write_part(number: int, start: int, stop: int) -> None:
     os.replace(f"{base}.part.npy", f"{base}.lengths.npy")
 
 
-def _join(work: EncodingJob, making: str, num_parts: int) -> int:
+def _join(work: EncodingJob, making: str, num_parts: int, lock: FileLock) -> int:
     import numpy as np
 
     bases = [os.path.join(making, f"{number:04}") for number in range(num_parts)]
@@ -366,7 +320,7 @@ def _join(work: EncodingJob, making: str, num_parts: int) -> int:
     for kind in ("tokens", "trained") if work.has_trained else ("tokens",):
         with open(os.path.join(making, kind), "wb") as whole:
             for base in bases:
-                _touch_lock()
+                lock.touch()
                 with open(f"{base}.{kind}", "rb") as part:
                     shutil.copyfileobj(part, whole, 1 << 22)
     unread = []

@@ -1,93 +1,63 @@
 """Lock on a run's folder: only one run writes to it. The lock file names the process that holds it.
 
-The lock (flock) belongs to the open file. Forked ranks and loader workers inherit it, so it lasts until the last one
-has ended, in whatever way. It needs no cleaning up after a crash.
+Forked ranks and loader workers inherit the lock, so it lasts until the last one has ended, in whatever way.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
 import os
 import socket
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from declarative_train.engine.failures import RunFailure
+from declarative_train.files.lock import FileLock, read_holder, try_lock
 
 LOCK = "lock"
 ORPHANS_S = 15.0  # how long ranks and loader workers may outlive the process that started them
-_HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 class RunLock:
     """Lock of one run at a time. `is_held` is also False if the file system does not support locks."""
 
     def __init__(self) -> None:
-        self._path: Path | None = None
-        self._handle = -1
-        self.is_held = False
+        self._lock = FileLock()
+
+    @property
+    def is_held(self) -> bool:
+        return self._lock.handle != -1
 
     def take(self, run_dir: Path) -> str | None:
         """Lock the folder. Returns a notice if the file system does not support locks. Raises RunFailure if another
         process holds the lock."""
         self.release()
-        path = run_dir / LOCK
         deadline_s = time.monotonic() + ORPHANS_S
-        while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                holder = _holder(handle)
-                os.close(handle)
-                if error.errno not in _HELD:
-                    why = (error.strerror or str(error)).lower()
-                    return f"nothing keeps another process from writing to {run_dir}: it cannot be locked ({why})"
-                if _may_be_going(holder) or time.monotonic() > deadline_s:
-                    raise RunFailure(_in_use(run_dir, holder)) from None
-                time.sleep(0.05)
-                continue
-            if _is_at(handle, path):
-                break
-            os.close(handle)  # its holder deleted the file while we opened it
-        os.truncate(handle, 0)
-        os.write(handle, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        self._path, self._handle, self.is_held = path, handle, True
+
+        def waits(handle: int) -> bool:
+            holder = read_holder(handle)
+            if _may_be_going(holder) or time.monotonic() > deadline_s:
+                raise RunFailure(_in_use(run_dir, holder))
+            return True
+
+        self._lock.take(str(run_dir / LOCK), waits)
+        if (problem := self._lock.problem) is not None:
+            self.release()
+            why = (problem.strerror or str(problem)).lower()
+            return f"nothing keeps another process from writing to {run_dir}: it cannot be locked ({why})"
+        self._lock.name_holder()
         return None
 
     def release(self) -> None:
-        if self._path is None:
-            return
-        with suppress(OSError):  # the folder may be gone, or its disk
-            self._path.unlink(missing_ok=True)
-        os.close(self._handle)
-        self._path, self._handle, self.is_held = None, -1, False
+        self._lock.release()
 
 
 def is_locked(run_dir: Path) -> bool:
     """Return whether a run holds the folder: on this machine or, if the file system shares locks, on another one."""
     try:
-        handle = os.open(run_dir / LOCK, os.O_RDONLY)
-    except OSError:
+        with open(run_dir / LOCK, "rb") as file:
+            return not try_lock(file.fileno(), shared=True)
+    except OSError:  # no such file, or no locks
         return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in _HELD
-    finally:
-        os.close(handle)
-    return False
-
-
-def _holder(handle: int) -> dict[str, object]:
-    try:
-        found = json.loads(os.pread(handle, 1 << 12, 0))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _may_be_going(holder: dict[str, object]) -> bool:
@@ -97,13 +67,6 @@ def _may_be_going(holder: dict[str, object]) -> bool:
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return holder != {}
     return is_alive(pid)
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _in_use(run_dir: Path, holder: dict[str, object]) -> str:
