@@ -26,38 +26,40 @@ HELD_TEXT = """
 README.md
     checked against its data and its shapes before anything starts
         test_cases.py::test_a_mistake_is_told_as_accepted
-    every such mode computes the same gradients, up to rounding
+    every parallel mode computes the same gradients, up to rounding
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
     they depend on the layout, and lint reports them (R108, R105)
         test_rules.py::test_the_bad_example_fires_inside_its_text
-    it takes the one that it expects to be the fastest of those that fit
+    it takes the mode that it expects to be the fastest of those that fit
         planner/test_auto.py::test_on_known_hardware_the_least_time_of_what_fits
-    `--static` without torch
-        test_layers.py::test_static_lint_never_imports_torch
-    every layer, block, loss, optimizer, source and section
-        app/test_commands.py::test_list_has_every_kind_and_its_types
-    75 stopped early by Ctrl-C, SIGTERM
-        run/test_launch.py::test_a_signal_saves_and_the_run_goes_on_later
-    run failed, or was stopped at once by a second Ctrl-C
-        run/test_launch.py::test_the_second_ctrl_c_means_now
-    1 the recipe has errors; 2 wrong use of the command
-        app/test_commands.py::test_run_of_a_wrong_recipe_is_code_1
-        app/test_commands.py::test_wrong_use_is_code_2
-    a run names it, or leaves it out by `data.on_bad_row: skip`
+    A broken one is reported by the run, or left out with `data.on_bad_row: skip`
         data/test_skipping.py::test_without_skip_a_broken_picture_ends_the_run_with_its_place
         data/test_skipping.py::test_a_broken_picture_is_stood_in_for_alike_on_every_layout
-    exit code 1 if they differ
-        app/test_commands.py::test_plan_compares_what_was_asked_with_the_other_as_it_is
-    predicts the step time on 1 to 8 GPUs
-        app/test_values_and_scale.py::test_scale_is_a_table_between_two_ends
-    srun and mpirun work as well
+    torchrun, srun or mpirun starts the ranks
         run/test_torchrun.py::test_ranks_of_a_step_of_slurm
-    Windows in WSL
+    Windows: in WSL
         test_statements.py::test_windows_is_told_where_to_run
+docs/commands.md
+    no data, no torch
+        test_layers.py::test_static_lint_never_imports_torch
+    very layer, block, loss, optimizer, source and section
+        app/test_commands.py::test_list_has_every_kind_and_its_types
+    stopped early, with checkpoints that `--resume` continues from: Ctrl-C, SIGTERM
+        run/test_launch.py::test_a_signal_saves_and_the_run_goes_on_later
+    a run that a second Ctrl-C stopped at once
+        run/test_launch.py::test_the_second_ctrl_c_means_now
+    | 1 | the recipe has errors
+        app/test_commands.py::test_run_of_a_wrong_recipe_is_code_1
+    | 2 | wrong use of the command
+        app/test_commands.py::test_wrong_use_is_code_2
+    `plan --diff` found a difference
+        app/test_commands.py::test_plan_compares_what_was_asked_with_the_other_as_it_is
+    `--scale 1,2,4,8`
+        app/test_values_and_scale.py::test_scale_is_a_table_between_two_ends
 docs/index.md
     every way of running it computes the same gradients, up to rounding
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
-    predictions of memory, traffic and step time, also for GPUs that are not there
+    predictions of memory, traffic and step time, also for GPUs that this machine does not have
         app/test_commands.py::test_plan_for_other_devices
         test_planner.py::test_the_plan_is_what_happens
     also on another layout, with the samples that would have come next

@@ -87,7 +87,7 @@ def of_ranks(
 
 
 def test_a_run_goes_on(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of `dtrain run`; by torchrun from the first step on: `test_the_line_of_the_readme_on_two_nodes`."""
+    """That of `dtrain run`; by torchrun from the first step on: `test_the_documented_line_on_two_nodes`."""
     assert launch.run(compiled(directory, TWO), quiet=True) == 0
     (run,) = (directory / "runs" / "made").iterdir()
     events = read_events(run / "events.jsonl")
@@ -379,11 +379,11 @@ def test_every_line_for_many_nodes_is_the_same(directory: Path, capsys: pytest.C
     far = compiled(directory, merged(TWO, {"layout": {"gpus": None, "nodes": 2, "gpus_per_node": 1}}))
     assert launch.run(far) == 3
     lines["dtrain run"] = capsys.readouterr().err.strip().partition("HEAD: ")[2]
-    assert {"README.md 0", "launching.md 0", "gpt_7b_auto_32xh100.yaml 0"} <= lines.keys()
+    assert {"launching.md 0", "gpt_7b_auto_32xh100.yaml 0"} <= lines.keys()
     flags = {
         name: re.sub(r" run \S+|\b\d\b", "", line).replace("$SLURM_NODEID", "$NODE") for name, line in lines.items()
     }
-    assert set(flags.values()) == {flags["README.md 0"]}
+    assert set(flags.values()) == {flags["launching.md 0"]}
 
 
 IPV4, IPV6 = ("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")
@@ -435,9 +435,9 @@ def test_the_interface_is_found_on_machines_with_ipv6_alone(networks: tuple[str,
     [(IPV4, IPV4[0]), pytest.param(IPV6, IPV6[0], marks=pytest.mark.long)],
     indirect=["networks"],
 )
-def test_the_line_of_the_readme_on_two_nodes(directory: Path, networks: tuple[str, str], head: str) -> None:
+def test_the_documented_line_on_two_nodes(directory: Path, networks: tuple[str, str], head: str) -> None:
     path = write_recipe(directory, merged(DIGITS, {"parallelism": "ddp", "layout": {"nodes": 2, "gpus_per_node": 1}}))
-    line = lines_for_many_nodes()["README.md 0"]
+    line = lines_for_many_nodes()["launching.md 0"]
     line = line.replace("torchrun", f"{sys.executable} -m torch.distributed.run", 1).replace("RECIPE", str(path))
     line = line.replace("--nproc-per-node 8", "--nproc-per-node 1")
     environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
