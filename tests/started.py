@@ -68,6 +68,10 @@ class Started:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def errors(self) -> str:
+        """Return what it has written to standard error so far."""
+        return self._streams[1].read_text("utf-8") if self._streams[1].exists() else ""
+
     def communicate(self, timeout: float = LIMIT_S) -> tuple[str, str]:
         """What it wrote, when it and those that it started have gone: as a pipe, which they would hold open."""
         self._process.join(timeout)
@@ -135,6 +139,7 @@ def _main(
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, number)
         os.close(opened)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     for each in ignored:
         signal.signal(each, signal.SIG_IGN)
     os.chdir(cwd)

@@ -1,7 +1,8 @@
 """The command line: words to a command, a command to an exit code.
 
-0 fine; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130 and
-143 interrupted or terminated while no run was going on (a run hears both signals itself, see run/signals.py).
+0 fine; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130
+interrupted; 143 terminated. A run handles both signals itself (run/signals.py). If it is terminated before, it has lost
+nothing: the code is 75 too, for schedulers that start it again.
 """
 
 from __future__ import annotations
@@ -132,7 +133,11 @@ def _main(argv: Sequence[str] | None) -> int:
         return 130
     except TerminatedError:
         print("dtrain: terminated", file=sys.stderr)
-        return 143
+        if asked not in ("run", "sweep"):
+            return 143
+        from declarative_train.run.signals import EXIT_STOPPED
+
+        return EXIT_STOPPED
     except (ImportError, MemoryError, OSError, RuntimeError) as error:
         if (what := shortage(error)) is None:
             raise

@@ -97,14 +97,13 @@ def run_here(job: Job) -> tuple[int, list[str]]:
     exit code, and the lines of a failure message."""
     from declarative_train.run.rank import FailureContext, run_rank
 
+    context = FailureContext(0)
     watch = StopRequest(
         on_first=lambda: print_stopping(job),
         on_second=interrupt if job.is_hosted else lambda: exit_unsaved(job, "at once"),
-        on_late=lambda: exit_unsaved(job, late_reason()),
-        leave=not job.is_hosted,
+        on_late=None if job.is_hosted else lambda: exit_unsaved(job, late_reason(), loses=context.has_stepped),
     )
     watch.install()
-    context = FailureContext(0)
     try:
         return run_rank(job, context, lambda: watch.is_asked), []
     except BaseException as error:  # DCP's CheckpointException is no Exception

@@ -44,9 +44,9 @@ from declarative_train.files.open_files import shown
 from declarative_train.run.job import Job
 from declarative_train.run.signals import (
     EXIT_FAILED,
+    EXIT_STOPPED,
     STOP_SIGNALS,
     StopRequest,
-    exit_now,
     exit_process,
     flush,
     late_reason,
@@ -92,9 +92,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     scratch.mkdir(parents=True)
     threads = threads_per_rank(num_ranks)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)  # one machine: the name of the host need not be resolved
-    watch = StopRequest(
-        leave=False, on_first=lambda: stop_ranks(job, scratch), on_second=lambda: kill_ranks(job, scratch)
-    )
+    watch = StopRequest(on_first=lambda: stop_ranks(job, scratch), on_second=lambda: kill_ranks(job, scratch))
     handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGQUIT)}
     watch.install()
     code: int | None = None
@@ -117,8 +115,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
         code = read_outcome(scratch)
     lines: list[str] = []
     if code is None:
-        code = EXIT_FAILED
-        lines = explain_failure(job, scratch, deaths, was_asked=watch.is_asked)
+        code, lines = explain_failure(job, scratch, deaths, was_asked=watch.is_asked)
     shutil.rmtree(scratch, ignore_errors=True)
     return code, lines
 
@@ -163,14 +160,14 @@ def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = No
         atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
         replace_streams()
         silence_loggers()
+    context = FailureContext(rank)
     watch = StopRequest(
         is_closing=lambda: is_sibling_gone(scratch, job.failures_dir),
         on_first=lambda: confirm_request(scratch, rank),
-        on_late=lambda: exit_late(scratch),
+        on_late=lambda: exit_late(scratch, context.has_stepped),
     )
     watch.install()
     announce(scratch, rank)
-    context = FailureContext(rank)
     try:
         torch.set_num_threads(num_threads)
         if shared is not None:
@@ -300,9 +297,14 @@ def kill_ranks(job: Job, scratch: Path) -> None:
         exit_unsaved(job, "at once")
 
 
-def exit_unsaved(job: Job, how: str) -> NoReturn:
-    say(unsaved_message(job, how))
-    exit_process(EXIT_FAILED)
+def exit_unsaved(job: Job, how: str, *, loses: bool = True) -> NoReturn:
+    say([unsaved_message(how, loses=loses), *resume_hint(job)])
+    exit_process(code_without_save(loses))
+
+
+def code_without_save(loses: bool) -> int:
+    """Return the exit code of a run that was asked to stop and saved nothing. If it made no step, it loses nothing."""
+    return EXIT_FAILED if loses else EXIT_STOPPED
 
 
 def say(lines: Iterable[str]) -> None:
@@ -311,9 +313,11 @@ def say(lines: Iterable[str]) -> None:
         print(in_lines(masked(line)), file=sys.stderr)
 
 
-def unsaved_message(job: Job, how: str) -> list[str]:
-    """Return the message for a run that ends in the middle of a step, after it was asked to stop."""
-    return [f"dtrain: stopped {how}: there is no checkpoint of the last steps", *resume_hint(job)]
+def unsaved_message(how: str, *, loses: bool = True) -> str:
+    """Return the message for a run that ends in the middle of a step, after it was asked to stop. `loses`: it made
+    steps in this session."""
+    lost = ": there is no checkpoint of the last steps" if loses else ", before the first step: nothing is lost"
+    return f"dtrain: stopped {how}{lost}"
 
 
 def confirm_request(scratch: Path, rank: int) -> None:
@@ -322,10 +326,10 @@ def confirm_request(scratch: Path, rank: int) -> None:
         (scratch / f"heard_{rank}").touch()
 
 
-def exit_late(scratch: Path) -> None:
+def exit_late(scratch: Path, loses: bool) -> None:
     """Write why this rank exits in the middle of a step, for the parent to print, and exit."""
     (scratch / LATE).write_text(late_reason())
-    exit_now()
+    exit_process(code_without_save(loses))
 
 
 def read_outcome(scratch: Path) -> int | None:
@@ -337,28 +341,32 @@ def read_outcome(scratch: Path) -> int | None:
         return None
 
 
-def explain_failure(job: Job, scratch: Path, deaths: dict[int, int], *, was_asked: bool) -> list[str]:
-    """Return the lines of one message: the rank that caused the failure, where, and how to resume."""
+def explain_failure(job: Job, scratch: Path, deaths: dict[int, int], *, was_asked: bool) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of one message: the rank that caused the failure, where, and how to resume."""
     num_ranks = len(job.plan.layout.ranks)
     failures = read_failures(job.failures_dir)
     culprits = [failure for failure in failures if not failure.is_peer_loss]
     if culprits:
-        return report(job, culprits[0], num_ranks)
+        return EXIT_FAILED, report(job, culprits[0], num_ranks)
     killed = {rank: -code for rank, code in deaths.items() if code < 0}
     if was_asked and job.is_hosted and set(killed.values()) <= {signal.SIGKILL}:
-        return unsaved_message(job, "at once")
+        return EXIT_FAILED, [unsaved_message("at once"), *resume_hint(job)]
     if killed:
         rank, number = next(iter(killed.items()))
         step = next((failure.step for failure in failures if failure.step), None)
         at = f", step {step}" if step else ""
-        return [f"dtrain: the run failed: rank {rank}{at}: {_describe_signal(number)}", *resume_hint(job)]
-    if was_asked:
-        return unsaved_message(job, (scratch / LATE).read_text() if (scratch / LATE).exists() else late_reason())
-    if silent := without_answer(failures, num_ranks):
-        return [f"dtrain: the run failed: {silent}", *resume_hint(job)]
-    if failures:
-        return report(job, failures[0], num_ranks)
-    return [f"dtrain: the run failed: a rank exited without reporting an error (exit codes {deaths})"]
+        lines = [f"dtrain: the run failed: rank {rank}{at}: {_describe_signal(number)}", *resume_hint(job)]
+    elif was_asked:
+        loses = EXIT_STOPPED not in deaths.values()
+        why = (scratch / LATE).read_text() if (scratch / LATE).exists() else late_reason()
+        return code_without_save(loses), [unsaved_message(why, loses=loses), *resume_hint(job)]
+    elif silent := without_answer(failures, num_ranks):
+        lines = [f"dtrain: the run failed: {silent}", *resume_hint(job)]
+    elif failures:
+        lines = report(job, failures[0], num_ranks)
+    else:
+        lines = [f"dtrain: the run failed: a rank exited without reporting an error (exit codes {deaths})"]
+    return EXIT_FAILED, lines
 
 
 def report(job: Job, failure: Failure, num_ranks: int) -> list[str]:

@@ -51,11 +51,12 @@ _ALIVE: list[object] = []  # engines are never freed: tearing a process group do
 
 @dataclass(slots=True)
 class FailureContext:
-    """Rank, pipeline stage and step that a failure message names."""
+    """Rank, pipeline stage and step that a failure message names, and whether this session has made a step."""
 
     rank: int
     stage: int | None = None
     step: int | None = None
+    has_stepped: bool = False
 
 
 def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> int:
@@ -152,7 +153,7 @@ def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches
-        context.step = step + 1
+        context.step, context.has_stepped = step + 1, True
     context.step = None
 
 

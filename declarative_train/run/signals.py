@@ -54,8 +54,8 @@ class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
     `on_first` is called for the first signal, `on_second` for another one (None: ignore it, as a terminal's Ctrl-C
-    reaches a rank twice), and `on_late` if the loop did not end a step in time. `is_closing` returns whether a sibling
-    rank has exited, so that neither a step nor a checkpoint can be completed.
+    reaches a rank twice), and `on_late` if the loop did not end a step in time (None: wait without a limit).
+    `is_closing` returns whether a sibling rank has exited, so that neither a step nor a checkpoint can be completed.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class StopRequest:
         on_first: Callable[[], None] | None = None,
         on_second: Callable[[], None] | None = None,
         on_late: Callable[[], None] | None = None,
-        leave: bool = True,
     ) -> None:
         self.is_asked = False
         self._is_finished = False
@@ -73,8 +72,7 @@ class StopRequest:
         self._closes = False
         self._on_first = on_first
         self._on_second = on_second
-        self._on_late = on_late or exit_now
-        self._leave = leave
+        self._on_late = on_late
         self._before: dict[signal.Signals, Any] = {}
         self._wakeup_before = -1
         self._read, self._write = -1, -1
@@ -138,14 +136,14 @@ class StopRequest:
         self.is_asked = True
         if self._on_first is not None:
             self._on_first()
-        if self._leave:
-            threading.Thread(target=self._wait_out, name="grace", daemon=True).start()
+        if self._on_late is not None:
+            threading.Thread(target=self._wait_out, args=(self._on_late,), name="grace", daemon=True).start()
 
-    def _wait_out(self) -> None:
+    def _wait_out(self, on_late: Callable[[], None]) -> None:
         begun_s = time.monotonic()
         while not self._is_late(begun_s):
             time.sleep(LOOK_S)
-        self._on_late()
+        on_late()
 
     def _is_late(self, begun_s: float) -> bool:
         """Return whether the time to stop is over. A checkpoint has its own limit, and the grace period starts again
@@ -158,11 +156,6 @@ class StopRequest:
         if since_s is not None:
             return now_s - since_s >= limit_s("DTRAIN_SAVE_S")
         return now_s - max(begun_s, SAVING.ended_s) >= limit_s("DTRAIN_GRACE_S")
-
-
-def exit_now() -> None:
-    """Exit without a checkpoint of the last steps, because the loop did not end a step in time."""
-    exit_process(EXIT_FAILED)
 
 
 def late_reason() -> str:

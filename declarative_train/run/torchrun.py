@@ -41,8 +41,8 @@ from declarative_train.files.open_files import local_path
 from declarative_train.plan.run_folder import checkpoints_root
 from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
 from declarative_train.run.meeting import has_agent_store, meet, put, take
-from declarative_train.run.processes import LOOPBACK, join_process_group
-from declarative_train.run.signals import EXIT_FAILED, StopRequest, exit_process
+from declarative_train.run.processes import LOOPBACK, code_without_save, join_process_group, say, unsaved_message
+from declarative_train.run.signals import EXIT_FAILED, StopRequest, exit_process, late_reason
 from declarative_train.run.storage.run_dir import RunPlace, open_place
 from declarative_train.run.storage.run_lock import RunLock
 
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from declarative_train.data.spec import DataSpec
     from declarative_train.plan.plan import Plan
+    from declarative_train.run.rank import FailureContext
 
 Compile = Callable[[], "tuple[Plan | None, int]"]
 
@@ -87,7 +88,8 @@ def run_as_rank(
     from declarative_train.run.rank import FailureContext, run_rank
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    watch, context, job, lock, broadcaster = StopRequest(), FailureContext(rank), None, RunLock(), None
+    context, job, lock, broadcaster = FailureContext(rank), None, RunLock(), None
+    watch = StopRequest(on_late=lambda: _exit_late(context))
     watch.install()
     try:
         seat = find_visible_devices()
@@ -127,6 +129,13 @@ def run_as_rank(
             on_end(job.run_dir)
     finally:
         exit_process(code)
+
+
+def _exit_late(context: FailureContext) -> None:
+    """Exit because no step ended in time after a request to stop. Rank 0 reports it for all."""
+    if context.rank == 0:
+        say([unsaved_message(late_reason(), loses=context.has_stepped)])
+    exit_process(code_without_save(context.has_stepped))
 
 
 def _report_silent(job: Job, rank: int, hosts: tuple[str, ...]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from declarative_train.plan.codec import to_json
-from declarative_train.run.event import CheckpointSaved, StepDone
+from declarative_train.run.event import CheckpointSaved, Event, StepDone
 from declarative_train.run.sinks.jsonl import read_events
 from tests import started
 from tests.engine.made_recipes import compiled
@@ -34,11 +34,15 @@ def finish(process: Started) -> tuple[int, str]:
 
 
 def wait_for_steps(directory: Path, step: int, kind: type[StepDone | CheckpointSaved] = StepDone) -> None:
-    """Until a logging step (or a checkpoint) at or after `step` is in the log."""
+    """Wait until a logging step (or a checkpoint) at or after `step` is in the log."""
+    wait_until_logged(directory, lambda event: isinstance(event, kind) and event.step >= step)
+
+
+def wait_until_logged(directory: Path, is_it: Callable[[Event], bool]) -> None:
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         for path in (directory / "runs" / "made").glob("*/events.jsonl"):
-            if any(isinstance(event, kind) and event.step >= step for event in read_events(path)):
+            if any(is_it(event) for event in read_events(path)):
                 return
         time.sleep(0.05)
-    raise AssertionError("no steps were made")
+    raise AssertionError("it is not in the log")

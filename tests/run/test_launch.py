@@ -23,7 +23,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, RunEnded, RunStarted, StepDone
 from declarative_train.run.launch import run
 from declarative_train.run.sinks.jsonl import read_events
-from tests.engine.launched import finish, saved, start, wait_for_steps
+from tests.engine.launched import finish, saved, start, wait_for_steps, wait_until_logged
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data
 
 GONE_S = 10
@@ -254,6 +254,26 @@ def test_a_rank_that_hangs_leaves_when_its_grace_is_over(
     words = "dtrain: stopped as no step ended within 2 s (DTRAIN_GRACE_S): there is no checkpoint of the last steps"
     assert errors.count(words) == 1
     assert "go on from step 7" in errors
+
+
+@pytest.mark.parametrize(("mode", "gpus"), [("single", 1), ("ddp", 2)])
+def test_a_run_that_is_late_with_its_first_step_has_lost_nothing(
+    directory: Path, mode: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTRAIN_GRACE_S", "1")
+    path = saved(directory, on(mode, gpus, **LONG))
+    process = start(path, "slow")
+    wait_for_steps(directory, 7, CheckpointSaved)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 75
+    at = events(directory)[-1].step  # type: ignore[attr-defined]
+    process = start(path, "hang", 0, at + 1, "auto")
+    wait_until_logged(directory, lambda event: isinstance(event, RunStarted) and event.first_step == at)
+    process.send_signal(signal.SIGTERM)
+    code, errors = finish(process)
+    assert code == 75  # a job that goes by it is requeued
+    words = "dtrain: stopped as no step ended within 1 s (DTRAIN_GRACE_S), before the first step: nothing is lost\n"
+    assert f"{words}  go on from step {at}: " in errors
 
 
 @pytest.mark.parametrize(("mode", "gpus", "number"), [("single", 1, signal.SIGHUP), ("ddp", 2, signal.SIGUSR1)])

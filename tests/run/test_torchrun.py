@@ -318,6 +318,22 @@ def test_a_rank_reports_that_it_waits_for_rank_0(monkeypatch: pytest.MonkeyPatch
     )
 
 
+def test_a_rank_that_is_stopped_while_it_waits_has_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting_place(monkeypatch)
+    monkeypatch.setenv("DTRAIN_GRACE_S", "0.5")
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    rank = start("tests.engine.unready", "0.4", "60")
+    while "waiting for" not in rank.errors():
+        time.sleep(0.05)
+    rank.send_signal(signal.SIGTERM)
+    code, _, errors = finish(rank)
+    assert code == 75
+    assert errors.splitlines()[-1] == (
+        "dtrain: stopped as no step ended within 0.5 s (DTRAIN_GRACE_S), before the first step: nothing is lost"
+    )
+
+
 def test_a_port_in_use_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken:
         monkeypatch.setenv("MASTER_ADDR", "localhost")

@@ -112,7 +112,7 @@ class Sweep:
 
     def run(self, seats: Sequence[Seat]) -> int:
         """Every point; 0, 3 when some failed, 75 when it was asked to stop."""
-        watch = StopRequest(leave=False, on_first=self._ask, on_second=self._kill)
+        watch = StopRequest(on_first=self._ask, on_second=self._kill)
         watch.install()
         free, has_more = list(seats), True
         (self.folder / PLANS).mkdir(parents=True, exist_ok=True)
