@@ -24,7 +24,7 @@ LONGEST = (
     "engine/test_parity.py",
     "run/test_resume_layouts.py",
     "test_rules.py",
-    "inference/test_export.py",
+    "packs/export/test_export.py",
     "test_fuzz.py",
     "engine/test_pretend_gpu.py",
     "planner/test_footprint.py",

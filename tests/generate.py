@@ -8,7 +8,7 @@ from pathlib import Path
 
 from declarative_train.app.catalogue import catalogue
 from declarative_train.app.commands.list import tables
-from declarative_train.app.main import COMMANDS, command_module
+from declarative_train.app.main import all_commands, command_module
 from declarative_train.app.views.components import component_page, hardware_table
 from declarative_train.app.views.sections import NAMES, section_page
 from declarative_train.components.hardware import HARDWARE
@@ -65,7 +65,7 @@ def sections_page() -> str:
 def commands_page() -> str:
     """docs/commands.md. Not argparse's own help text: its form differs between versions of Python."""
     lines = ["# Commands", "", "Every command of `dtrain` and its options. Made from the code by `make generate`."]
-    for name, summary in sorted(COMMANDS.items()):
+    for name, (summary, _, _) in all_commands().items():
         parser = argparse.ArgumentParser(prog=f"dtrain {name}", add_help=False)
         command_module(name).add_arguments(parser)
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]

@@ -25,7 +25,7 @@ import yaml
 from transformers.models.auto import modeling_auto as auto
 
 import declarative_train as dt
-from declarative_train.inference.export.folder import export
+from declarative_train.packs.export.export import export
 
 PAGE = Path(__file__).parent.parent / "docs" / "transformers-models.md"
 ROWS, TOKENS, VOCABULARY, SIDE, CLASSES = 16, 16, 64, 64, 3

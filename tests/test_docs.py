@@ -21,7 +21,7 @@ import pytest
 
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
-from declarative_train.app.main import COMMANDS, command_module, main
+from declarative_train.app.main import all_commands, command_module, main
 from declarative_train.components.expressions.functions import FUNCTIONS
 from declarative_train.run.event import EvaluationDone
 from declarative_train.run.sinks.jsonl import read_events
@@ -146,7 +146,7 @@ def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
     if not words or words[0].startswith("-"):
         assert words in ([], ["--version"], ["--help"])
         return
-    assert words[0] in COMMANDS, line
+    assert words[0] in all_commands(), line
     module = command_module(words[0])
     parser = argparse.ArgumentParser(prog=f"dtrain {words[0]}", exit_on_error=False)
     module.add_arguments(parser)

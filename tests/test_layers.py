@@ -26,6 +26,7 @@ ROOMS = (
     "run",
     "inference",
     "app",
+    "packs",
     "tools",
 )
 

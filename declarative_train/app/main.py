@@ -12,12 +12,14 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 
 from declarative_train.app.termination import TerminatedError, signals_raise
 from declarative_train.app.usage_hints import Parser, hint_on_command, hint_on_rest
 from declarative_train.core.machine import most_open_files, shortage
+from declarative_train.core.packs import Command, PackError, find_packs
 from declarative_train.run.streams import outlive_readers, write_any_character
 
 COMMANDS = {
@@ -26,37 +28,40 @@ COMMANDS = {
     "doctor": "what this machine can run: torch, GPUs, backends",
     "evaluate": "exact metrics of a trained model, its mistakes and worst samples",
     "explain": "what a diagnostic means, with a bad and a good example",
-    "export": "a trained model as files that other tools load",
     "generate": "a trained text model writes on from a beginning",
-    "init": "write a first recipe",
     "lint": "find what is wrong with recipes, without starting anything",
     "list": "every layer, block, loss, optimizer, source and section, with its keys",
-    "lsp": "a language server for editors",
     "plan": "who does what, where and when, before anything starts",
     "predict": "what a trained model says of new rows",
     "run": "lint, compile, launch, train",
     "runs": "the runs in a folder, what tells them apart, what came of them",
     "schema": "the JSON schema of recipes",
     "show": "the resolved recipe, each value with its provenance",
-    "sweep": "run a recipe with each of the settings that its `sweep:` section names",
     "tensorboard": "TensorBoard on the runs",
     "trace": "the path of the data before a run, the epochs after one",
 }
 
 LEAST_OPEN_FILES = 64  # with fewer torch's processes do not find each other, and some of its code aborts
-# commands of the tools, which are packages above this one
-_TOOLS = {
-    "init": "declarative_train.tools.first_recipe.command",
-    "lsp": "declarative_train.tools.language_server.command",
-    "sweep": "declarative_train.tools.sweep.command",
-}
+ON_POSIX = frozenset({"evaluate", "generate", "predict", "run"})  # forks, signals, locks of files
 
-ON_POSIX = frozenset({"evaluate", "export", "generate", "predict", "run", "sweep"})  # forks, signals, locks of files
+
+@cache
+def all_commands() -> dict[str, Command]:
+    """Return the commands of dtrain and of its packs, by sorted names. Raises PackError."""
+    found = {
+        name: Command(summary, f"declarative_train.app.commands.{name}", name in ON_POSIX)
+        for name, summary in COMMANDS.items()
+    }
+    for name, pack in find_packs().items():
+        if twice := found.keys() & pack.commands.keys():
+            raise PackError(f"the pack `{name}` has a command `{min(twice)}`, and there is one already")
+        found |= pack.commands
+    return dict(sorted(found.items()))
 
 
 def command_module(name: str) -> ModuleType:
     """Import the module of a command, with its `add_arguments` and `run`."""
-    return import_module(_TOOLS.get(name, f"declarative_train.app.commands.{name}"))
+    return import_module(all_commands()[name].module)
 
 
 class Version(argparse.Action):
@@ -90,25 +95,31 @@ def _main(argv: Sequence[str] | None) -> int:
     parser = Parser(prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run.")
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(prog=parser.prog, dest="command", metavar="COMMAND", required=True)
+    try:
+        commands_by_name = all_commands()
+    except PackError as error:
+        print(f"dtrain: {error}", file=sys.stderr)
+        return 3
     # Only the command that was asked for is imported: the others' arguments are not needed to run it. Where it is the
     # first word, nobody will ask for a list of the others, either.
-    asked = next((word for word in words if word in COMMANDS), None)
-    if sys.platform == "win32" and asked in ON_POSIX:
+    asked = next((word for word in words if word in commands_by_name), None)
+    needs_posix = asked is not None and commands_by_name[asked].needs_posix
+    if sys.platform == "win32" and needs_posix:
         print(f"dtrain: `{asked}` does not run on Windows itself; help: take WSL (`wsl --install`)", file=sys.stderr)
         return 3
-    if asked in ON_POSIX and (most := most_open_files()) < LEAST_OPEN_FILES:
+    if needs_posix and (most := most_open_files()) < LEAST_OPEN_FILES:
         wanted = f"and a run opens {LEAST_OPEN_FILES} and more; help: `ulimit -n 1024`"
         print(f"dtrain: a process may open {most} files here, {wanted}", file=sys.stderr)
         return 3
-    for name in [asked] if asked in words[:1] else COMMANDS:
-        summary = COMMANDS[name]
+    for name in [asked] if asked in words[:1] else commands_by_name:
+        summary = commands_by_name[name].summary
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if name == asked:
             module = command_module(name)
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    if words[:1] and words[0] not in COMMANDS:
-        parser.hint = hint_on_command(words, list(COMMANDS))
+    if words[:1] and words[0] not in commands_by_name:
+        parser.hint = hint_on_command(words, list(commands_by_name))
     try:
         args, rest = parser.parse_known_args(words)
         if rest:
@@ -139,7 +150,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
         return EXIT_STOPPED
     except (ImportError, MemoryError, OSError, RuntimeError) as error:
-        if (what := shortage(error)) is None:
+        if (what := str(error) if isinstance(error, PackError) else shortage(error)) is None:
             raise
         print(f"dtrain: {what}", file=sys.stderr)
         return 3

@@ -7,12 +7,14 @@ The tables stay plain sorted literals (`{"linear": "linear.Linear", ...}`). Impo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from importlib import import_module
 from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
 from declarative_train.components.component import Component
+from declarative_train.core.packs import add_rows, load
 
 C = TypeVar("C", bound=Component)
 
@@ -22,19 +24,27 @@ class ComponentError(ValueError):
 
 
 class Registry(Mapping[str, type[C]], Generic[C]):
-    """Components by type. `kind` is the word used in messages ("layer"); `package` holds the modules that the literal
-    names."""
+    """Components by type: those of the literal, whose modules are in `package`, and those of the packs. `kind` is the
+    word used in messages ("layer")."""
 
     def __init__(self, kind: str, package: str, table: dict[str, str]) -> None:
         self.kind = kind
         self._package = package
-        self._table = table
+        self._own = table
         self._found: dict[str, type[C]] = {}
 
+    @cached_property
+    def _table(self) -> dict[str, str]:
+        return add_rows(self.kind, self._own)
+
     def __getitem__(self, name: str) -> type[C]:
-        if name not in self._found:
-            module, _, attribute = self._table[name].rpartition(".")
+        if name in self._found:
+            return self._found[name]
+        if name in self._own:
+            module, _, attribute = self._own[name].rpartition(".")
             self._found[name] = getattr(import_module(f"{self._package}.{module}"), attribute)
+        else:
+            self._found[name] = load(self._table[name])
         return self._found[name]
 
     def read(self, data: Mapping[str, object]) -> C:

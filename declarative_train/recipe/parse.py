@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from collections.abc import Mapping as MappingABC
+from functools import cache
 from importlib import import_module
 from typing import NamedTuple
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.names import is_name
+from declarative_train.core.packs import find_packs
+from declarative_train.core.packs import load as load_from_pack
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks import RULES, text_rules
 from declarative_train.recipe.checks.blocks import bad_name
@@ -98,15 +101,18 @@ def _holds(outer: Span, inner: Span) -> bool:
 _Rule = Callable[[Draft], Iterator[Diagnostic]]
 
 
-def _rules() -> Iterator[_Rule]:
-    """Yield the rules that check a draft, sorted by name."""
-    for place in sorted(RULES.values(), key=lambda place: place.rpartition(".")[2]):
-        family, name = place.split(".")
-        if family.endswith("_rules") and family != "text_rules":
-            yield getattr(import_module(f"declarative_train.recipe.checks.{family}"), name)
+@cache
+def draft_rules() -> tuple[_Rule, ...]:
+    """Return the rules that check a draft, sorted by name: those of this package and of the packs."""
+    tables = {"declarative_train.recipe.checks": RULES}
+    tables |= {pack.checks: load_from_pack(f"{pack.checks}:RULES") for pack in find_packs().values() if pack.checks}
+    found: dict[str, _Rule] = {}
+    for package, table in tables.items():
+        for family, _, name in (place.partition(".") for place in table.values()):
+            if family.endswith("_rules") and family != "text_rules":
+                found[name] = getattr(import_module(f"{package}.{family}"), name)
+    return tuple(found[name] for name in sorted(found))
 
-
-CHECKS: tuple[_Rule, ...] = tuple(_rules())
 
 NAMED = {  # mappings of names, except nodes and blocks
     "a field": ("data", "fields"),
@@ -119,7 +125,7 @@ NAMED = {  # mappings of names, except nodes and blocks
 def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
     """Check a draft; `written` is the merged tree before its templates are rendered."""
     found = [*text_rules.exclusive_keys(draft.tree), *_bad_names(draft.tree), *text_rules.secret_in_recipe(written)]
-    for rule in CHECKS:
+    for rule in draft_rules():
         found += rule(draft)
     return found
 

@@ -15,7 +15,7 @@ OWN = {
     "files/cache.py", "components/fields/boxes.py", "components/layers/timm.py",
     "components/layers/libraries/files.py", "files/safetensors_header.py",
     "components/layers/transformers.py", "components/texts/cache.py", "data/skipping.py", "app/records/record.py",
-    "tools/sweep/sweep.py", "graph/read.py", "inference/export/snippets.py", "run/sinks/background.py",
+    "tools/sweep/sweep.py", "graph/read.py", "packs/export/snippets.py", "run/sinks/background.py",
     "run/sinks/jsonl.py", "run/sinks/mlflow_server.py", "plan/codec.py", "plan/run_fields.py",
     "plan/run_folder.py", "engine/failures.py", "run/processes.py", "engine/step/load_weights.py",
     "files/lock.py",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from declarative_train.app.main import COMMANDS
+from declarative_train.app.main import all_commands
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ def entry() -> list[str]:
     assert (hook["id"], hook["language"], hook["types"]) == ("dtrain-lint", "python", ["yaml"])
     program, command, *options = shlex.split(hook["entry"])
     assert program == "dtrain"
-    assert command in COMMANDS
+    assert command in all_commands()
     return [sys.executable, "-m", "declarative_train", command, *options]
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import open_trained
+from declarative_train.packs.export.export import export
 from tests.engine.made_recipes import WAYS, merged
 from tests.engine.runs import assert_same_tensors, checkpoints, go
 from tests.engine.test_storages import STEPS, tuned, write_base

@@ -16,8 +16,8 @@ import declarative_train as dt
 from declarative_train.__main__ import main
 from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.engine.step import frozen_base
-from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import open_trained
+from declarative_train.packs.export.export import export
 from tests.engine.made_recipes import DEEP, WAYS, merged, write_data, write_recipe
 from tests.engine.runs import assert_same_tensors, checkpoints, go
 

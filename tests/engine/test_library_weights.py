@@ -16,7 +16,7 @@ from declarative_train.components.layers.libraries import files as read_files
 from declarative_train.components.layers.libraries.modules.node import bare
 from declarative_train.components.layers.libraries.modules.start import rows_of
 from declarative_train.components.layers.transformers import Transformers
-from declarative_train.inference.export.folder import export
+from declarative_train.packs.export.export import export
 from declarative_train.recipe.model.library_nodes import read_config
 from tests.engine import library_models as made
 

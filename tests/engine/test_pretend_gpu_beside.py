@@ -23,11 +23,11 @@ from declarative_train.data.sets import open_sets
 from declarative_train.engine.collectives import Ranks
 from declarative_train.engine.step import model as model_module
 from declarative_train.inference.evaluate import evaluate
-from declarative_train.inference.export.folder import export
 from declarative_train.inference.forward import Forward
 from declarative_train.inference.generate import Sampling, TextModel, generate
 from declarative_train.inference.predict import Prediction
 from declarative_train.inference.trained import Trained, open_trained
+from declarative_train.packs.export.export import export
 from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.run import rank
 from declarative_train.run.event import MemoryMeasured

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import declarative_train as dt
-from declarative_train.inference.export.folder import export
+from declarative_train.packs.export.export import export
 from declarative_train.plan.published import parts_in
 from tests.engine import published_encoders as made
 

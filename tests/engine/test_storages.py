@@ -17,8 +17,8 @@ from declarative_train.components.layers.modules import packed
 from declarative_train.components.layers.modules.packed import Packed, find_packed
 from declarative_train.components.storages import StorageName, storage_bytes
 from declarative_train.inference.evaluate import evaluate
-from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import Trained, open_trained
+from declarative_train.packs.export.export import export
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data, write_recipe

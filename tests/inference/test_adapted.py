@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import declarative_train as dt
-from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import Trained, UsageError, open_trained
+from declarative_train.packs.export.export import export
 from tests.engine.made_recipes import compiled
 from tests.engine.runs import go
 from tests.graph.test_adapters import folder, recipe  # noqa: F401 (a fixture)

@@ -13,6 +13,7 @@ from declarative_train.app.api.display import text_html
 from declarative_train.app.api.errors import RUN_FAILED, WRONG_USE, DtrainError
 from declarative_train.app.api.tables import Table, as_table, columns_of
 from declarative_train.app.records.record import Record, State, is_run, read_record
+from declarative_train.core.packs import hooks
 from declarative_train.core.run_files import EVENTS
 from declarative_train.plan.run_folder import newest_first
 from declarative_train.run.event import Event
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from declarative_train.inference.evaluate import Evaluation
-    from declarative_train.inference.export.folder import Exported
     from declarative_train.inference.trained import Trained
 
 
@@ -161,10 +161,11 @@ class Run:
         outputs: Sequence[str] = (),
         inputs: Literal["raw", "prepared"] = "raw",
         dtype: Literal["float32", "float64", "float16", "bfloat16"] | None = None,
-    ) -> Exported:
+    ) -> Any:
         """A folder with the model as other tools load it, as `dtrain export`. Raises DtrainError."""
-        from declarative_train.inference.export.folder import export
-
+        export = next(hooks("export"), None)
+        if export is None:
+            raise DtrainError("no pack of this installation exports models", exit_code=WRONG_USE)
         with _worded():
             return export(self.trained(), to, folder, outputs=outputs, numbers=inputs, dtype=dtype)
 

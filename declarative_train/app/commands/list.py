@@ -91,10 +91,10 @@ def run(args: argparse.Namespace) -> int:
     if pages:
         print("\n\n".join(pages))
         return 0
-    from declarative_train.app.main import COMMANDS
+    from declarative_train.app.main import all_commands
     from declarative_train.recipe.hints.words import find_word
 
-    if args.what in COMMANDS:
+    if args.what in all_commands():
         found: str | None = f"`dtrain {args.what} --help` describes the command"
     else:
         types = (name for table in kinds.values() for name in table)

@@ -71,13 +71,16 @@ def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
 
 def find_tables(package: Path) -> dict[Path, dict[str, str]]:
     """Return the RULES table of every package below `package`, without importing anything."""
-    tables = {}
-    for init in sorted(package.glob("*/checks/__init__.py")):
-        for statement in ast.parse(init.read_text(encoding="utf-8")).body:
-            name = statement.target if isinstance(statement, ast.AnnAssign) else None
-            if isinstance(name, ast.Name) and name.id == "RULES":
-                tables[init.parent] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
-    return tables
+    return {init.parent: find_table(init.parent) for init in sorted(package.glob("*/checks/__init__.py"))}
+
+
+def find_table(folder: Path) -> dict[str, str]:
+    """Return the RULES table of a package of checks, without importing anything."""
+    for statement in ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body:
+        name = statement.target if isinstance(statement, ast.AnnAssign) else None
+        if isinstance(name, ast.Name) and name.id == "RULES":
+            return dict(ast.literal_eval(statement.value))  # type: ignore[attr-defined]
+    return {}
 
 
 def read_rule(path: Path, tree: ast.Module, function: str = "") -> Rule:

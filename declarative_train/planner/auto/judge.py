@@ -33,7 +33,7 @@ from declarative_train.planner.estimate.placement import (
 )
 from declarative_train.planner.estimate.step_time import step_time
 from declarative_train.recipe.draft import Draft
-from declarative_train.recipe.parse import CHECKS
+from declarative_train.recipe.parse import draft_rules
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Parallelism, PipelineAxis
 from declarative_train.recipe.sections.top import SECTIONS
@@ -170,7 +170,7 @@ def findings(recipe: Recipe) -> list[Diagnostic]:
     """Return the diagnostics of the recipe's own rules."""
     sections: Mapping[str, object] = {name: getattr(recipe, name) for name in SECTIONS if name != "model"}
     draft = Draft(recipe.tree, sections, recipe.model.scope, tuple(recipe.data.split), recipe.model.rules)
-    return [diagnostic for rule in CHECKS for diagnostic in rule(draft)]
+    return [diagnostic for rule in draft_rules() for diagnostic in rule(draft)]
 
 
 def _first_error(diagnostics: list[Diagnostic]) -> Diagnostic | None:

@@ -10,9 +10,9 @@ import torch
 
 import declarative_train as dt
 from declarative_train.__main__ import main
-from declarative_train.inference.export import published
-from declarative_train.inference.export.folder import export
 from declarative_train.inference.trained import UsageError
+from declarative_train.packs.export import published
+from declarative_train.packs.export.export import export
 from tests.engine import published_models as made
 
 

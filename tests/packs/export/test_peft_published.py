@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 import declarative_train as dt
 from declarative_train.__main__ import main
-from declarative_train.inference.export.export_errors import ExportFailure
-from declarative_train.inference.export.folder import export
+from declarative_train.packs.export.export import export
+from declarative_train.packs.export.export_errors import ExportFailure
 from tests.engine import published_models as made
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's of transformers 5

@@ -17,13 +17,14 @@ import torch
 
 from declarative_train.__main__ import main
 from declarative_train.data.opened import prepare_sets
-from declarative_train.inference.export import NAMES, PUBLISHED, formats
-from declarative_train.inference.export.export_errors import ExportFailure
-from declarative_train.inference.export.folder import Exported, export
-from declarative_train.inference.export.program import make_program
 from declarative_train.inference.trained import Trained, UsageError, open_trained
-from tests.inference.exported_runs import RECIPES, write_data
+from declarative_train.packs.export import formats
+from declarative_train.packs.export.export import Exported, export
+from declarative_train.packs.export.export_errors import ExportFailure
+from declarative_train.packs.export.names import NAMES, PUBLISHED
+from declarative_train.packs.export.program import make_program
 from tests.inference.made_runs import trained as train
+from tests.packs.export.exported_runs import RECIPES, write_data
 
 ROWS = 9
 FORMATS = ("onnx", "torch-export")
@@ -195,7 +196,7 @@ def test_the_snippet_runs_as_it_stands(runs: dict[str, Trained], tmp_path: Path,
     assert code == (made.folder / "load.py").read_text()
     elsewhere = tmp_path / "moved"
     made.folder.rename(elsewhere)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     of_torch = "ignore:The given buffer is not writable:UserWarning"  # 2.11, of its own `torch.export.load`
     command = [sys.executable, "-W", "error", "-W", of_torch, "load.py"]
     result = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)

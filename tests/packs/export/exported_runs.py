@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.inference.made_runs import HOUSE_COLUMNS, HOUSES, WINE, WINE_COLUMNS, house_rows, wine_rows, write_csv
 
-DIGITS = Path(__file__).parent.parent.parent / "recipes" / "data" / "digits.csv"
+DIGITS = Path(__file__).parents[3] / "recipes" / "data" / "digits.csv"
 _HEAD = """
 layout: {device: cpu}
 logging: {dir: runs}

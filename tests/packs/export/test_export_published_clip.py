@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import declarative_train as dt
-from declarative_train.inference.export.folder import export
+from declarative_train.packs.export.export import export
 from tests.engine import published_clip as made
 
 

@@ -24,10 +24,10 @@ import torch
 from torch import fx, nn
 
 from declarative_train.core.machine import install
-from declarative_train.inference.export import peft
-from declarative_train.inference.export.export_errors import ExportFailure, blame_node
-from declarative_train.inference.export.older_torch import fix_lstm_states
-from declarative_train.inference.export.program import Program
+from declarative_train.packs.export import peft
+from declarative_train.packs.export.export_errors import ExportFailure, blame_node
+from declarative_train.packs.export.older_torch import fix_lstm_states
+from declarative_train.packs.export.program import Program
 
 Rows = Mapping[str, torch.Tensor]
 _EXAMPLE_ROWS = 5  # not a usual size of any dimension

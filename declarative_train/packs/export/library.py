@@ -12,10 +12,10 @@ from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.components.layers.libraries.modules.to_library import differing, library_model
 from declarative_train.components.published import TIMM
 from declarative_train.graph.graph import Graph
-from declarative_train.inference.export.export_errors import ExportFailure
-from declarative_train.inference.export.model_card import card_of, no_tokenizer
-from declarative_train.inference.export.published import classes_learned, tokenizer_files
 from declarative_train.inference.trained import Trained
+from declarative_train.packs.export.export_errors import ExportFailure
+from declarative_train.packs.export.model_card import card_of, no_tokenizer
+from declarative_train.packs.export.published import classes_learned, tokenizer_files
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import PLAN
 

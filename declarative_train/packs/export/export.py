@@ -16,16 +16,16 @@ import torch
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.graph.build import build
-from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
-from declarative_train.inference.export.about import about
-from declarative_train.inference.export.formats import FORMATS, check
-from declarative_train.inference.export.library import LibraryModel, library_models, write_library_model
-from declarative_train.inference.export.peft import auto_class as peft_base
-from declarative_train.inference.export.program import Inputs, Program, make_program
-from declarative_train.inference.export.published import find_published_base, write_published
-from declarative_train.inference.export.snippets import loading_code, readme
 from declarative_train.inference.trained import Trained, UsageError, drop_quantization
 from declarative_train.inference.writing import set_default_mode
+from declarative_train.packs.export.about import about
+from declarative_train.packs.export.formats import FORMATS, check
+from declarative_train.packs.export.library import LibraryModel, library_models, write_library_model
+from declarative_train.packs.export.names import DTYPES, NAMES, PUBLISHED
+from declarative_train.packs.export.peft import auto_class as peft_base
+from declarative_train.packs.export.program import Inputs, Program, make_program
+from declarative_train.packs.export.published import find_published_base, write_published
+from declarative_train.packs.export.snippets import loading_code, readme
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.plan import PublishedPlan
 from declarative_train.plan.run_folder import PLAN

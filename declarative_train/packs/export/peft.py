@@ -19,16 +19,16 @@ from declarative_train.components.adapters.lora import MAGNITUDE, A, B
 from declarative_train.components.adapters.modules.lora import LoraLinear
 from declarative_train.components.adapters.peft_folder import CONFIG, FILE, PREFIX, Slice
 from declarative_train.components.published import architecture_of, family_of
-from declarative_train.inference.export.export_errors import ExportFailure
-from declarative_train.inference.export.model_card import auto_of
 from declarative_train.inference.trained import UsageError
+from declarative_train.packs.export.export_errors import ExportFailure
+from declarative_train.packs.export.model_card import auto_of
 from declarative_train.plan.published import parts_in, tensor_map
 
 if TYPE_CHECKING:
     import torch
 
     from declarative_train.components.published import TensorPart
-    from declarative_train.inference.export.program import Program
+    from declarative_train.packs.export.program import Program
 
 __all__ = ["FILE", "auto_class", "config_of", "tensors", "write"]
 

@@ -22,8 +22,8 @@ from declarative_train.components.data import Preparation
 from declarative_train.components.fields import FIELDS
 from declarative_train.graph.module_names import for_tools
 from declarative_train.inference.answers import choose_outputs
-from declarative_train.inference.export.export_errors import blame_node
 from declarative_train.inference.trained import Trained
+from declarative_train.packs.export.export_errors import blame_node
 from declarative_train.plan.output_semantics import Meaning, meanings
 
 if TYPE_CHECKING:

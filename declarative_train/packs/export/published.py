@@ -37,10 +37,10 @@ from declarative_train.components.texts.tokenizer import (
     make_published_files,
     tokenizer,
 )
-from declarative_train.inference.export.export_errors import ExportFailure
-from declarative_train.inference.export.model_card import card
-from declarative_train.inference.export.program import Base
 from declarative_train.inference.trained import Trained
+from declarative_train.packs.export.export_errors import ExportFailure
+from declarative_train.packs.export.model_card import card
+from declarative_train.packs.export.program import Base
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.output_semantics import meanings
 from declarative_train.plan.plan import PublishedPlan, TensorMapPlan

@@ -6,7 +6,7 @@ import argparse
 
 from declarative_train.app.printing import print_text
 from declarative_train.app.trained import add_run_argument, answered, opened
-from declarative_train.inference.export import DTYPES, NAMES, PUBLISHED
+from declarative_train.packs.export.names import DTYPES, NAMES, PUBLISHED
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from declarative_train.inference.export.folder import export
+    from declarative_train.packs.export.export import export
 
     made = export(opened(args), args.to, args.out, outputs=args.output, numbers=args.inputs, dtype=args.dtype)
     print_text(f"{made.folder}: {', '.join(made.files)}")

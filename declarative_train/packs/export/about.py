@@ -19,8 +19,8 @@ from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.core.secrets import masked
 from declarative_train.data.pictures import Chain
 from declarative_train.files.open_files import shown
-from declarative_train.inference.export.program import Program, ProgramInput, ProgramOutput
 from declarative_train.inference.trained import Trained
+from declarative_train.packs.export.program import Program, ProgramInput, ProgramOutput
 from declarative_train.plan.output_semantics import Meaning
 
 FORMAT = 1

@@ -1,0 +1,116 @@
+"""Packs: components, keys, checks, commands and hooks of one kind of data or model, added by a package.
+
+A package brings a pack by an entry point of the group `dtrain.packs`, whose object is a `Pack`:
+
+    [project.entry-points."dtrain.packs"]
+    audio = "dtrain_audio:PACK"
+
+Only that object is imported to find a pack. Everything else is named by its address, `package.module:name`, and is
+imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+GROUP = "dtrain.packs"
+
+
+class PackError(RuntimeError):
+    """Error: an installed pack, or a module that it names, cannot be used. The text is one line."""
+
+
+class Command(NamedTuple):
+    """Command: its line in `dtrain --help`, its module (with `add_arguments` and `run`), whether it needs POSIX."""
+
+    summary: str
+    module: str
+    needs_posix: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """What a package adds to dtrain. Every field may be left out. Addresses are `package.module:name`."""
+
+    components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Addresses of component classes, by the word of their kind (`source`, `field`, `layer`, ...) and by their type."""
+    checks: str = ""
+    """A package of checks whose `RULES` maps codes to `family.function`, as declarative_train/recipe/checks does. The
+    functions of a family whose name ends in `_rules` get each draft of a recipe."""
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    """Commands of `dtrain`, by name."""
+    export: str = ""
+    """Hook `export(trained, to, folder, *, outputs, numbers, dtype)`, called by `Run.export` of the Python API. It
+    writes a folder for other tools and returns a description of it. Raises UsageError and RunFailure."""
+
+
+@cache
+def find_packs() -> Mapping[str, Pack]:
+    """Return the installed packs by name. Raises PackError."""
+    from importlib.metadata import entry_points
+
+    packs: dict[str, Pack] = {}
+    for point in sorted(entry_points(group=GROUP)):
+        distribution = "" if point.dist is None else f" of {point.dist.name}"
+        if point.name in packs:
+            raise PackError(f"two packs are called `{point.name}`; help: uninstall the package of one")
+        try:
+            pack = point.load()
+        except Exception as error:  # of code that is not ours
+            raise _unusable(f"the pack `{point.name}`{distribution}", error) from error
+        if not isinstance(pack, Pack):
+            raise PackError(f"the pack `{point.name}`{distribution} is not a `Pack`: {point.value}")
+        packs[point.name] = pack
+    return packs
+
+
+def load(address: str) -> Any:
+    """Return the object at an address of a pack. Raises PackError."""
+    module, _, name = address.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except Exception as error:
+        raise _unusable(f"`{address}` of a pack", error) from error
+
+
+def find_folder(package: str) -> Path:
+    """Return the folder of a package of a pack, which is not imported; the packages that hold it are. Raises
+    PackError."""
+    try:
+        found = find_spec(package)
+    except Exception as error:
+        raise _unusable(f"`{package}` of a pack", error) from error
+    if found is None or found.origin is None:
+        raise PackError(f"there is no package `{package}`, which a pack names")
+    return Path(found.origin).parent
+
+
+def hooks(name: str) -> Iterator[Callable[..., Any]]:
+    """Yield this hook of each pack that has it, in the order of the packs' names. Raises PackError."""
+    for pack in find_packs().values():
+        if address := getattr(pack, name):
+            yield load(address)
+
+
+def add_rows(kind: str, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the table of a kind of components, with the rows of the packs: addresses by sorted names. Raises
+    PackError."""
+    found = dict(own)
+    for name, pack in find_packs().items():
+        for word, address in pack.components.get(kind, {}).items():
+            if word in found:
+                raise PackError(f"the pack `{name}` has a {kind} `{word}`, and there is one already: {found[word]}")
+            found[word] = address
+    return dict(sorted(found.items()))
+
+
+def _unusable(subject: str, error: Exception) -> PackError:
+    reason = " ".join(str(error).split()) or "no message"
+    return PackError(f"{subject} cannot be imported: {type(error).__name__}: {reason}; help: update its package, "
+                     "install what it needs, or uninstall it")  # fmt: skip

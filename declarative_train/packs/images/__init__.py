@@ -1,0 +1,5 @@
+"""Pack `images`."""
+
+from declarative_train.core.packs import Pack
+
+PACK = Pack()

@@ -1,0 +1,5 @@
+"""Pack `pretrained`."""
+
+from declarative_train.core.packs import Pack
+
+PACK = Pack()

@@ -1,0 +1,5 @@
+"""Pack `tables`."""
+
+from declarative_train.core.packs import Pack
+
+PACK = Pack()

@@ -1,0 +1,5 @@
+"""Pack `text`."""
+
+from declarative_train.core.packs import Pack
+
+PACK = Pack()
