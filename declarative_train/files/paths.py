@@ -29,20 +29,28 @@ class SourceError(Exception):
     """A source that cannot be opened or read: its message, and data to find its place in the recipe.
 
     `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (its code). `known`
-    are the existing names, where `name` was looked for. `below`: path in the recipe from the opened source to the
+    are the existing names, where `name` was looked for; `path` is the whole path. `below`: path in the recipe from the opened source to the
     failing one, if that is nested in it.
     """
 
     below: str = ""
 
     def __init__(
-        self, problem: str, message: str, *, help: str | None = None, name: str = "", known: tuple[str, ...] = ()
+        self,
+        problem: str,
+        message: str,
+        *,
+        help: str | None = None,
+        name: str = "",
+        known: tuple[str, ...] = (),
+        path: str = "",
     ) -> None:
         super().__init__(message)
         self.problem = problem
         self.help = help
         self.name = name
         self.known = known
+        self.path = path
 
 
 def is_remote(path: str) -> bool:
@@ -194,14 +202,15 @@ def _siblings(system: Any, path: str) -> list[str]:
 def _some(path: str, found: list[str]) -> list[str]:
     if not found:
         hint = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
-        raise SourceError("no_match", f"no file matches {shown(path)}", help=hint)
+        raise SourceError("no_match", f"no file matches {shown(path)}", help=hint, path=path)
     return found
 
 
 def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
     hint = None if local_path(path) is not None else _list_names(siblings)
     name = os.path.basename(inner)
-    return SourceError("not_found", f"there is no file {shown(path)}", help=hint, name=name, known=tuple(siblings))
+    message = f"there is no file {shown(path)}"
+    return SourceError("not_found", message, help=hint, name=name, known=tuple(siblings), path=path)
 
 
 def _list_names(names: list[str]) -> str:

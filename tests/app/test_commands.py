@@ -297,6 +297,26 @@ def test_a_path_given_by_set_is_not_said_to_be_relative_to_the_recipe(setting: s
     assert "a path given by --set is relative to the working directory" in text
 
 
+@pytest.mark.parametrize(
+    ("made", "setting", "rest"),
+    [
+        ("x.csv", "data: {source: {path: x.csv}}", ", and `x.csv` is in the working directory: write `../x.csv`"),
+        ("r/x.csv", "data: {source: {path: data/x.csv}}", ", and `r/x.csv` is there: write `x.csv`"),
+        ("runs/sft/run.json", "model: {weights: runs/sft}", ", and `runs/sft` is in the working directory: write `../runs/sft`"),
+        ("y.csv", "model: {weights: runs/sft}", ""),
+    ],
+)  # fmt: skip
+def test_a_path_that_is_elsewhere_is_found(
+    made: str, setting: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(made), Path("r/recipe.yaml")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"extends: {DIGITS}\n{setting}\n")
+    text = told(capsys, "plan", "r/recipe.yaml", code=1)
+    assert f"help: paths are relative to the folder of r/recipe.yaml{rest}\n" in text
+
+
 @pytest.mark.parametrize("words", [("plan",), ("show", "--graph"), ("trace",)])
 def test_what_needs_a_plugin_says_how_to_have_it(capsys: Captured, words: tuple[str, ...]) -> None:
     recipe = str(CASES / "err" / "plugin_unverified.yaml")

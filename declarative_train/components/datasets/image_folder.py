@@ -57,7 +57,7 @@ def _no_folder(root: str) -> SourceError:
     beside = tuple(sorted(os.listdir(above))) if os.path.isdir(above) else ()
     hint = f"folders in its folder: {', '.join(beside[:8])}" if beside else None
     name = os.path.basename(root.rstrip("/"))
-    return SourceError("not_found", f"there is no folder {shown(root)}", help=hint, name=name, known=beside)
+    return SourceError("not_found", f"there is no folder {shown(root)}", help=hint, name=name, known=beside, path=root)
 
 
 class FilesTable(Table):

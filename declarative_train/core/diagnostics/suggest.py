@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 
 from declarative_train.core.diagnostics.diagnostic import Fix
@@ -28,11 +29,23 @@ def did_you_mean(name: str, known: Iterable[str], *, most: int = 12) -> str:
     return f"known: {listed}" if names else "there is none to choose from"
 
 
-def paths_start(span: Span) -> str:
-    """Return a help line for a path that does not exist: what the path is relative to at its place."""
+def hint_on_path(span: Span, path: str) -> str:
+    """Return a help line for `path`, which does not exist: what a path at this place is relative to, and where the file
+    is if it is in the working directory or next to the recipe."""
     if span.in_option:
         return "a path given by --set is relative to the working directory"
-    return "paths are relative to the file that writes them"
+    if not os.path.isfile(span.path):  # a text without a file
+        return "paths are relative to the working directory"
+    folder = os.path.dirname(span.path) or "."
+    start = f"paths are relative to the folder of {span.path}"
+    written = os.path.relpath(path, folder)
+    for there, where in (
+        (written, "in the working directory"),
+        (os.path.join(folder, os.path.basename(path)), "there"),
+    ):
+        if os.path.exists(there):
+            return f"{start}, and `{os.path.normpath(there)}` is {where}: write `{os.path.relpath(there, folder)}`"
+    return start
 
 
 def suggest_fix(

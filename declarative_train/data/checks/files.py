@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, suggest_fix
+from declarative_train.core.diagnostics.suggest import did_you_mean, hint_on_path, nearest, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.files.open_files import shown
 from declarative_train.files.paths import SourceError
@@ -25,7 +25,9 @@ def missing_file(span: Span, problem: SourceError) -> Diagnostic:
     +     source: {type: csv, path: data/digits.csv}
     """
     close = nearest(problem.name, problem.known)
-    hint = f"did you mean `{close}`?" if close is not None else problem.help or paths_start(span)
+    hint = f"did you mean `{close}`?" if close is not None else problem.help
+    if hint is None and problem.path:  # not of a URL
+        hint = hint_on_path(span, problem.path)
     return error("D001", span, str(problem), hint)
 
 
@@ -39,7 +41,9 @@ def empty_glob(span: Span, problem: SourceError) -> Diagnostic:
     -     source: {type: csv, path: "data/*.tsv"}
     +     source: {type: csv, path: "data/digits*.csv"}
     """
-    return error("D002", span, str(problem), problem.help or f"{paths_start(span)}; `**` goes through folders")
+    return error(
+        "D002", span, str(problem), problem.help or f"{hint_on_path(span, problem.path)}; `**` goes through folders"
+    )
 
 
 def unreadable_source(span: Span, problem: SourceError) -> Diagnostic:

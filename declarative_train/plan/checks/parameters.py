@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from declarative_train.components.component import Misfit
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
-from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, paths_start, suggest_fix
+from declarative_train.core.diagnostics.suggest import did_you_mean, hint_on_path, nearest, suggest_fix
 from declarative_train.core.span import Span
 from declarative_train.files.open_files import shown
 
@@ -108,7 +108,7 @@ def weights_not_found(span: Span, path: str) -> Diagnostic:
     +       hidden: {type: linear, out_features: 32, input: pixels}
     +       logits: {type: linear, out_features: 10}
     """
-    return error("U105", span, f"there is no file or run at `{shown(path)}`", paths_start(span))
+    return error("U105", span, f"there is no file or run at `{shown(path)}`", hint_on_path(span, path))
 
 
 def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) -> Diagnostic:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
-from declarative_train.core.diagnostics.suggest import nearest, paths_start
+from declarative_train.core.diagnostics.suggest import hint_on_path, nearest
 from declarative_train.core.span import Span
 
 
@@ -25,7 +25,7 @@ def missing_plugin(span: Span, path: str, reason: str, others: Iterable[str]) ->
     """
     # `others`: the Python files in its folder.
     close = nearest(path.replace("\\", "/").rpartition("/")[2], others)
-    hint = f"did you mean `{close}`?" if close else paths_start(span)
+    hint = f"did you mean `{close}`?" if close else hint_on_path(span, path)
     return error("X001", span, f"cannot read the plugin {path}: {reason}", hint)
 
 
