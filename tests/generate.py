@@ -86,9 +86,10 @@ EXIT_CODES = """## Exit codes
 | 1 | the recipe has errors; the new rows do not fit the model; `plan --diff` found a difference |
 | 2 | wrong use of the command: an unknown option, or a file, run, set or node that does not exist |
 | 3 | the command failed: a damaged file, a full disk, a lost process; also a run that a second Ctrl-C stopped at once |
-| 75 | `run` or `sweep` stopped early, with checkpoints that `--resume` continues from: Ctrl-C, SIGTERM, SIGUSR1, SIGUSR2, \
-SIGHUP, and of a run `training.max_time` |
-| 130, 143 | interrupted by Ctrl-C, or terminated by SIGTERM, while no training was running |
+| 75 | `run` or `sweep` stopped early, with checkpoints that `--resume` continues from: Ctrl-C, SIGTERM, SIGUSR1, \
+SIGUSR2, SIGHUP, and of a run `training.max_time`; or stopped by one of these signals (not Ctrl-C) before the first \
+step, with nothing lost |
+| 130, 143 | interrupted by Ctrl-C before a run began, or another command terminated by SIGTERM |
 
 torchrun does not pass these codes on: it exits with 0 or 1 ([stopping a run](launching.md#stop-and-resume)).
 """

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -141,11 +142,11 @@ def found(directory: Path, kind: type[Of]) -> list[Of]:
     return [event for path in paths for event in read_events(path) if isinstance(event, kind)]
 
 
-def tasks_that_left_with_75(output: Path) -> int:
-    """Return the number of tasks of which srun reported exit code 75."""
+def has_left(output: Path, num_tasks: int) -> bool:
+    """Return whether srun reported exit code 75 of so many tasks."""
     lines = re.findall(r"tasks? ([\d,-]+): Exited with exit code 75", output.read_text())
     ranges = [part.split("-") for line in lines for part in line.split(",")]
-    return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
+    return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges) == num_tasks
 
 
 def test_the_documented_job_saves_when_it_is_warned_and_goes_on_when_it_is_requeued(
@@ -176,7 +177,7 @@ def test_the_documented_job_saves_when_it_is_warned_and_goes_on_when_it_is_reque
         assert found(tmp_path, RunStarted)[-1].first_step == saved[-1].step
         assert f"stopped after {saved[-1].step} steps" in output.read_text()
         # srun reports tasks that end together in one line: "tasks 0-1: Exited with exit code 75"
-        wait_until(lambda: tasks_that_left_with_75(output) == 2 * session, output.read_text)
+        wait_until(partial(has_left, output, 2 * session), output.read_text)
     assert len(list((tmp_path / "runs" / "made").iterdir())) == 1
 
 

@@ -29,8 +29,8 @@ class SourceError(Exception):
     """A source that cannot be opened or read: its message, and data to find its place in the recipe.
 
     `problem`: not_found, no_match (a glob), no_file_system, unreadable, different_columns, plugin (its code). `known`
-    are the existing names, where `name` was looked for; `path` is the whole path. `below`: path in the recipe from the opened source to the
-    failing one, if that is nested in it.
+    are the existing names, where `name` was looked for; `path` is the whole path, unless it is remote. `below`: path in
+    the recipe from the opened source to the failing one, if that is nested in it.
     """
 
     below: str = ""

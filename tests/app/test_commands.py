@@ -302,7 +302,7 @@ def test_a_path_given_by_set_is_not_said_to_be_relative_to_the_recipe(setting: s
     [
         ("x.csv", "data: {source: {path: x.csv}}", ", and `x.csv` is in the working directory: write `../x.csv`"),
         ("r/x.csv", "data: {source: {path: data/x.csv}}", ", and `r/x.csv` is there: write `x.csv`"),
-        ("runs/sft/run.json", "model: {weights: runs/sft}", ", and `runs/sft` is in the working directory: write `../runs/sft`"),
+        ("runs/a/x", "model: {weights: runs/a}", ", and `runs/a` is in the working directory: write `../runs/a`"),
         ("y.csv", "model: {weights: runs/sft}", ""),
     ],
 )  # fmt: skip
