@@ -5,7 +5,7 @@
 GPT-2 124M, a Llama of 1.5 billion parameters and a ResNet-50 in bf16, each compiled and not. Both sides have the same
 sizes, batches that lie on the device, and a fused optimizer; each variant is a process of its own, and the sides take
 turns. By hand: `torch.autocast`, and `torch.compile` of the whole model. Ours: the engine of `dtrain run` (the loop
-around it logs and saves, which `make bench` times), with what its plan foretold of time and memory.
+around it logs and saves, which `make bench` times), with the time and memory that its plan predicted.
 DTRAIN_BENCH_DEVICE=cpu runs the program itself with tiny models, and its figures say nothing.
 """
 
@@ -118,8 +118,8 @@ def _row(job: Job, compiled: bool, data: Path, rounds: int, until_s: float) -> s
         f"{ratio:.2f}: {speed[0]:,.0f} / {speed[1]:,.0f} {job.unit}/s",
         "-" if not first["rows_per_s_at_peak"] else f"{job.rows / ours / first['rows_per_s_at_peak']:.1%}",
         f"{_gigabytes(first['peak_bytes'])} / {_gigabytes(other['peak_bytes'])}",
-        _foretold(first["predicted_s"], ours, 1e3, "ms"),
-        _foretold(first["predicted_bytes"], first["peak_bytes"], 1e-9, "GB"),
+        _predicted(first["predicted_s"], ours, 1e3, "ms"),
+        _predicted(first["predicted_bytes"], first["peak_bytes"], 1e-9, "GB"),
         f"{first['first_s']:.1f} / {other['first_s']:.1f} s",
     ]
     return f"| {' | '.join(cells)} |"
@@ -129,7 +129,7 @@ def _gigabytes(num_bytes: float | None) -> str:
     return "-" if num_bytes is None else f"{num_bytes / 1e9:.2f} GB"
 
 
-def _foretold(predicted: float | None, measured: float | None, scale: float, unit: str) -> str:
+def _predicted(predicted: float | None, measured: float | None, scale: float, unit: str) -> str:
     if predicted is None or not measured:
         return "-"
     return f"{predicted / measured:.2f}: {predicted * scale:.2f} / {measured * scale:.2f} {unit}"
@@ -141,9 +141,9 @@ def _header(rounds: int) -> list[str]:
     name = "cpu, tiny models" if TINY else torch.cuda.get_device_name(0)
     return [
         f"{date.today()}, torch {torch.__version__}, {name}; bf16; medians of {rounds} turns of {STEPS} steps after "
-        f"{WARM_UP}. Throughput: ours / by hand, the ratio first. Foretold: the plan / measured, the ratio first.",
+        f"{WARM_UP}. Throughput: ours / by hand, the ratio first. Predicted: the plan / measured, the ratio first.",
         "",
-        "| job | throughput | MFU | peak memory | foretold step | foretold memory | first step |",
+        "| job | throughput | MFU | peak memory | predicted step | predicted memory | first step |",
         "|---|---|---|---|---|---|---|",
     ]
 

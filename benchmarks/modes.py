@@ -60,7 +60,7 @@ def lines(steps: dict[str, list[float]], rounds: int) -> list[str]:
         f"{date.today()}, torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
         f"one thread per rank; {CASE}, medians of {rounds} interleaved rounds.",
         "",
-        "| mode | ranks or copies | step beside `single` | ms |",
+        "| mode | ranks or copies | step / that of `single` | ms |",
         "|---|---|---|---|",
     ]
     for job in JOBS:

@@ -148,8 +148,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     lines = [
-        "| loader processes | ours, pictures/s | by hand, pictures/s | ours / by hand "
-        "| ImageFolder, pictures/s | ours / ImageFolder |",
+        "| loader processes | ours, images/s | by hand, images/s | ours / by hand "
+        "| ImageFolder, images/s | ours / ImageFolder |",
         "|---|---|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory() as name:

@@ -248,25 +248,25 @@ def main() -> None:
         for made, what in (
             (rolled_files.wide, "rows of 512 numbers and a class in order by pyarrow alone, rows/s"),
             (rolled_files.text, "text in order by a memory map, tokens/s"),
-            (rolled_files.archive, "pictures of a tar archive in order by `tarfile` and Pillow, pictures/s"),
+            (rolled_files.archive, "images of a tar archive in order by `tarfile` and Pillow, images/s"),
         ):
             rate_in_order, compared = beside(made(folder), args.rounds)
             say(what, rate_in_order)
             say(RATIOS, compared)
         grown, windows = growth(data)
-        say(f"memory, the second epoch's most / the first's ({windows} windows)", f"{grown:.2f}")
+        say(f"largest memory of the second epoch / of the first ({windows} windows)", f"{grown:.2f}")
         for ranks in (2, 4, 8):
             spec = replace(data, roll=replace(data.roll, streams=8, window=1)) if data.roll else data
-            say(f"row groups read by {ranks} ranks / those there are", f"{read_by_ranks(spec, ranks):.2f}")
+            say(f"row groups read by {ranks} ranks / row groups of the file", f"{read_by_ranks(spec, ranks):.2f}")
         per_epoch = -(-ROWS // BATCH)
         for step in (10, 1_000_000):
             epoch = (step - 1) // per_epoch + 1
             took = first_batch(data, args.rounds, step)
-            say(f"first batch of a run that goes on at step {step:,} (epoch {epoch})", took)
+            say(f"first batch of a run that resumes at step {step:,} (epoch {epoch})", took)
         for what, path in (("10 MB, held", small), ("10 GB", [str(large)] * 80)):
             say(f"first batch of {what}", first_batch(data_of(folder, path, None), args.rounds))
         one, many = lints(folder, args.rounds)
-        say(f"lint of {SHARDS:,} files that it has seen, beside one", f"{many:.2f} s, {one:.2f} s")
+        say(f"lint of {SHARDS:,} known files, of one file", f"{many:.2f} s, {one:.2f} s")
     if args.write:
         text = REPORT.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)

@@ -39,7 +39,7 @@ BEGIN, END = "<!-- begin: texts -->", "<!-- end: texts -->"
 TOKENS, VOCABULARY, LENGTH, BATCH, BATCHES = 64 << 20, 1 << 15, 1024, 32, 40
 OUTPUTS = {
     "tokens alone": ("ids",),
-    "with segments, positions and what is trained": ("ids", "segments", "positions", "trained"),
+    "with segments, positions and a loss mask": ("ids", "segments", "positions", "trained"),
 }
 Gather = Callable[[np.ndarray], object]
 Way = tuple[int, Gather]
