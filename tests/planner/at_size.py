@@ -1,5 +1,5 @@
-"""Models that no machine here could hold: the carried-on figure beside one of all layers traced, torchtitan's published
-one, and what planning costs."""
+"""Models that are too large for the measuring machine: the extrapolated figure compared with a trace of all layers and
+with torchtitan's published one, and the cost of planning."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def costs(folder: Path) -> str:
     parts = ["## What planning costs", ""]
     load = os.getloadavg()[0]
     parts += [f"`python -m benchmarks.plans`. Load of this machine of {os.cpu_count()} cores before: {load:.1f}.", ""]
-    parts += ["| | clock | processor | GB | memory |", "|---|---|---|---|---|"]
+    parts += [
+        "| | wall time | CPU time | memory of the process, GB | predicted memory per GPU |",
+        "|---|---|---|---|---|",
+    ]
     for way in ("fsdp", "auto"):
         cost = planned_cost(folder, layout=LAYOUT, parallelism=way)
         times = f"{cost.clock_s:.1f} s | {cost.processor_s:.1f} s"
@@ -130,8 +133,8 @@ def at_size() -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         parts = ["## Llama 3.1 8B on 8 ranks, fsdp, bf16, 2 x 8,192 tokens each", ""]
-        parts += [f"This and what follows: {date.today()}, torch {torch.__version__}.", ""]
-        parts += ["| recompute | parameters | gradients | optimizer | gathered | activations | loss | together |"]
+        parts += [f"This and the next sections: {date.today()}, torch {torch.__version__}.", ""]
+        parts += ["| recompute | parameters | gradients | optimizer | gathered | activations | loss | total |"]
         parts += ["|---|---|---|---|---|---|---|---|"]
         found = {}
         for checkpointing in ("none", "selective", "blocks"):
@@ -143,43 +146,43 @@ def at_size() -> str:
         every = whole(eight_ranks(folder, "blocks"))
         parts.append(row("blocks, all 32 layers traced", every))
         off = found["blocks"].total / every.total - 1
-        parts += ["", f"The figure carried on from 3 and 4 layers is off by {off:.2%} of that of all 32.", ""]
+        parts += ["", f"The extrapolation from 3 and 4 layers differs by {off:.2%} from the trace of all 32.", ""]
         many = many_ranks(folder)
         planned, traced = Forecast().memory(many).rows[0].total, footprint_of(fake_step(many, 0)).total
-        said = f"Llama 70B on 256 ranks, 8,192 tokens each, `blocks`: the plan says {planned / 1e9:.2f} GB,"
-        more = f"a trace of all 80 layers with 256 ranks in its group {traced / 1e9:.2f} GB: off by"
+        said = f"Llama 70B on 256 ranks, 8,192 tokens each, `blocks`: {planned / 1e9:.2f} GB by the plan,"
+        more = f"{traced / 1e9:.2f} GB by a trace of all 80 layers with 256 ranks in its group, a difference of"
         parts += [f"{said} {more} {abs(planned / traced - 1):.2%}.", ""]
         parts += [beside_torchtitan(folder), costs(folder)]
     return "\n".join(parts)
 
 
-TITAN = """## Beside torchtitan
+TITAN = """## Compared with torchtitan
 
-It publishes `reserved_bytes.all.peak` (its `metrics.py`) of Llama 3.1 8B, FSDP2, 2 x 8,192 tokens on each H100, eager,
-*selective* recompute (`benchmarks/llama3_h100_202412`, tables 1 and 3): not what lived, but what the allocator had
-asked the device for. So a simulation of that allocator (`tests/planner/allocator.py`: segments, blocks, streams) is fed
-with every storage of our traced step, all 32 layers, and stands between the two.
+torchtitan publishes `reserved_bytes.all.peak` (its `metrics.py`) of Llama 3.1 8B, FSDP2, 2 x 8,192 tokens on each H100,
+eager, *selective* recomputation (`benchmarks/llama3_h100_202412`, tables 1 and 3). That is the memory that the
+allocator had reserved on the device, not the live bytes. So a simulation of that allocator
+(`tests/planner/allocator.py`: segments, blocks, streams) receives every storage of our traced step, with all 32 layers.
 
-Its `parallelize_llama.py` of that month shards each block, and embedding, last norm and head together with the root,
-which stays gathered from the first forward to the end of the backward. Ours are two groups of their own, of which one
-is there at a time. For the rows "grouped as theirs" our own engine shards as they do. The same in both are AdamW, bf16
-gathered and float32 reduced, a float32 copy of the scores in the loss, and what `selective` keeps (attention and every
-second product).
+torchtitan's `parallelize_llama.py` of that month shards each block, and shards embedding, last norm and head together
+with the root, which stays gathered from the first forward to the end of the backward. Here they are two groups,
+gathered one at a time. For the rows "grouped as theirs", our engine shards as torchtitan does. AdamW, bf16 gathered and
+float32 reduced, a float32 copy of the scores in the loss, and what `selective` stores (attention and every second
+product) are the same in both.
 
-| GPUs | | lives, traced | reserved, simulated | reserved, published | simulated / published |
+| GPUs | | live, traced | reserved, simulated | reserved, published | simulated / published |
 |---|---|---|---|---|---|
 {rows}
 
-On 8 GPUs their grouping makes {grouping:.1f} GB of what lives and {reserved:.1f} GB of what is reserved, and
-{rest:.1f} GB of their figure are left. That is closer than the simulation is exact: on 128 GPUs it finds {many:.1f}
-GB of fragments, where there can be {few:.1f} at most. How far one stream can use again what another let go is its
-uncertain part; what lives is below the published figure on both. From 8 to 128 GPUs the published figure falls by
-{fell:.1f} GB, what lives here by {ours:.1f}: the shards of parameters and of AdamW's state, 12 bytes a parameter.
-With gradients, which are not there yet at our peak, it would be 15.1. A kernel's workspace is in their figure and
-not in ours, NCCL's own memory in neither. No GPU was at hand.
-
-For their compiled runs (77.0 and 62.0 GiB) there is no figure here: what a compiled block keeps for its backward is
-decided by the compiler's partition of its graph, and a trace runs no compiled code.
+- On 8 GPUs their grouping adds {grouping:.1f} GB of live and {reserved:.1f} GB of reserved memory; {rest:.1f} GB of the
+  published figure remain unexplained.
+- The simulation is not that exact: on 128 GPUs it finds {many:.1f} GB of fragments, where there can be {few:.1f} at
+  most. Its uncertain part is how far one stream can reuse memory that another one freed. Live memory is below the
+  published figure on both.
+- From 8 to 128 GPUs the published figure falls by {fell:.1f} GB, ours by {ours:.1f}: the shards of parameters and of
+  AdamW's state, 12 bytes per parameter. With gradients, which do not exist yet at our peak, it would be 15.1.
+- The published figure includes workspaces of kernels, ours does not; neither includes NCCL's own memory.
+- Their compiled runs (77.0 and 62.0 GiB) have no figure here: the compiler's partition of a block's graph decides what
+  it stores for the backward, and a trace runs no compiled code.
 """
 LAYOUT = "{nodes: 2048, gpus_per_node: 8, hardware: h100-sxm}"
 PUBLISHED = {8: 82.4, 128: 67.0}  # GiB
