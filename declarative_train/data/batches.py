@@ -16,10 +16,10 @@ from declarative_train.data.batch import Batch, Take, Taken, make_batches, move_
 from declarative_train.data.batch_slices import evaluation_slots, locate, slots
 from declarative_train.data.block_shuffle import RolledOrder
 from declarative_train.data.blocks import blocks_of, make_mixed_order
-from declarative_train.data.device_prefetch import copy_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.mixing import MixedOrder
 from declarative_train.data.order import sample_index
 from declarative_train.data.pairs import Pairs
+from declarative_train.data.prefetch import ahead, by_workers, copy_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec, RollSpec, may_lie_on_gpu
 from declarative_train.data.splitting import TRAINING
 
@@ -123,8 +123,6 @@ class TrainingBatches:
             yield self._mix_pairs(batches)
 
     def _iterate_batches(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
-        from declarative_train.data.prefetch import ahead, by_workers
-
         if self._order is not None and self._spec.rolls and not self._set.is_held:
             return self._iterate_windows(self._order, first_step, num_steps)
         if self._in_order is not None:
@@ -150,7 +148,6 @@ class TrainingBatches:
         self, order: RolledOrder | MixedOrder, first_step: int, num_steps: int
     ) -> Iterator[list[Batch]]:
         from declarative_train.data.block_shuffle_sampler import RolledShare, by_parts
-        from declarative_train.data.prefetch import ahead
 
         share = RolledShare(self._set.prepared, order, self._batch, self._rank, first_step, num_steps)
         if self._spec.workers:
@@ -300,8 +297,6 @@ class EvaluationBatches:
         """Yield all batches; a set that is not in memory is read ahead. Raises DataError. Close the iterator to
         end it early.
         """
-        from declarative_train.data.prefetch import ahead, by_workers
-
         if self._set.may_keep:
             return self._iterate_kept()
         if self._workers and not self._set.is_held:
@@ -344,8 +339,6 @@ class EvaluationBatches:
             windows.close()
 
     def _read_and_keep(self, key: object) -> Iterator[Batch]:
-        from declarative_train.data.prefetch import ahead
-
         batches = []
         made = self._by_windows() if self._in_blocks else ahead(self._on_host, 0, len(self))
         for batch in made:

@@ -1,6 +1,6 @@
-"""Prefetch: results of numbered work in order, made ahead by a thread or by loader processes.
+"""Prefetch: results in order, made ahead of their use by threads or by loader processes, and copied to a GPU.
 
-An error is raised in place of its result. Closing the iterator early ends the thread or the processes.
+An error is raised in place of its result. Closing the iterator early ends the threads or the processes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ import signal
 import threading
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess as Process
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 from weakref import WeakSet
 
+from declarative_train.data.batch import Batch, move_batch, unpack_batch
 from declarative_train.data.spec import DataError
-from declarative_train.data.stall_report import CLOSE_S, LOOK_S, Wait, format_wait
+from declarative_train.data.stall_report import CLOSE_S, LOOK_S, OURS, Wait, format_wait
 from declarative_train.files.file_activity import ActivitySlots, FileActivity, activity_of, set_file
 
+if TYPE_CHECKING:
+    import torch
+
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 DEPTH = 2  # results that lie ready, per loader
 _WORKERS: WeakSet[Process] = WeakSet()  # of all iterators
 
@@ -33,15 +37,15 @@ def ahead(make: Callable[[int], T], first: int, count: int, depth: int = DEPTH) 
 
     The thread starts when the first result is requested, in the process that requests it: no thread crosses a fork.
     """
-    results: _Results[T] = _Results(depth)
-    thread = threading.Thread(target=results.fill, args=(make, first, count), name="dtrain-read-ahead", daemon=True)
-    thread.start()
+    numbers = range(first, first + count)
+    made = Prefetcher(make, iter(numbers), lambda _: 1, depth + 1, 1)  # one more, which the thread makes
     try:
-        for _ in range(count):
-            yield results.take(thread)
+        for number in numbers:
+            result = made.get(number)
+            made.drop(number.__eq__)
+            yield result
     finally:
-        results.close()
-        thread.join(CLOSE_S)  # one that a file does not answer is left behind
+        made.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +53,193 @@ class _Failure:
     error: BaseException
 
 
-class _Results(Generic[T]):
-    """Bounded queue that the reader can close while the writer waits for space."""
+class Prefetcher(Generic[K, T]):
+    """Results of `make` for names, in their order, made ahead by threads of this process.
 
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._ready: deque[T | _Failure] = deque()
+    No more than `room` is kept (by `size_of`), except for one that is made while all others are in use.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[K], T],
+        names: Iterator[K],
+        size_of: Callable[[K], int],
+        room: int,
+        threads: int,
+    ) -> None:
+        self._make = make
+        self._names = names
+        self._size_of = size_of
+        self._room = room
+        self._sizes: dict[K, int] = {}  # of what is made or being made
+        self._made: dict[K, T | _Failure] = {}
+        self._next: K | None = next(names, None)
+        self._taken: set[K] = set()
+        self._wanted: K | None = None
+        self._by: dict[K, int] = {}  # the threads that make them
         self._is_closed = False
         self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{OURS}prefetch-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def fill(self, make: Callable[[int], T], first: int, count: int) -> None:
-        for number in range(first, first + count):
-            set_file(None)
+    def _run(self) -> None:
+        while (name := self._claim()) is not None:
             try:
-                result: T | _Failure = make(number)
-            except BaseException as error:  # handed over: raised where the result is waited for
-                result = _Failure(error)
+                made: T | _Failure = self._make(name)
+            except BaseException as error:  # handed over: raised where the window is taken
+                made = _Failure(error)
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or len(self._ready) < self._depth)
-                self._ready.append(result)
+                self._made[name] = made
+                self._by.pop(name, None)
+                if isinstance(made, _Failure):  # nothing after it is needed
+                    self._next = None
                 self._changed.notify_all()
-                if self._is_closed or isinstance(result, _Failure):
-                    return
 
-    def take(self, thread: threading.Thread) -> T:
-        """Return the next result, which `thread` makes."""
-        wait = Wait(lambda: activity_of(thread.ident))
+    def _claim(self) -> K | None:
         with self._changed:
-            while not self._changed.wait_for(lambda: bool(self._ready), LOOK_S):
-                wait.look()
-            result = self._ready.popleft()
+            self._changed.wait_for(lambda: self._is_closed or self._next is None or self._has_room())
+            name = self._next
+            if self._is_closed or name is None:
+                return None
+            self._sizes[name] = self._size_of(name)
+            self._by[name] = threading.get_ident()
+            set_file(None)
+            self._next = next(self._names, None)
+            return name
+
+    def _has_room(self) -> bool:
+        assert self._next is not None
+        if self._wanted is not None and self._wanted not in self._sizes:
+            return True
+        if self._sizes.keys() <= self._taken:  # at least one is made while others are in use
+            return True
+        return sum(self._sizes.values()) + self._size_of(self._next) <= self._room
+
+    def get(self, name: K) -> T:
+        """Wait for the result of a name; it is kept until it is dropped."""
+        with self._changed:
+            if name not in self._made:
+                self._wanted = name
+                self._changed.notify_all()
+                wait = Wait(lambda: activity_of(self._by.get(name)))
+                while not self._changed.wait_for(lambda: name in self._made or self._cannot_come(name), LOOK_S):
+                    wait.look()
+                self._wanted = None
+            if name not in self._taken:  # otherwise threads would wake without need
+                self._taken.add(name)
+                self._changed.notify_all()
+            found = self._made[name]
+        if isinstance(found, _Failure):
+            raise found.error
+        return found
+
+    def _cannot_come(self, name: K) -> bool:
+        return self._is_closed or (self._next is None and name not in self._sizes)
+
+    def drop(self, is_done: Callable[[K], bool]) -> list[T]:
+        """Drop the results of these names and return them."""
+        with self._changed:
+            done = [name for name in self._made if is_done(name)]
+            found = [self._made.pop(name) for name in done]
+            for name in done:
+                del self._sizes[name]
+                self._taken.discard(name)
             self._changed.notify_all()
-        if isinstance(result, _Failure):
-            raise result.error
-        return result
+        return [each for each in found if not isinstance(each, _Failure)]
 
     def close(self) -> None:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+        until = time.monotonic() + CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))  # one that a file does not answer is left behind
+        self._made.clear()  # a reference cycle with the threads would keep them until the next garbage collection
+        self._sizes.clear()
+
+
+def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
+    """Return whether copies to the device can run while it computes."""
+    return device is not None and device.type == "cuda"
+
+
+def from_workers(
+    made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
+) -> Iterator[list[Batch]]:
+    """Yield the batches of loader processes on the device."""
+    return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
+
+
+def from_host(
+    made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
+) -> Iterator[list[Batch]]:
+    """Yield `count` results of `made` on the device; for a GPU, a thread fetches and copies them ahead."""
+    if is_gpu(device) and count:
+        yield from copy_ahead(in_thread(made), first, count, device)
+        return
+    for batches in made:
+        yield [move_batch(batch, device) for batch in batches]
+
+
+def copy_ahead(
+    make: Callable[[int], list[Batch]], first: int, count: int, device: torch.device
+) -> Iterator[list[Batch]]:
+    """Yield `make(first)`, `make(first + 1)`, ... on the device, made and copied ahead by a thread.
+
+    It copies on its own CUDA stream: on the computing stream, a copy would wait for the kernels before it, and later
+    kernels for the copy.
+    """
+    import torch
+
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def copy(number: int) -> tuple[list[Batch], Any]:
+        torch.cuda.set_device(device)  # a thread begins on GPU 0, where leaving the stream would make a context
+        on_host = make(number)
+        with torch.cuda.stream(stream):
+            batches = [move_batch(batch, device) for batch in on_host]
+            return batches, stream.record_event()
+
+    made = ahead(copy, first, count)
+    try:
+        for batches, event in made:
+            yield wait_for_copies(batches, event, device)
+    finally:
+        if isinstance(made, Generator):
+            made.close()
+
+
+def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> list[Batch]:
+    """Let the computing stream wait for the copies, and keep their memory until it has used them.
+
+    The memory belongs to the copying stream, which could otherwise reuse it too early.
+    """
+    import torch
+
+    stream = torch.cuda.current_stream(device)
+    stream.wait_event(event)
+    for batch in batches:
+        for tensor in (*batch.tensors.values(), batch.row_weight):
+            if tensor is not None:
+                tensor.record_stream(stream)
+    return batches
+
+
+def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
+    """Return a function that takes the batches of loader processes, for use in a thread.
+
+    The processes are forked here: a fork while another thread computes may inherit a lock that is never released.
+    """
+    waiting = [next(made)]
+
+    def take(_: int) -> list[Batch]:
+        return waiting.pop() if waiting else next(made)
+
+    return take
 
 
 def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: int) -> Iterator[T]:

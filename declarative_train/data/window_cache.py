@@ -19,13 +19,15 @@ from declarative_train.data.block_shuffle import BlockPiece, EpochLayout, Rolled
 from declarative_train.data.field_reader import FieldReader
 from declarative_train.data.materialize import BadSampleError, PreparedSet, storage_dtype
 from declarative_train.data.pictures import PictureValues
+from declarative_train.data.prefetch import Prefetcher
 from declarative_train.data.read_block import convert_good, convert_into
 from declarative_train.data.sets import as_data_error, dtype_of
 from declarative_train.data.skipping import LOG, Skipped
 from declarative_train.data.window_memory import Arena, Runs
-from declarative_train.data.window_prefetch import Ahead, WindowName
 from declarative_train.data.windows import Windows
 
+WindowName = tuple[int, int]
+"""Window by its epoch and number."""
 _AHEAD = 0.25  # threads may prepare this share of the samples in use ahead
 _SPARE = 2  # further windows that fit
 _THREADS = 4
@@ -271,7 +273,7 @@ class WindowsAhead:
         # windows dropped in one gather, at most one of each stream, are still read while others are made
         self._arena = Arena(int(rows_each * (room + in_use + _SPARE * per_window)) + 1, kinds)
         self._done: list[HeldWindow] = []  # dropped in this gather: may be read until it ends
-        self._held: Ahead[HeldWindow] = Ahead(
+        self._held: Prefetcher[WindowName, HeldWindow] = Prefetcher(
             lambda name: HeldWindow(prepared, order, name, self._arena),
             needs.windows(order),
             lambda name: order.epoch(name[0]).window(name[1]).size,

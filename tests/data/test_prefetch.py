@@ -40,7 +40,7 @@ def children() -> list[int]:
 
 
 def readers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "dtrain-read-ahead"]
+    return [thread for thread in threading.enumerate() if thread.name == "dtrain-prefetch-0"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 20])

@@ -23,12 +23,12 @@ from declarative_train.data import batches as made_batches
 from declarative_train.data import opened, splitting
 from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
 from declarative_train.data.opened import prepare_sets
+from declarative_train.data.prefetch import Prefetcher
 from declarative_train.data.rows import RowShare
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
 from declarative_train.data.window_cache import HeldWindow
 from declarative_train.data.window_memory import Arena, Runs
-from declarative_train.data.window_prefetch import Ahead
 
 Spec = Callable[..., DataSpec]
 SIZES = (700, 1, 333, 1000, 450)  # rows of the files
@@ -113,7 +113,7 @@ def test_the_same_samples_in_every_layout(rolled: Spec, split: dict[str, object]
                 for one, other in zip(alone, made, strict=True):
                     assert one.sample_ids.tolist() == other.sample_ids.tolist()
                     assert all(torch.equal(one.tensors[name], other.tensors[name]) for name in one.tensors)
-    assert not [each for each in threading.enumerate() if each.name.startswith("dtrain-window")]
+    assert not [each for each in threading.enumerate() if each.name.startswith("dtrain-prefetch")]
 
 
 @pytest.mark.parametrize(("size", "workers"), [(48, 2), (50, 3), (7, 2)])
@@ -296,7 +296,7 @@ def test_a_bad_value_is_named_when_its_window_is_read(tmp_path: Path, spec: Spec
     reader = TrainingBatches(data, layout(data, 1000, 1), 0, open_sets(data))
     with pytest.raises(DataError, match=r"`k`.*row 150001 of .*a\.parquet"):
         list(reader.iterate(1, 200))
-    assert not [each for each in threading.enumerate() if each.name.startswith("dtrain-window")]
+    assert not [each for each in threading.enumerate() if each.name.startswith("dtrain-prefetch")]
 
 
 def test_windows_use_the_memory_of_those_before_them(
@@ -433,7 +433,7 @@ def test_threads_hold_no_more_than_they_may() -> None:
             with lock:
                 alive -= 1
 
-    ahead = Ahead(lambda _: Made(), iter([(0, number) for number in range(200)]), lambda _: 10, 50, 2)
+    ahead = Prefetcher(lambda _: Made(), iter([(0, number) for number in range(200)]), lambda _: 10, 50, 2)
     for number in range(200):
         ahead.get((0, number))
         ahead.drop(lambda name, now=number: name[1] < now)  # type: ignore[misc]
@@ -442,7 +442,7 @@ def test_threads_hold_no_more_than_they_may() -> None:
 
 
 def test_who_takes_a_window_again_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    ahead = Ahead(lambda name: name, iter([(0, number) for number in range(9)]), lambda _: 10, 40, 1)
+    ahead = Prefetcher(lambda name: name, iter([(0, number) for number in range(9)]), lambda _: 10, 40, 1)
     for number in range(4):
         ahead.get((0, number))
     until = time.monotonic() + 20

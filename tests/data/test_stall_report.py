@@ -19,7 +19,6 @@ from torch.utils.data import _utils
 
 from declarative_train.components.datasets.parquet import ParquetFormat
 from declarative_train.data import prefetch, stall_report
-from declarative_train.data import window_prefetch as windows_ahead
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.prefetch import ahead, by_workers
 from declarative_train.data.sets import open_sets
@@ -33,9 +32,8 @@ AWAKE = threading.Event()  # ends threads that are stuck
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is told, by clocks that run faster."""
-    for module in (prefetch, windows_ahead):
-        monkeypatch.setattr(module, "LOOK_S", 0.05)
-        monkeypatch.setattr(module, "CLOSE_S", 0.2)
+    monkeypatch.setattr(prefetch, "LOOK_S", 0.05)
+    monkeypatch.setattr(prefetch, "CLOSE_S", 0.2)
     monkeypatch.setattr(stall_report, "REPORT_S", 0.3)
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)  # for a loader to end by itself
     found: list[str] = []

@@ -26,7 +26,7 @@ from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data import device_prefetch, prefetch
+from declarative_train.data import prefetch
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.engine.axes import replicate
@@ -335,7 +335,7 @@ def test_batches_are_copied_beside_the_step_and_waited_for(
     found = run(directory, DIGITS, loaders)
     assert found.waits_in_steps() == {}
     assert found.num_taken_over >= 4
-    monkeypatch.setattr(device_prefetch, "wait_for_copies", lambda batches, event, device: batches)
+    monkeypatch.setattr(prefetch, "wait_for_copies", lambda batches, event, device: batches)
     with pytest.raises(MixedStreamsError, match="that the side stream copies"):
         run(directory, DIGITS, loaders, {"name": "untaken"})
 

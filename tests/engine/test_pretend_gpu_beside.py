@@ -17,7 +17,7 @@ from torch.utils import checkpoint
 
 from declarative_train.components.component import Collective
 from declarative_train.components.hardware import hardware_of_device
-from declarative_train.data import device_prefetch
+from declarative_train.data import prefetch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.engine.collectives import Ranks
@@ -145,7 +145,7 @@ def test_what_rolls_is_copied_beside_the_step(directory: Path, workers: int, mon
         assert list(steps(GPU)) == there
     assert gpu.num_taken_over >= 8
     assert not {what for what, line in gpu.waits if "item" not in what and "host" not in what}
-    monkeypatch.setattr(device_prefetch, "wait_for_copies", lambda batches, event, device: batches)
+    monkeypatch.setattr(prefetch, "wait_for_copies", lambda batches, event, device: batches)
     with pytest.raises(MixedStreamsError), PretendGpu():
         list(steps(GPU))
 

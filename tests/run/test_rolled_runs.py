@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from declarative_train.components.datasets.parquet import ParquetFormat
-from declarative_train.data import stall_report, window_prefetch
+from declarative_train.data import prefetch, stall_report
 from declarative_train.run import meter
 from declarative_train.run.event import EvaluationDone, Notice, StepDone
 from declarative_train.run.job import default_sinks
@@ -199,7 +199,7 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monkey
         return read(form, *given)
 
     monkeypatch.setattr(ParquetFormat, "read", slow)
-    monkeypatch.setattr(window_prefetch, "LOOK_S", 0.05)
+    monkeypatch.setattr(prefetch, "LOOK_S", 0.05)
     monkeypatch.setattr(stall_report, "REPORT_S", 0.1)
     monkeypatch.setattr(meter, "LONG_WAIT_S", 0.1)
     assert run(plan, sinks=default_sinks(quiet=True), max_steps=2) == 0
