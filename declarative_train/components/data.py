@@ -113,6 +113,9 @@ class Dataset(Component, ABC):
     absolute. `open` raises SourceError.
     """
 
+    files_column: ClassVar[str | None] = None
+    """The column that holds whole files, for a source that reads a folder of them."""
+
     @property
     def paths(self) -> tuple[str, ...]:
         """Files as written in the recipe; none for a source without files."""
@@ -120,6 +123,11 @@ class Dataset(Component, ABC):
 
     @abstractmethod
     def open(self) -> Table: ...
+
+    @classmethod
+    def open_files(cls, paths: Sequence[str], source: "Mapping[str, object]") -> Table:
+        """Open new files of this type, or one folder of them. `source` is that of the run. Raises SourceError."""
+        return cls.from_data({"type": cls.model_fields["type"].default, "path": list(paths)}).open()
 
 
 class FilesDataset(Dataset, ABC):

@@ -40,6 +40,9 @@ class Pack:
 
     components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Addresses of component classes, by the word of their kind (`source`, `field`, `layer`, ...) and by their type."""
+    endings: Mapping[str, str] = field(default_factory=dict)
+    """Types of the sources that read new files (`dtrain predict RUN FILE`), by the ending of their names, such as
+    `.flac`."""
     checks: str = ""
     """A package of checks whose `RULES` maps codes to `family.function`, as declarative_train/recipe/checks does. The
     functions of a family whose name ends in `_rules` get each draft of a recipe."""

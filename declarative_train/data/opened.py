@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from declarative_train.components.data import Dataset, Field, Split, Table
-from declarative_train.components.datasets import DATASETS
-from declarative_train.components.datasets.image_folder import pictures_in, remote_pictures
+from declarative_train.components.datasets import DATASETS, endings_in_folders
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.registry import ComponentError
@@ -32,9 +31,9 @@ from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_ro
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.data.windows import RowOrder, Windows, make_windows, row_order
+from declarative_train.files.folders import files_below, list_remote, stamp_from_listing
 from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skip_bad_rows
 from declarative_train.files.paths import SourceError
-from declarative_train.files.remote_folder import stamp_from_listing
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`
 # The sets of one spec. Forked ranks find here what their parent prepared. The sets are not part of the Job: it is
@@ -195,7 +194,7 @@ def records(paths: Iterable[str]) -> list[FileRecord]:
 def record(path: str, *, whole: bool) -> FileRecord:
     """Return the record of a file or folder. Raises SourceError.
 
-    For a folder of images: names, sizes and the latest date. For a file that is not hashed `whole`, `sha256` covers the
+    For a folder of files: names, sizes and the latest date. For a file that is not hashed `whole`, `sha256` covers the
     size and the first, middle and last 64 KiB, and its date is kept, which changes with the rest.
     """
     local = local_path(path)
@@ -214,7 +213,7 @@ def record(path: str, *, whole: bool) -> FileRecord:
 
 def _folder_record(path: str, folder: str) -> FileRecord:
     found = {}
-    for name in sorted(pictures_in(folder)):
+    for name in sorted(files_below(folder, endings_in_folders())):
         with suppress(OSError):  # a broken link: decoding reports it
             found[name] = os.stat(os.path.join(folder, name))
     digest = hashlib.sha256("".join(f"{name}\0{each.st_size}\n" for name, each in found.items()).encode())
@@ -229,6 +228,6 @@ def _is_remote_folder(path: str) -> bool:
 def _remote_folder_record(path: str) -> FileRecord:
     """Return the record of a remote folder from its listing: names, and sizes and tags if it has them."""
     root = path.rstrip("/")
-    found = {name: stamp_from_listing(root, name) for name in sorted(remote_pictures(root))}
+    found = {name: stamp_from_listing(root, name) for name in sorted(list_remote(root, endings_in_folders()))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())
     return FileRecord(path, sum(size for size, _ in found.values()), digest.hexdigest(), 0)

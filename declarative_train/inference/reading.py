@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from declarative_train.components.data import Table
-from declarative_train.components.datasets import DATASETS
-from declarative_train.components.datasets.image_folder import ENDINGS, FilesTable
-from declarative_train.components.datasets.sqlite import only_table
+from declarative_train.components.datasets import DATASETS, endings, endings_in_folders
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.files.open_files import expand, packing, shown
 from declarative_train.files.paths import SourceError
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
 
 
 STDIN, STDIN_TITLE = "-", "standard input"
-_KINDS = {".csv": "csv", ".db": "sqlite", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy",
-          ".parquet": "parquet", ".pq": "parquet", ".sqlite": "sqlite", ".sqlite3": "sqlite",
-          ".tsv": "csv"}  # fmt: skip
 _NEVER = frozenset({".bin", ".distcp", ".json", ".onnx", ".pt", ".py", ".safetensors", ".yaml", ".yml"})  # never tables
 _FILE_VALUES = 1 << 16  # number of values that a file in a column counts as
 _CHUNK_ROWS = 1 << 15
@@ -56,10 +51,11 @@ def open_input(
             raise UsageError("`-` is standard input, and cannot be combined with files")
         return csv_input([spool_stdin()], STDIN_TITLE, source, STDIN_TITLE)
     if len(given) == 1 and os.path.isdir(given[0]):
-        if source.get("type") not in ("image_folder", "tar") and not _holds_pictures(given[0]):
+        kind = _kind_of_folder(given[0], source)
+        if kind is None:
             hint = "name the files of a table, such as with a glob: 'new/*.csv'"
             raise UsageError(f"{title} is a folder without pictures; help: {hint}")
-        return _table_input(_table({"type": "image_folder", "path": given[0]}), given, title, called={"image": picture})
+        return _opened(kind, given, source, given, title, picture)
     files = files_of(given)
     kinds = {file: kind_of_file(file, source) for file in files}
     kind = kinds[files[0]]
@@ -69,23 +65,31 @@ def open_input(
         return csv_input(files, titled or title, source, titled)
     if kind == "jsonl":
         return jsonl_input(files, title)
-    if kind == "picture":
-        return _table_input(FilesTable(files), files, title, called={"image": picture})
-    which = {"table": _table_of(files[0], source)} if kind == "sqlite" else {}
-    return _table_input(_table({"type": kind, "path": list(files), **which}), files, title, is_array=kind == "npy")
+    return _opened(kind, files, source, files, title, picture)
 
 
-def _table_of(file: str, source: Mapping[str, object]) -> str:
-    """Return the table that the run read, or the only one in the file. Raises InputError."""
-    own = source.get("table") if source.get("type") == "sqlite" else None
+def _opened(
+    kind: str, paths: Sequence[str], source: Mapping[str, object], files: Sequence[str], title: str, picture: str
+) -> Input:
+    """Open files that are read as a table. Raises InputError."""
     try:
-        return only_table(file, None if own is None else str(own))
+        table = DATASETS[kind].open_files(paths, source)
     except SourceError as error:
         raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
+    column = DATASETS[kind].files_column
+    called = None if column is None else {column: picture}
+    return _table_input(table, files, title, is_array=kind == "npy", called=called)
 
 
-def _holds_pictures(folder: str) -> bool:
-    return any(name.lower().endswith(tuple(ENDINGS)) for _, _, names in os.walk(folder) for name in names)
+def _kind_of_folder(folder: str, source: Mapping[str, object]) -> str | None:
+    """Return the type of the source that reads a folder: by its files, or that of the run."""
+    known = endings_in_folders()
+    for _, _, names in os.walk(folder):
+        for name in names:
+            if (ending := os.path.splitext(name)[1].lower()) in known:
+                return endings()[ending]
+    own = str(source.get("type"))
+    return own if own in DATASETS and DATASETS[own].files_column is not None else None
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
@@ -119,13 +123,10 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
     while packing(name) is not None:
         name = name.rpartition(".")[0]
     ending = os.path.splitext(name)[1].lower()
-    if ending in ENDINGS:
-        return "picture"
-    kind = _KINDS.get(ending)
-    if kind is not None:
+    if (kind := endings().get(ending)) is not None:
         return kind
     own = str(source.get("type"))
-    if own in ("csv", "jsonl", "npy", "parquet", "sqlite") and ending not in _NEVER:
+    if own in endings().values() and DATASETS[own].files_column is None and ending not in _NEVER:
         return own
     raise UsageError(f"the name of {shown(file)} does not say what it is; help: let it end in .csv, .jsonl, .parquet, "
                      ".db, .npy, .npz or as pictures do")  # fmt: skip
@@ -144,13 +145,6 @@ def spool_stdin() -> str:
 
 
 # --- tables that can be read by row: parquet, npy, pictures
-
-
-def _table(source: Mapping[str, object]) -> Table:
-    try:
-        return DATASETS.read(source).open()
-    except SourceError as error:
-        raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
 
 
 def _table_input(

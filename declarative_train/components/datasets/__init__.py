@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+
 from declarative_train.components.data import Dataset
 from declarative_train.components.registry import Registry
+from declarative_train.core.packs import find_packs
 
 DATASETS: Registry[Dataset] = Registry(
     "source",
@@ -11,15 +15,29 @@ DATASETS: Registry[Dataset] = Registry(
     {
         "arrow": "arrow_files.ArrowDataset",
         "csv": "csv.CsvDataset",
-        "image_folder": "image_folder.ImageFolderDataset",
         "jsonl": "jsonl.JsonlDataset",
         "mix": "mix.MixDataset",
         "npy": "npy.NpyDataset",
         "parquet": "parquet.ParquetDataset",
-        "safetensors": "safetensors.SafetensorsDataset",
-        "sqlite": "sqlite.SqliteDataset",
         "synthetic": "synthetic.SyntheticDataset",
-        "tar": "tar.TarDataset",
         "text": "text.TextDataset",
     },
 )
+
+_ENDINGS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy", ".npz": "npy", ".parquet": "parquet",
+            ".pq": "parquet", ".tsv": "csv"}  # fmt: skip
+
+
+@cache
+def endings() -> Mapping[str, str]:
+    """Return the type of the source that reads files of each ending, in lower case. Raises PackError."""
+    found = dict(_ENDINGS)
+    for pack in find_packs().values():
+        found |= pack.endings
+    return found
+
+
+@cache
+def endings_in_folders() -> frozenset[str]:
+    """Return the endings of files that are read from folders, each file a value."""
+    return frozenset(ending for ending, name in endings().items() if DATASETS[name].files_column is not None)

@@ -1,5 +1,16 @@
-"""Pack `tables`."""
+"""Pack `tables`: sources of SQLite databases, tar archives and safetensors files."""
 
 from declarative_train.core.packs import Pack
 
-PACK = Pack()
+_HERE = "declarative_train.packs.tables"
+
+PACK = Pack(
+    components={
+        "source": {
+            "safetensors": f"{_HERE}.safetensors:SafetensorsDataset",
+            "sqlite": f"{_HERE}.sqlite:SqliteDataset",
+            "tar": f"{_HERE}.tar:TarDataset",
+        }
+    },
+    endings={".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite"},
+)

@@ -10,9 +10,9 @@ from declarative_train.components.data import Dataset, Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.jsonl import JsonlDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
-from declarative_train.components.datasets.sqlite import SqliteDataset, only_table
 from declarative_train.files.open_files import expand, open_file, packing, shown
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.tables.sqlite import SqliteDataset, only_table
 
 if TYPE_CHECKING:
     import numpy as np

@@ -69,7 +69,7 @@ def test_the_type_of_a_column_is_that_of_its_values(path: Path) -> None:
 def test_a_large_one_is_converted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(arrow_conversion, "LARGE_BYTES", 10)
-    monkeypatch.setattr("declarative_train.components.datasets.sqlite.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("declarative_train.packs.tables.sqlite.BLOCK_BYTES", 1000)
     table = opened(path)
     assert isinstance(table, ConvertedTable)
     assert table.blocks is not None
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_told(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["", " WHERE x < 0"])  # rows without end, and no row in no end of steps
 def test_a_view_without_end_is_refused(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("declarative_train.components.datasets.sqlite._VIEW_STEPS", 3_000_000)
+    monkeypatch.setattr("declarative_train.packs.tables.sqlite._VIEW_STEPS", 3_000_000)
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
     path = made(tmp_path / "a.db", f"CREATE VIEW t AS {endless}{where}")
     with pytest.raises(SourceError, match=r"the view `t` of .*a\.db has not ended after 4,000,000 steps of SQLite"):
@@ -152,7 +152,7 @@ def test_a_view_without_end_is_refused(where: str, tmp_path: Path, monkeypatch: 
 
 
 def test_a_table_may_take_any_number_of_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("declarative_train.components.datasets.sqlite._VIEW_STEPS", 0)
-    monkeypatch.setattr("declarative_train.components.datasets.sqlite._VIEW_STEPS_PER_BYTE", 0)
-    monkeypatch.setattr("declarative_train.components.datasets.sqlite._STEPS", 10)
+    monkeypatch.setattr("declarative_train.packs.tables.sqlite._VIEW_STEPS", 0)
+    monkeypatch.setattr("declarative_train.packs.tables.sqlite._VIEW_STEPS_PER_BYTE", 0)
+    monkeypatch.setattr("declarative_train.packs.tables.sqlite._STEPS", 10)
     same(opened(path))

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from urllib.parse import unquote
 
 from pydantic import Field
 
 from declarative_train.components.data import Column, Dataset, Table
+from declarative_train.files.folders import files_below, list_remote, read_all
 from declarative_train.files.open_files import local_path, objects, read_bytes, shown
 from declarative_train.files.paths import SourceError
-from declarative_train.files.remote_folder import list_files, read_all
+from declarative_train.packs.images import ENDINGS
 
 if TYPE_CHECKING:
     import numpy as np
-
-ENDINGS = frozenset(
-    {".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
-)
 
 
 class ImageFolderDataset(Dataset):
@@ -30,6 +27,7 @@ class ImageFolderDataset(Dataset):
     """
 
     type: Literal["image_folder"] = "image_folder"
+    files_column: ClassVar[str | None] = "image"
     path: Annotated[str, Field(min_length=1)]
     """The folder that contains the class folders, relative to the recipe's file; or a URL of one (`s3://bucket/pets`),
     which is listed when the source is opened, and whose files are kept in the user's cache as they are read."""
@@ -41,13 +39,17 @@ class ImageFolderDataset(Dataset):
     def open(self) -> Table:
         root = local_path(self.path)
         if root is None:
-            return _table_of(self.path.rstrip("/"), remote_pictures(self.path))
+            return _table_of(self.path.rstrip("/"), list_remote(self.path, ENDINGS))
         if not os.path.isdir(root):
             raise _no_folder(root)
         try:
-            return _table_of(root, pictures_in(root))
+            return _table_of(root, files_below(root, ENDINGS))
         except OSError as error:
             raise SourceError("unreadable", f"cannot look at {shown(root)}: {error.strerror}") from error
+
+    @classmethod
+    def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:
+        return cls(path=paths[0]).open() if os.path.isdir(paths[0]) else FilesTable(paths)
 
 
 def _no_folder(root: str) -> SourceError:
@@ -121,35 +123,3 @@ def _table_of(root: str, found: Iterable[str]) -> FilesTable:
     has_classes = any(len(parts) > 1 for parts in names)
     labels = [classes[parts[0]] if len(parts) > 1 else None for parts in names] if has_classes else None
     return FilesTable(["/".join(parts) if is_elsewhere(root) else os.sep.join(parts) for parts in names], root, labels)
-
-
-def remote_pictures(root: str) -> Iterator[str]:
-    """Yield paths below a remote folder, by the rules of `pictures_in`. Raises SourceError."""
-    for name in list_files(root.rstrip("/")):
-        is_hidden = any(part.startswith(".") for part in name.split("/"))
-        if not is_hidden and os.path.splitext(name)[1].lower() in ENDINGS:
-            yield name
-
-
-def pictures_in(root: str) -> Iterator[str]:
-    """Yield paths below `root`, in no order. Links to folders are followed, because sets are often assembled with `ln
-    -s`."""
-    waiting = [""]
-    while waiting:
-        below = waiting.pop()
-        folder = os.path.join(root, below)
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir():
-                    if not (entry.is_symlink() and _is_above(entry.path, folder)):
-                        waiting.append(os.path.join(below, entry.name))
-                elif os.path.splitext(entry.name)[1].lower() in ENDINGS:
-                    yield os.path.join(below, entry.name)
-
-
-def _is_above(link: str, folder: str) -> bool:
-    """Return whether a link leads to a folder above it, so that following it would never end."""
-    target = os.path.realpath(link)
-    return os.path.join(os.path.realpath(folder), "").startswith(os.path.join(target, ""))

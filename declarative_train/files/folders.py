@@ -1,12 +1,13 @@
-"""Remote folders on any file system of fsspec: list the files once, when a source is opened.
+"""Folders of files, local or on any file system of fsspec: list the files once, when a source is opened.
 
-The listing's size and tag of each file are noted, so that reading it requests only its bytes. A listing by HTTP is a
-page of links without either, so each file is asked about at its first read.
+The size and tag of each remote file in the listing are noted, so that reading it requests only its bytes. A listing by
+HTTP is a page of links without either, so each file is asked about at its first read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -89,3 +90,35 @@ def stamp_from_listing(root: str, below: str) -> tuple[int, str]:
     """Return the size and tag of a file from the listing; 0 and "" if the listing had none."""
     known = find_info(f"{root}/{below}")
     return (0, "") if known is None else (known.size, known.tag)
+
+
+def list_remote(root: str, endings: Collection[str]) -> Iterator[str]:
+    """Yield paths below a remote folder, by the rules of `files_below`. Raises SourceError."""
+    for name in list_files(root.rstrip("/")):
+        is_hidden = any(part.startswith(".") for part in name.split("/"))
+        if not is_hidden and os.path.splitext(name)[1].lower() in endings:
+            yield name
+
+
+def files_below(root: str, endings: Collection[str]) -> Iterator[str]:
+    """Yield paths below the local folder `root` of files with these endings, in no order. Links to
+    folders are followed, because sets are often assembled with `ln -s`."""
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        folder = os.path.join(root, below)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    if not (entry.is_symlink() and _is_above(entry.path, folder)):
+                        waiting.append(os.path.join(below, entry.name))
+                elif os.path.splitext(entry.name)[1].lower() in endings:
+                    yield os.path.join(below, entry.name)
+
+
+def _is_above(link: str, folder: str) -> bool:
+    """Return whether a link leads to a folder above it, so that following it would never end."""
+    target = os.path.realpath(link)
+    return os.path.join(os.path.realpath(folder), "").startswith(os.path.join(target, ""))

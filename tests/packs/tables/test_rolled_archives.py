@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train.components.datasets import safetensors, tar, text
-from declarative_train.components.datasets.tar import TarDataset, TarTable
+from declarative_train.components.datasets import text
 from declarative_train.components.datasets.text import ByteTable
 from declarative_train.data import materialize
 from declarative_train.data.batches import Batch, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.window_memory import Arena
+from declarative_train.packs.tables import safetensors, tar
+from declarative_train.packs.tables.tar import TarDataset, TarTable
 
 pytest.importorskip("PIL")
 Spec = Callable[..., DataSpec]

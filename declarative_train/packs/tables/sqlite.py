@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -60,6 +60,12 @@ class SqliteDataset(FilesDataset):
                 return table
         schema = self._schema(files, lambda: None)
         return MemoryTable([(path, pa.Table.from_batches(self._batches(path, schema, []), schema)) for path in files])
+
+    @classmethod
+    def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:
+        """Open the table that the run read, or the only one in the first file."""
+        own = str(source["table"]) if source.get("type") == "sqlite" else None
+        return cls(path=tuple(paths), table=only_table(paths[0], own)).open()
 
     @contextmanager
     def _open(self, path: str, heartbeat: Callable[[], None]) -> Iterator[tuple[sqlite3.Connection, str]]:
