@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 import numpy as np
 
 from declarative_train.components.datasets import DATASETS
-from declarative_train.core.untrusted import parse_json
+from declarative_train.components.datasets.jsonl import read_lines
 from declarative_train.files.open_files import open_file, packing, shown
 from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, check_columns, counting
@@ -187,17 +187,12 @@ def _csv_columns(
     where: _LineRange, how: CsvDataset, raw: Sequence[str], columns: Sequence[str], title: str
 ) -> dict[str, Any]:
     import pyarrow as pa
-    from pyarrow import csv
 
     named = {name.strip(): name for name in raw}
     content = _bytes_of(where)
     try:
-        table = csv.read_csv(
-            pa.BufferReader(content),
-            read_options=csv.ReadOptions(use_threads=False, block_size=len(content) + 1, column_names=raw),
-            parse_options=csv.ParseOptions(delimiter=how.delimiter),
-            convert_options=_as_text(how, [named[name] for name in columns]),
-        )
+        wanted = [named[name] for name in columns]
+        table = how.read_text(pa.BufferReader(content), raw, wanted, len(content) + 1).read_all()
     except pa.ArrowInvalid as error:
         for _ in _csv_batches(where.file, how, columns, title):
             pass  # its error names the line of the file
@@ -211,29 +206,14 @@ def _bytes_of(where: _LineRange) -> bytes:
         return stream.read(where.size)
 
 
-def _as_text(how: CsvDataset, columns: Sequence[str]) -> Any:
-    import pyarrow as pa
-
-    conversion = how.conversion()
-    conversion.include_columns = list(columns)
-    conversion.column_types = {name: pa.string() for name in columns}
-    return conversion
-
-
 def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str) -> Iterator[pa.RecordBatch]:
     """Parse a whole csv file in batches. Raises InputError."""
     import pyarrow as pa
-    from pyarrow import csv
 
     named = {name.strip(): name for name in _header(file, how, title)}
     try:
         with _open(file) as stream:
-            yield from csv.open_csv(
-                stream,
-                read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, column_names=how.columns),
-                parse_options=csv.ParseOptions(delimiter=how.delimiter, newlines_in_values=True),
-                convert_options=_as_text(how, [named[name] for name in columns]),
-            )
+            yield from how.read_text(stream, how.columns, [named[name] for name in columns], _BLOCK_BYTES)
     except pa.ArrowInvalid as error:
         _refuse(file, how, str(error), title)
 
@@ -292,22 +272,8 @@ def _json_pieces(file: str, most: int | None) -> Pieces:
 
 
 def _json_table(where: _LineRange | _ReadColumns) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import json as arrow_json
-
     block: bytes = where.columns[""] if isinstance(where, _ReadColumns) else _bytes_of(where)
-    file, row = where.file, where.row
-    options = arrow_json.ReadOptions(use_threads=False, block_size=max(1 << 20, len(block) + 1))
     try:
-        return arrow_json.read_json(pa.BufferReader(block), read_options=options)
-    except pa.ArrowInvalid as error:
-        lines = [line for line in block.splitlines() if line.strip()]
-        for number, line in enumerate(lines):
-            try:
-                if not isinstance(parse_json(line), dict):
-                    raise ValueError("a line must be an object, {...}")
-            except ValueError as problem:
-                where_is = f"row {row + number + 1:,} of {shown(file)}"
-                raise InputError(f"{where_is} is not JSON: {problem}") from None
-        reason = str(error).removeprefix("JSON parse error: ").splitlines()[0]
-        raise InputError(f"cannot read {shown(file)} from row {row + 1:,} on: {reason[:200]}") from None
+        return read_lines(where.file, where.row, block, [])
+    except SourceError as error:
+        raise InputError(str(error)) from None

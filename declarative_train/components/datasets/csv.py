@@ -210,13 +210,31 @@ class CsvDataset(FilesDataset):
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _in_blocks(self, room: _BlockSize, file: Any, types: dict[str, Any], bad: list[tuple[int, str]]) -> Any:
+        return self._open_reader(file, self.columns, types, bad, room.block)
+
+    def read_text(self, file: Any, names: Sequence[str] | None, columns: Sequence[str], block_bytes: int) -> Any:
+        """Return pyarrow's reader of record batches with these columns, all as text. `names`: those of all columns;
+        None: the first line has them. Reading raises ArrowInvalid, see `explain`."""
+        import pyarrow as pa
+
+        return self._open_reader(file, names, dict.fromkeys(columns, pa.string()), [], block_bytes, columns)
+
+    def _open_reader(
+        self,
+        file: Any,
+        names: Sequence[str] | None,
+        types: dict[str, Any],
+        bad: list[tuple[int, str]],
+        block_bytes: int,
+        only: Sequence[str] = (),
+    ) -> Any:
         from pyarrow import csv as arrow_csv
 
         options = self.conversion()
-        options.column_types = types
+        options.column_types, options.include_columns = types, list(only)
         return arrow_csv.open_csv(
             file,
-            read_options=arrow_csv.ReadOptions(use_threads=False, column_names=self.columns, block_size=room.block),
+            read_options=arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=block_bytes),
             parse_options=self._parsing(bad),
             convert_options=options,
         )

@@ -135,12 +135,12 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
         own: dict[str, Any] = {}
         for first, content in _chunks(path):
             like = _like(pa.struct(list(found.items())))
-            schema = _of_chunk(path, first, content, [], None, like).schema
+            schema = read_lines(path, first, content, [], None, like).schema
             own |= dict.fromkeys(schema.names)
             try:
                 found |= {field.name: _wider(found.get(field.name, pa.null()), field.type) for field in schema}
             except ValueError as error:
-                _of_chunk(path, first, content, [], like and pa.schema(list(like)))  # raises with the row number
+                read_lines(path, first, content, [], like and pa.schema(list(like)))  # raises with the row number
                 where = f"behind row {first + 1} of {shown(path)}"
                 raise SourceError("unreadable", f"a value is of another type than before, {where}: {error}") from error
             heartbeat()
@@ -197,16 +197,16 @@ def _like(kind: Any) -> Any:
 
 def _batches(path: str, schema: Any, bad: list[tuple[int, str]]) -> Iterator[Any]:
     for first, content in _chunks(path):
-        yield from _of_chunk(path, first, content, bad, schema).to_batches()
+        yield from read_lines(path, first, content, bad, schema).to_batches()
 
 
-def _of_chunk(
-    path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any, like: Any = None
+def read_lines(
+    path: str, first: int, content: bytes, bad: list[tuple[int, str]], schema: Any = None, like: Any = None
 ) -> pa.Table:
-    """Return the table of a chunk of lines.
+    """Return the table of whole lines of a file, the first of which has the number `first`, from 0.
 
-    `schema`: all columns; None: detect columns and types. `like`: types of the values before, to find rows to leave
-    out. Raises SourceError.
+    `bad` receives blank lines and, if bad rows are skipped, the lines left out. `schema`: all columns; None: detect
+    columns and types. `like`: types of the values before, to find rows to leave out. Raises SourceError.
     """
     import pyarrow as pa
     from pyarrow import json
