@@ -1,7 +1,7 @@
 """`make parity`: run every cell of the table and write docs/parity.md.
 
-python -m tests.parity [WORDS...]     only cells whose name holds the words; the page is not written then
-python -m tests.parity --anew         forget what runs/parity.jsonl holds; else what stands there is not run again
+python -m tests.parity [WORDS...]     only cells whose name contains the words; the page is not written
+python -m tests.parity --anew         run everything; otherwise results in runs/parity.jsonl are not run again
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ RECORD = ROOT / "runs" / "parity.jsonl"
 
 HEAD = """# Parity
 
-The same recipe in every mode: largest relative difference of any parameter's gradient from one plain torch loop (whole
-batch in one process, torch's own mean loss and SGD), over 3 steps, in float64:
-`|d| / max(|g_ref| of the parameter, 1e-6 of |g_ref| of the model)`. The bound is {bound:.0e}. Every rank is a real
-process; the samples of each step are the same, in the same order. Made by `make parity`, which goes on where it
-was stopped; a part of it runs in `make test`, more of it in `make test-long`.
+Every mode computes the same gradients as a plain torch loop, up to rounding. A cell shows the largest relative
+difference of any parameter's gradient, over 3 steps in float64:
+`|d| / max(|g_ref| of the parameter, 1e-6 of |g_ref| of the model)`. The bound is {bound:.0e}. The reference is the
+whole batch in one process, with torch's own mean loss and SGD. Every rank is a real process; the samples of each step
+are the same, in the same order. `make parity` makes this page and continues where it was stopped; some of the cells run
+in `make test`, more in `make test-long`.
 
 {where}
 
-- even: every batch full; uneven: a last batch of 13 rows in 32, which divides by nothing; masked: uneven, with 0 to all
-  of a row's targets ignored.
-- plain: embedding, 8 residual blocks, head. skip: connections over several stages, attention with a mask. terms: three
-  losses with three denominators. mixes: batch norm over groups of N samples of the global batch. contrast: InfoNCE over
-  such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean. convolutions: over
-  images, their weights channels-last where the mode lays them out so. optimizers: three of them, with lr scales and
-  weight decay by parameter. lora and dora: adapters beside frozen weights, and stages that train nothing. chunked: the
-  loss with the head inside of a block, in 3 parts. shared: a tie from the
-  first node to the last, another one, and a block called again, with clipping: in a pipeline the stages hold copies.
-- ddp: by torch's DistributedDataParallel, as models of more than 25 MiB are. ddp of a small model: in one message after
-  the last backward, as smaller ones are.
+- **Rows.** even: every batch is full. uneven: the last batch has 13 rows instead of 32, which no number of ranks
+  divides. masked: uneven, and none, some or all targets of a row are ignored.
+- **Graphs.** plain: embedding, 8 residual blocks, head. skip: connections over several stages, attention with a mask.
+  terms: three losses with three denominators. mixes: batch norm over groups of N samples of the global batch. contrast:
+  InfoNCE over such groups. recurrent: LSTM and GRU, and pipeline stages that begin with a transpose or a mean.
+  convolutions: over images, with channels-last weights in the modes that use them. optimizers: three of them, with lr
+  scales and weight decay by parameter. lora and dora: adapters next to frozen weights, and stages without trained
+  parameters. chunked: the loss with the head inside of a block, in 3 parts. shared: a tie from the first node to the
+  last, another tie, and a block that is called twice, with clipping; in a pipeline the stages hold copies.
+- **ddp** uses torch's DistributedDataParallel, as models of more than 25 MiB do. **ddp of a small model** sends one
+  message after the last backward, as smaller ones do.
 """
 
 
