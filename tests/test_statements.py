@@ -122,11 +122,11 @@ docs/plugins.md
         engine/test_plugins.py::test_a_pipeline_may_be_cut_around_a_plugin
     only calling it again in another stage (`reuse`) is refused
         engine/test_plugins.py::test_what_a_pipeline_cannot_do_with_a_plugin_has_words
-    a `__getitem__` that draws is found out and refused
+    a `__getitem__` that draws random numbers is detected and refused
         components/test_plugin_sources.py::test_what_does_not_fit_is_told_with_row_and_column
     Forked loaders share it
         components/test_plugin_sources.py::test_another_process_reads_the_same
-    with any number of loaders, and in a run that goes on
+    with any number of loaders, and in a resumed run
         engine/test_plugin_data.py::test_a_run_that_goes_on_is_the_one_that_never_stopped
     the same bits on every layout
         engine/test_plugin_data.py::test_modes_agree
