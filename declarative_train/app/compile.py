@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.app.api.compiling import (
     STDIN_NAME,
-    Compiled,
+    CompileResult,
     Overrides,
     UnusablePlanError,
     compile_loaded,
@@ -60,12 +60,12 @@ def is_missing(path: str) -> bool:
 
 def compile_recipe(
     args: argparse.Namespace, *, plugins: bool, meanwhile: Callable[[], object] | None = None
-) -> Compiled:
+) -> CompileResult:
     """As `compile_loaded`, of what the command names."""
     return compile_loaded(load_recipe(args, plugins=plugins), meanwhile)
 
 
-def report(compiled: Compiled) -> None:
+def report(compiled: CompileResult) -> None:
     """The diagnostics on standard error, in full, without those that the recipe asks to ignore; a fragment is said to
     be one."""
     if (is_part := fragment_in_words(compiled.loaded)) is not None:

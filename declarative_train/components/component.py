@@ -75,7 +75,7 @@ class Port(NamedTuple):
     variadic: bool = False
 
 
-class Misfit(NamedTuple):
+class ShapeError(NamedTuple):
     """Reason why a component does not take these inputs: a sentence in the recipe's words.
 
     `port` or `field` (dotted for nested fields) is the value that the caret is put under; `help` is one hint.
@@ -111,7 +111,7 @@ class Layer(Component, ABC):
         """True if it draws random numbers in training (dropout with p > 0)."""
         return False
 
-    def check(self, inputs: Mapping[str, TensorSpec]) -> Misfit | None:
+    def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
         """Return why it cannot take these inputs (shapes and dtypes), or None."""
         return None
 
@@ -207,9 +207,9 @@ class Loss(Component, ABC):
         words, when these rows cannot be balanced."""
         raise TypeError(f"`{self.type}` has nothing to balance")
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         """Return why it cannot take these tensors, or None. Losses never broadcast: shapes must agree (class dimension
-        aside). `Misfit.port` is input, target or mask."""
+        aside). `ShapeError.port` is input, target or mask."""
         return None
 
     @abstractmethod
@@ -257,7 +257,7 @@ class MetricModule(ABC):
     def reset(self) -> None: ...
 
 
-class Judged(NamedTuple):
+class MetricInputs(NamedTuple):
     """Specs that a metric is computed from. `class_dim` and `ignore_index` are those of the loss that it is `of`."""
 
     input: TensorSpec
@@ -282,12 +282,12 @@ class Metric(Component, ABC):
     ranks_answers: ClassVar[bool] = False
     about: ClassVar[str] = ""
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         """Return why it cannot be computed from these, or None; see `Loss.check`."""
         return None
 
     @abstractmethod
-    def build(self, edges: Judged, device: "torch.device") -> MetricModule: ...
+    def build(self, edges: MetricInputs, device: "torch.device") -> MetricModule: ...
 
 
 class Optimizer(Component, ABC):
@@ -300,7 +300,7 @@ class Optimizer(Component, ABC):
     takes_shards: ClassVar[bool] = True
     usual_lr: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
-    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> Misfit | None:
+    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
         """Return why it cannot update these parameters (name -> shape), such as a vector given to a rule for matrices,
         or None. `num_shards`: the number of ranks that each hold a part, cut along the first dimension."""
         return None
@@ -342,7 +342,9 @@ class LrSchedule(Component, ABC):
         Raises ValueError, as `to_steps` does, when a duration cannot become steps."""
         return self
 
-    def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
+    def check_milestones(
+        self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
+    ) -> Sequence[ShapeError]:
         """Return the durations among its fields that do not fit in a run of `num_steps` after `warmup` steps. Call it
         before the durations are resolved. Raises ValueError, as `exact_steps` does."""
         return ()
@@ -351,7 +353,7 @@ class LrSchedule(Component, ABC):
 class Init(Component, ABC):
     """Start values of a parameter."""
 
-    def check(self, shape: tuple[int, ...]) -> Misfit | None:
+    def check(self, shape: tuple[int, ...]) -> ShapeError | None:
         """Return why the rule cannot fill a parameter of this shape, or None."""
         return None
 

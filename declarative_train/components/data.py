@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import pydantic
 
-from declarative_train.components.component import Component, Misfit
+from declarative_train.components.component import Component, ShapeError
 from declarative_train.core.tensor_spec import DType, TensorSpec
 from declarative_train.files.paths import expand
 
@@ -256,7 +256,7 @@ class Field(Component, ABC):
         """Rows of a window that it takes; None: all of them."""
 
     @abstractmethod
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
+    def check(self, columns: Sequence[Column]) -> ShapeError | None:
         """Return why it cannot be made of these columns, or None."""
 
     @abstractmethod
@@ -340,7 +340,7 @@ class Transform(Component, ABC):
     def changes(self, field: str) -> bool:
         return self.fields is None or field in self.fields
 
-    def check(self, size: Size, channels: int) -> Misfit | None:
+    def check(self, size: Size, channels: int) -> ShapeError | None:
         """Return why it cannot change such pictures, or None."""
         return None
 

@@ -18,7 +18,7 @@ CLOCK = ("minutes", "hours")
 _NUMBER = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 
 
-class _Reader:
+class _DurationType:
     """Pydantic type that reads and writes durations as text. It builds its core schema directly: `PlainValidator` and
     `PlainSerializer` would first compute a schema of Duration and discard it."""
 
@@ -56,16 +56,16 @@ class _Reader:
         return PydanticCustomError("bad_duration", "{problem}", {"problem": problem, "units": self.units})
 
 
-Progress = Annotated[Duration, _Reader(PROGRESS)]
+Progress = Annotated[Duration, _DurationType(PROGRESS)]
 """Part of a run, counted in work done."""
 
-Clock = Annotated[Duration, _Reader(CLOCK)]
+Clock = Annotated[Duration, _DurationType(CLOCK)]
 """Time on the clock."""
 
-Samples = Annotated[Duration, _Reader(("samples",))]
+Samples = Annotated[Duration, _DurationType(("samples",))]
 """A number of samples."""
 
-DurationText = Annotated[str, _Reader(PROGRESS, ("30 epochs", "1000 steps", "20%"), keeps_text=True)]
+DurationText = Annotated[str, _DurationType(PROGRESS, ("30 epochs", "1000 steps", "20%"), keeps_text=True)]
 """`30 epochs`, `1000 steps`, `20%`."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from pydantic import create_model
 
-from declarative_train.components.component import Component, Misfit
+from declarative_train.components.component import Component, ShapeError
 from declarative_train.components.plugin_file import (
     PluginFile,
     PluginProblem,
@@ -84,11 +84,11 @@ class PluginComponent(Component):
 
 
 class Method(NamedTuple):
-    """A method of a plugin class. `shown`: its signature in hints. `least`, `most`: bounds of the number of arguments
+    """A method of a plugin class. `signature`: for hints. `least`, `most`: bounds of the number of arguments
     after `self`."""
 
     name: str
-    shown: str
+    signature: str
     least: int
     most: int
 
@@ -270,20 +270,20 @@ def _read(
         if found is None and not inherits:
             others = [each] if each in kind.required else kind.methods
             wanted = " or ".join(f"`{other.name}`" for other in others)
-            say(f"the {word} `{node.name}` has no {wanted}", f"write `{each.shown}: ...`")
+            say(f"the {word} `{node.name}` has no {wanted}", f"write `{each.signature}: ...`")
         elif found is not None and found.args.vararg is None and not each.least <= len(positional(found)) <= each.most:
             counted = f"{len(positional(found))} arguments behind `self`"
             at = file.place(found)
             place_of_name = (at[0], at[1], at[1] + len("def ") + len(each.name))
             say(
                 f"`{each.name}` of the {word} `{node.name}` takes {counted}",
-                f"it is called as `{each.shown}`",
+                f"it is called as `{each.signature}`",
                 place_of_name,
             )
     made_by = file.method(node, "__init__")
     if made_by is None and (kind.leads or inherits):
-        shown = "self, params, lr: float = 1e-3" if kind.leads else "self, root: str"
-        hint = f"write one that names its arguments: `def __init__({shown})`"
+        signature = "self, params, lr: float = 1e-3" if kind.leads else "self, root: str"
+        hint = f"write one that names its arguments: `def __init__({signature})`"
         say(f"the {word} `{node.name}` has no `__init__` of its own, so its fields are not known", hint)
     module, _, adapter = kind.adapter.rpartition(".")
     base: type[PluginComponent] = getattr(import_module(f"declarative_train.components.{module}"), adapter)
@@ -346,16 +346,16 @@ def line_in_plugin(error: BaseException, path: str) -> str:
     """Return `; mine.py, line 12`: the last line of a plugin's file that an error passed through."""
     from traceback import extract_tb
 
-    from declarative_train.files.open_files import shown
+    from declarative_train.files.open_files import format_path
 
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
-    return f"; {shown(path)}, line {lines[-1]}" if lines else ""
+    return f"; {format_path(path)}, line {lines[-1]}" if lines else ""
 
 
-def describe_failure(type: str, problem: Exception) -> Misfit:
+def describe_failure(type: str, problem: Exception) -> ShapeError:
     """Return the message for plugin code that fails on made-up samples."""
     lines = str(problem).splitlines() or [""]
-    return Misfit(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
+    return ShapeError(f"`{type}` fails on made samples: {problem.__class__.__name__}: {lines[0]}")
 
 
 def _read_attributes(

@@ -141,7 +141,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
-class Fields(NamedTuple):
+class ArgumentFields(NamedTuple):
     """Arguments of a class's `__init__` as fields for pydantic. `lists` are annotated as lists; the defaults of
     `computed` are known only to the code."""
 
@@ -156,7 +156,7 @@ def read_fields(
     arguments: Iterable[tuple[ast.arg, ast.expr | None]],
     taken: Container[str],
     given: Mapping[str, Any] = {},
-) -> tuple[Fields, list[PluginProblem]]:
+) -> tuple[ArgumentFields, list[PluginProblem]]:
     """Read the arguments of `__init__` as fields. `taken`: names that mean something else; `given`: fields of these
     names are known already."""
     fields: dict[str, Any] = {}
@@ -195,7 +195,7 @@ def read_fields(
                 annotation = Any if annotation is Any else annotation | None
             required = kind is DefaultKind.NONE
             fields[name] = (annotation, ... if required else tuple(value) if isinstance(value, list) else value)
-    return Fields(fields, frozenset(lists), frozenset(computed)), problems
+    return ArgumentFields(fields, frozenset(lists), frozenset(computed)), problems
 
 
 def _is_plain(value: object) -> bool:

@@ -25,7 +25,7 @@ from pydantic import Field, create_model
 
 from declarative_train.components.component import Port
 from declarative_train.components.plugin_file import (
-    Fields,
+    ArgumentFields,
     PluginFile,
     PluginProblem,
     ProblemKind,
@@ -126,14 +126,14 @@ class _Class:
         at = self._file.name_place(self._node)
         self._problems.append(PluginProblem(kind, message, *at, self._node.name, help))
 
-    def _fields(self) -> Fields:
+    def _fields(self) -> ArgumentFields:
         function = self._file.method(self._node, "__init__")
         if function is None:
             known = ("torch.nn.Module", *self._file.classes)
             if any(self._file.full_name(base) not in known for base in self._node.bases):
                 message = f"`{self._node.name}` has no `__init__` of its own, so its fields are not known"
                 self._say_of_class("signature", message, "write one that names its arguments")
-            return Fields({}, frozenset(), frozenset())
+            return ArgumentFields({}, frozenset(), frozenset())
         found, problems = read_fields(self._file, self._node.name, arguments_of(function), _TAKEN, _OF_THE_EDGE)
         self._problems += problems
         return found

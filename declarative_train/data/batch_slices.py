@@ -18,7 +18,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepSlice:
     """Position of an optimizer step: `epoch` counts from 0; its global batch is `size` positions from `start` on."""
 
     epoch: int
@@ -26,11 +26,11 @@ class Step:
     size: int
 
 
-def locate(step: int, batch: BatchSpec, num_samples: int) -> Step:
+def locate(step: int, batch: BatchSpec, num_samples: int) -> StepSlice:
     """Return the position of a step; `step` counts from 1."""
     epoch, number = divmod(step - 1, batch.steps_per_epoch)
     start = number * batch.global_batch_size
-    return Step(epoch, start, min(batch.global_batch_size, num_samples - start))
+    return StepSlice(epoch, start, min(batch.global_batch_size, num_samples - start))
 
 
 def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
@@ -40,7 +40,7 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
     return epochs * per_epoch + min(inside * batch.global_batch_size, per_epoch)
 
 
-def slots(found: Step, batch: BatchSpec, rank: int) -> list[Slot]:
+def slots(found: StepSlice, batch: BatchSpec, rank: int) -> list[Slot]:
     """Return one slot per chunk, in order: accumulation x microbatches, whatever the size of the last batch."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size

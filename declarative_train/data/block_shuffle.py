@@ -54,7 +54,7 @@ class BlockPiece:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class ShuffleWindow:
     """Samples that are shuffled together. `start`: its first place in the layout of the epoch. `key` None: no
     shuffle.
     """
@@ -220,14 +220,14 @@ class EpochLayout:
         found: np.ndarray = self._blocks[block] + laid - self._laid[block]
         return found
 
-    def window(self, number: int) -> Window:
+    def window(self, number: int) -> ShuffleWindow:
         stream = int(np.searchsorted(self.windows_of, number, side="right")) - 1
         start, stop = int(self.cuts[number]), int(self.cuts[number + 1])
         key = None if self._key is None else key_of(self._key, number)
-        return Window(self._epoch, number, stream, start, stop - start, key)
+        return ShuffleWindow(self._epoch, number, stream, start, stop - start, key)
 
-    def pieces(self, window: Window) -> list[BlockPiece]:
-        """Return the pieces of a window, in the order that `Window.inner` numbers."""
+    def pieces(self, window: ShuffleWindow) -> list[BlockPiece]:
+        """Return the pieces of a window, in the order that `ShuffleWindow.inner` numbers."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))

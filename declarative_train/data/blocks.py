@@ -11,14 +11,14 @@ from declarative_train.components.data import Table
 from declarative_train.data.block_shuffle import LEAST_BYTES, POOL_BYTES, fit_roll
 from declarative_train.data.materialize import HOLD_BYTES, PreparedSet
 from declarative_train.data.mixing import MixedOrder, shares
-from declarative_train.data.rows import RowChain, RowList, RowRange, Rows, RowShare
+from declarative_train.data.rows import RowChain, RowList, RowRange, RowShare, SetRows
 from declarative_train.data.spec import DataError, DataSpec, MemberSpec, RollSpec
 from declarative_train.data.windows import Windows
 
 MOST_SAMPLES = 1 << 17  # of a block that may be cut: windows of a text that overlap are many in a few bytes
 
 
-def sample_blocks(table: Table, rows: Rows, windows: Windows | None) -> np.ndarray | None:
+def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.ndarray | None:
     """Return (blocks + 1,) int64: the first sample of each block, and the number of samples.
 
     A sample belongs to the block of its first row. None if consecutive samples are not stored together: the table has
@@ -59,7 +59,7 @@ def make_mixed_order(spec: DataSpec, training: PreparedSet, batch_size: int) -> 
     return MixedOrder(spec.seed, spec.mix, starts, blocks, batch_size, shuffle=spec.shuffle)
 
 
-def _row_of(rows: Rows) -> Callable[[int], int]:
+def _row_of(rows: SetRows) -> Callable[[int], int]:
     return lambda place: int(rows.at(np.asarray([place]))[0])
 
 
@@ -89,7 +89,7 @@ def list_members(
     return tuple(found)
 
 
-def most_held(table: Table, rows: Rows, windows: Windows | None, window: int | None) -> int:
+def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
     """Return the largest size in bytes of a set that is kept in memory: 0 if the recipe asks for a smaller `window`."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
@@ -133,7 +133,7 @@ def cut(starts: np.ndarray, most: int) -> np.ndarray:
     return np.concatenate([starts[block] + sizes[block] * inside // pieces[block], starts[-1:]])
 
 
-def _places(starts: np.ndarray, rows: Rows) -> np.ndarray | None:
+def _places(starts: np.ndarray, rows: SetRows) -> np.ndarray | None:
     """Return, for each start, the position in the set of its first row from there on."""
     if isinstance(rows, RowRange):
         return np.asarray(np.clip(starts, rows.start, rows.stop) - rows.start)

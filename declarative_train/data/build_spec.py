@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import Column, Field, NoStatisticsError, Table
 from declarative_train.components.datasets.mix import MixDataset
 from declarative_train.components.fields.columns import format_shape
@@ -38,11 +38,11 @@ from declarative_train.data.checks.values import column_does_not_fit, no_statist
 from declarative_train.data.field_reader import FieldReader, base_of, columns_of, each_output, make_part
 from declarative_train.data.materialize import BadSampleError, PreparedSet, prepare
 from declarative_train.data.opened import arrange_rows, open_table, records, remember, usable
-from declarative_train.data.pairs import misfits
-from declarative_train.data.pictures import Chain, TransformError
+from declarative_train.data.pairs import check_transforms
+from declarative_train.data.pictures import TransformChain, TransformError
 from declarative_train.data.plugin_data import outlines, sources, unrun
 from declarative_train.data.problems import Place, bad_sample, row_with, source_problem, with_the_odd_value
-from declarative_train.data.rows import RowChain, RowRange, Rows
+from declarative_train.data.rows import RowChain, RowRange, SetRows
 from declarative_train.data.run_statistics import Inherited, measure_missing, misread, origin_of, unknown_value
 from declarative_train.data.set_overlap import overlaps
 from declarative_train.data.skipping import Skipped, Skips, in_words
@@ -99,7 +99,7 @@ class _Description:
         self.skips = section.on_bad_row == "skip"
         self.skipped: list[Skipped] = []
         self.window_fits = True
-        self.chain = Chain(section.transforms, seed)
+        self.chain = TransformChain(section.transforms, seed)
         self.window: WindowSpec | None = None
         if (window := section.window) is not None:
             self.window = WindowSpec(window.length, window.stride or window.length, window.by, window.sort)
@@ -165,12 +165,14 @@ class _Description:
         self.window_fits = not of_window
 
     def _report_transform(self, name: str, error: TransformError) -> None:
-        misfit = error.misfit
+        shape_error = error.shape_error
         if error.place is None:
-            self.report(pictures_without_size(self.span(f"data.fields.{name}"), name, misfit.message, misfit.help))
+            self.report(
+                pictures_without_size(self.span(f"data.fields.{name}"), name, shape_error.message, shape_error.help)
+            )
             return
-        span = self.span(("data", "transforms", error.place, misfit.field or "type"))
-        self.report(transform_does_not_fit(span, f"field `{name}`: {misfit.message}", misfit.help))
+        span = self.span(("data", "transforms", error.place, shape_error.field or "type"))
+        self.report(transform_does_not_fit(span, f"field `{name}`: {shape_error.message}", shape_error.help))
 
     def _open_all(self) -> dict[str | None, Table]:
         """Open the main source, under None, and the own sources of sets, under their names; omit those that fail."""
@@ -201,14 +203,14 @@ class _Description:
                     at = self.span(f"data.fields.{name}.exclude")
                     self.report(column_does_not_fit(at, name, "`exclude` leaves none of its columns", None))
                     continue
-                misfit = field.check(columns) if table.num_rows else None  # types are those of the values
-                if misfit is None and source is not None and (None, name) in found:
-                    misfit = _other_shape(field, found[None, name], columns)
-                if misfit is not None:
-                    misfit = with_the_odd_value(misfit, table, columns)
-                    place = f"data.fields.{name}.{misfit.field or 'column'}"
+                shape_error = field.check(columns) if table.num_rows else None  # types are those of the values
+                if shape_error is None and source is not None and (None, name) in found:
+                    shape_error = _other_shape(field, found[None, name], columns)
+                if shape_error is not None:
+                    shape_error = with_the_odd_value(shape_error, table, columns)
+                    place = f"data.fields.{name}.{shape_error.field or 'column'}"
                     span = self.span(place if source is None else f"data.split.{source}.source")
-                    self.report(column_does_not_fit(span, name, misfit.message, misfit.help))
+                    self.report(column_does_not_fit(span, name, shape_error.message, shape_error.help))
                     continue
                 found |= {(source, each): columns for each in self.fields if base_of(each) == name}
         return found
@@ -272,7 +274,7 @@ class _Description:
         self.diagnostics += empty
         return None if empty else ordered
 
-    def _usable(self, table: Table, rows: Mapping[str, Rows]) -> dict[str, Rows]:
+    def _usable(self, table: Table, rows: Mapping[str, SetRows]) -> dict[str, SetRows]:
         kept, skipped = usable(table, rows, self.section.fields, skips=self.skips)
         self.skipped += [each for found in skipped.values() for each in found]
         return kept
@@ -285,7 +287,7 @@ class _Description:
         message = "it has no row left to train on"
         return [empty_set(self.span(f"data.source.of.{name}"), name, message, "leave it out") for name in lacking]
 
-    def _check_cuts(self, main: Table, cuts: Mapping[str, Rows]) -> None:
+    def _check_cuts(self, main: Table, cuts: Mapping[str, SetRows]) -> None:
         """Report splits that are possible and probably not intended."""
         for diagnostic in group_in_two_sets.check(main, cuts, self.section.split, self.span):
             self.report(diagnostic)
@@ -317,7 +319,7 @@ class _Description:
         return empty_set(self.span("data.window.length"), name, message, "make the window shorter")
 
     def _parts(
-        self, main: Table, training: Rows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
+        self, main: Table, training: SetRows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
     ) -> dict[str, FieldReader]:
         """Return the fields, with the statistics of the training rows."""
         draft = []
@@ -359,9 +361,9 @@ class _Description:
     def _check_pairs(self, parts: Mapping[str, FieldReader]) -> None:
         specs = {name: part.sample for name, part in parts.items()}
         pictures = [name for name, part in parts.items() if part.field.reads_late and not part.field.takes_lists]
-        for place, misfit in misfits(self.section.transforms, specs, pictures):
+        for place, shape_error in check_transforms(self.section.transforms, specs, pictures):
             span = self.span(("data", "transforms", *place))
-            self.report(transform_does_not_fit(span, misfit.message, misfit.help))
+            self.report(transform_does_not_fit(span, shape_error.message, shape_error.help))
 
     def _prepare(
         self,
@@ -519,17 +521,17 @@ class _SetRows:
 
     source: str | None
     table: Table
-    rows: Rows
+    rows: SetRows
     windows: Windows | None
 
 
 def _set_rows(
-    source: str | None, table: Table, rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
+    source: str | None, table: Table, rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, _SetRows]:
     return {name: _SetRows(source, table, *found) for name, found in arrange_rows(rows, window, order).items()}
 
 
-def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> Misfit | None:
+def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> ShapeError | None:
     here, there = field.row_spec(own, {}).shape, field.row_spec(main, {}).shape
     message = f"it is {format_shape(here)} in this source, and {format_shape(there)} in the main one"
-    return None if here == there else Misfit(message)
+    return None if here == there else ShapeError(message)

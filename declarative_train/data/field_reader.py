@@ -10,7 +10,7 @@ import numpy as np
 from declarative_train.components.data import Column, Field, Table
 from declarative_train.components.fields.columns import match_columns
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.pictures import NO_TRANSFORMS, Chain
+from declarative_train.data.pictures import NO_TRANSFORMS, TransformChain
 from declarative_train.data.spec import WindowSpec
 
 
@@ -59,7 +59,7 @@ def make_part(
     columns: tuple[Column, ...],
     statistics: Mapping[str, object],
     window: WindowSpec | None,
-    chain: Chain | None = None,
+    chain: TransformChain | None = None,
 ) -> FieldReader:
     """Make the reader of a field. Raises TransformError."""
     if field.reads_late:

@@ -16,8 +16,8 @@ import numpy as np
 from declarative_train.components.data import BadValueError, Table
 from declarative_train.core.tensor_spec import FLOATING
 from declarative_train.data.field_reader import FieldReader, base_of, column_names
-from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, Chain, PictureValues
-from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, PictureValues, TransformChain
+from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
 from declarative_train.data.statistics_cache import StatisticsCache
 from declarative_train.data.texts import BadTextError, with_tokens
@@ -50,11 +50,11 @@ class PreparedSet:
 
     name: str
     table: Table
-    rows: Rows
+    rows: SetRows
     windows: Windows | None
     parts: tuple[FieldReader, ...]
     held: dict[str, np.ndarray] | None
-    chain: Chain = NO_TRANSFORMS
+    chain: TransformChain = NO_TRANSFORMS
     skips: Skips | None = None
 
     @property
@@ -191,11 +191,11 @@ class PreparedSet:
 def prepare(
     name: str,
     table: Table,
-    rows: Rows,
+    rows: SetRows,
     windows: Windows | None,
     every: tuple[FieldReader, ...],
     hold_bytes: int = HOLD_BYTES,
-    chain: Chain | None = None,
+    chain: TransformChain | None = None,
     known: StatisticsCache | None = None,
     *,
     is_checked: bool = False,
@@ -245,7 +245,7 @@ def prepare(
     return PreparedSet(name, table, rows, windows, every, held, chain, skips)
 
 
-def _bad_rows(table: Table, rows: Rows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
+def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
     """Yield the bad rows among the first `most`."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
@@ -266,7 +266,9 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Fi
         yield cast("BadSampleError", error)
 
 
-def glance(table: Table, rows: Rows, late: Sequence[FieldReader], skips: Skips | None = None, name: str = "") -> None:
+def glance(
+    table: Table, rows: SetRows, late: Sequence[FieldReader], skips: Skips | None = None, name: str = ""
+) -> None:
     """Check the headers of the first images, and the coordinates of boxes; other errors are found when images are read.
 
     `skips` collects bad rows. Raises BadSampleError, SourceError and MissingPackageError.
@@ -312,7 +314,7 @@ def _own(array: np.ndarray) -> np.ndarray:
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 
-def look_at(table: Table, rows: Rows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
+def look_at(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
     """Convert the first rows, to find values that the fields cannot take. Raises BadSampleError and SourceError."""
     for start, _ in convert_chunks(table, rows, parts):
         if start >= most:
@@ -320,7 +322,7 @@ def look_at(table: Table, rows: Rows, parts: Sequence[FieldReader], most: int = 
 
 
 def convert_chunks(
-    table: Table, rows: Rows, parts: Sequence[FieldReader]
+    table: Table, rows: SetRows, parts: Sequence[FieldReader]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yield the fields' values in chunks of rows, each with its first position in the set."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
@@ -360,7 +362,7 @@ Problem = BadSampleError | SourceError | ValueError
 
 
 def measure(
-    table: Table, training: Rows, parts: Sequence[FieldReader]
+    table: Table, training: SetRows, parts: Sequence[FieldReader]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
     """Return the statistics by field, from one pass over the rows, and the error of each field that failed."""
     tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}

@@ -27,7 +27,7 @@ from declarative_train.components.counter_rng import key_of
 from declarative_train.data.block_shuffle import RolledOrder
 from declarative_train.data.order import permute
 from declarative_train.data.spec import DataSpec, MemberSpec
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 
 _MOST_PARTS = 1 << 31  # of weights that have no small common measure; products of two of them fit 64 bits
 
@@ -236,6 +236,6 @@ def mixture(data: DataSpec) -> list[tuple[str, ...]]:
         source = members[each.name]["source"]
         path = source.get("path")
         first = path[0] if isinstance(path, list) else path
-        where = str(source["type"]) if first is None else f"{source['type']} {shown(str(first))}"
+        where = str(source["type"]) if first is None else f"{source['type']} {format_path(str(first))}"
         rows.append((each.name, f"{each.part:.2%}", f"{each.num_samples:,}", f"{each.times:,.2f}", where))
     return rows

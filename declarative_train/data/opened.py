@@ -25,8 +25,8 @@ from declarative_train.core.amounts import counted
 from declarative_train.data.blocks import most_held_beside
 from declarative_train.data.field_reader import columns_of, make_part
 from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, PreparedSet, prepare
-from declarative_train.data.pictures import Chain, TransformError
-from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.pictures import TransformChain, TransformError
+from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_rows
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
@@ -82,8 +82,8 @@ def training_values(spec: DataSpec, field: str) -> Iterator[np.ndarray]:
 
 
 def arrange_rows(
-    rows: Mapping[str, Rows], window: WindowSpec | None, order: RowOrder
-) -> dict[str, tuple[Rows, Windows | None]]:
+    rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
+) -> dict[str, tuple[SetRows, Windows | None]]:
     """Return the rows of sets of one table in the order of their samples, with their windows."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
@@ -105,8 +105,8 @@ def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) ->
 
 
 def usable(
-    table: Table, rows: Mapping[str, Rows], fields: Mapping[str, Field], *, skips: bool
-) -> tuple[dict[str, Rows], dict[str, list[Skipped]]]:
+    table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, Field], *, skips: bool
+) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
     """Return the rows of sets without those that lack a value, if these are skipped, and the rows left out.
 
     Raises SourceError.
@@ -123,7 +123,7 @@ def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
     splits: dict[str, Split] = {
         each.name: SPLITS.read(each.split) for each in spec.sets if each.split is not None and each.source is None
     }
-    chain = Chain.of(spec)
+    chain = TransformChain.of(spec)
     skips = spec.on_bad_row == "skip"
     of_fields = {each.name: field for each, field in fields}
     main = open_table(DATASETS.read(spec.source), of_fields, skips=skips)
@@ -150,10 +150,10 @@ def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
 def _prepare_one(
     wanted: SetSpec,
     table: Table,
-    rows: tuple[Rows, Windows | None],
+    rows: tuple[SetRows, Windows | None],
     fields: list[tuple[FieldSpec, Field]],
     window: WindowSpec | None,
-    chain: Chain,
+    chain: TransformChain,
     most: int,
     skips: bool,
 ) -> PreparedSet:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import key_of, uniform
 from declarative_train.components.data import Transform
 from declarative_train.components.transforms import TRANSFORMS
@@ -84,9 +84,9 @@ class Pairs:
         return replace(batch, tensors=tensors)
 
 
-def misfits(
+def check_transforms(
     transforms: Sequence[Transform], specs: Mapping[str, TensorSpec], pictures: Sequence[str]
-) -> Iterator[tuple[tuple[int | str, ...], Misfit]]:
+) -> Iterator[tuple[tuple[int | str, ...], ShapeError]]:
     """Yield what a transform that mixes pairs cannot take, with its place below `data.transforms`.
 
     `specs`: specs of the fields whose shape is known; `pictures`: names of the fields of `type: image`.
@@ -95,32 +95,35 @@ def misfits(
     whole = sum(entry.p for _, entry in entries)
     if whole > 1 + 1e-9:
         message = f"the shares `p` of entries that mix add up to {whole:g}, and at most one acts on a sample"
-        yield (entries[-1][0], "p"), Misfit(message, help=f"give each {1 / len(entries):.2g}")
+        yield (entries[-1][0], "p"), ShapeError(message, help=f"give each {1 / len(entries):.2g}")
     for place, entry in entries:
         later = next((each for each in transforms[place + 1 :] if not isinstance(each, PairTransform)), None)
         if later is not None:
             message = f"`{entry.type}` mixes finished samples, but `{later.type}` follows it"
-            yield (place, "type"), Misfit(message, help="put it at the end of the list")
+            yield (place, "type"), ShapeError(message, help="put it at the end of the list")
         yield from _of_names(place, entry, specs, pictures)
 
 
 def _of_names(
     place: int, entry: PairTransform, specs: Mapping[str, TensorSpec], pictures: Sequence[str]
-) -> Iterator[tuple[tuple[int | str, ...], Misfit]]:
+) -> Iterator[tuple[tuple[int | str, ...], ShapeError]]:
     for at, name in enumerate(entry.fields or ()):
         if name in entry.labels:
-            yield (place, "fields", at), Misfit(f"`{name}` is also in `labels`", help="name it once")
+            yield (place, "fields", at), ShapeError(f"`{name}` is also in `labels`", help="name it once")
         elif entry.of_pictures and name in specs and name not in pictures:
             message = f"`{name}` holds no pictures, and `{entry.type}` pastes parts of them"
-            yield (place, "fields", at), Misfit(message, help="name fields of `type: image`, or use `mixup`")
+            yield (place, "fields", at), ShapeError(message, help="name fields of `type: image`, or use `mixup`")
     for key in ("fields", "labels"):
         for at, name in enumerate(getattr(entry, key) or ()):
             is_pasted = key == "fields" and entry.of_pictures and name in pictures
             if name in specs and not specs[name].is_floating and not is_pasted:
                 message = f"`{name}` is {specs[name].dtype}, and between two of its values there is none"
                 hint = "for classes: `type: category, one_hot: true`; for numbers: `dtype: float32`"
-                yield (place, key, at), Misfit(message, help=hint)
+                yield (place, key, at), ShapeError(message, help=hint)
     sizes = {name: specs[name].shape[-2:] for name in entry.fields or pictures if name in specs and name in pictures}
     if entry.of_pictures and len(set(sizes.values())) > 1:
         said = " and ".join(f"`{name}` {size[0]} x {size[1]}" for name, size in sizes.items())
-        yield (place, "type"), Misfit(f"pictures that share a rectangle have one size: {said}", help="name one field")
+        yield (
+            (place, "type"),
+            ShapeError(f"pictures that share a rectangle have one size: {said}", help="name one field"),
+        )

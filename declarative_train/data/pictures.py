@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn, key_of
 from declarative_train.components.data import BadValueError, Column, Field, Size, Transform
 from declarative_train.components.fields.boxes import Boxes, BoxesField
@@ -68,21 +68,21 @@ class BadPictureError(Exception):
 class TransformError(Exception):
     """Error: the transform at `place` does not fit; without a place, the resulting images differ in size."""
 
-    def __init__(self, place: int | None, misfit: Misfit) -> None:
-        super().__init__(misfit.message)
+    def __init__(self, place: int | None, shape_error: ShapeError) -> None:
+        super().__init__(shape_error.message)
         self.place = place
-        self.misfit = misfit
+        self.shape_error = shape_error
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class TransformChain:
     """Transforms of a recipe, and the seed of their random draws."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0
 
     @classmethod
-    def of(cls, spec: DataSpec) -> Chain:
+    def of(cls, spec: DataSpec) -> TransformChain:
         """Read the transforms of a spec. Raises ComponentError."""
         return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
 
@@ -97,14 +97,16 @@ class Chain:
 
     def _check_boxes(self, name: str, field: BoxesField) -> None:
         for place, transform in enumerate(self.transforms):
-            misfit = None
+            shape_error = None
             if transform.changes(field.picture) and not transform.moves:
-                misfit = _of_boxes(transform)
+                shape_error = _of_boxes(transform)
             elif transform.fields is not None and name in transform.fields and field.picture not in transform.fields:
                 hint = f"name `{field.picture}`, with which they are moved"
-                misfit = Misfit(f"`{name}` are boxes, and move with their picture alone", field="fields", help=hint)
-            if misfit is not None:
-                raise TransformError(place, misfit)
+                shape_error = ShapeError(
+                    f"`{name}` are boxes, and move with their picture alone", field="fields", help=hint
+                )
+            if shape_error is not None:
+                raise TransformError(place, shape_error)
 
     def _spec_of_pictures(self, name: str, field: PictureField, column: Column) -> TensorSpec:
         ways = [self._spec(name, field, column, in_training) for in_training in (True, False)]
@@ -115,10 +117,10 @@ class Chain:
                 for size, where in zip(sizes, ("in training", "in evaluations"), strict=True)
             )
             hint = "bring both to one size: a `resize` or crop with `only: training`, and one with `only: evaluation`"
-            raise TransformError(None, Misfit(f"its pictures have {said}", help=hint))
+            raise TransformError(None, ShapeError(f"its pictures have {said}", help=hint))
         if 0 in sizes[0]:
             hint = "set one: `size: 224`, or a transform that crops"
-            raise TransformError(None, Misfit("nothing brings its pictures to one size", help=hint))
+            raise TransformError(None, ShapeError("nothing brings its pictures to one size", help=hint))
         if field.is_mask:
             return ways[0]
         if not all(spec.intervals for spec in ways):
@@ -133,18 +135,18 @@ class Chain:
             if not transform.acts(in_training) or not transform.changes(name):
                 continue
             if field.is_mask and not transform.moves:
-                if (misfit := _of_mask(transform)) is not None:
-                    raise TransformError(place, misfit)
+                if (shape_error := _of_mask(transform)) is not None:
+                    raise TransformError(place, shape_error)
                 continue
-            misfit = None if field.is_mask else transform.check(size, field.channels)
-            if misfit is None and are_numbers and not transform.on_numbers:
-                misfit = Misfit(
+            shape_error = None if field.is_mask else transform.check(size, field.channels)
+            if shape_error is None and are_numbers and not transform.on_numbers:
+                shape_error = ShapeError(
                     f"`{transform.type}` changes pictures, and an entry above made numbers of them",
                     field="type",
                     help="put it before `normalize` and `random_erasing`",
                 )
-            if misfit is not None:
-                raise TransformError(place, misfit)
+            if shape_error is not None:
+                raise TransformError(place, shape_error)
             are_numbers |= transform.on_numbers
             size, interval = transform.size_after(size), transform.interval_after(interval, field.channels)
         return field.spec_of_size(size, interval)
@@ -209,7 +211,7 @@ class Chain:
         return found
 
 
-NO_TRANSFORMS = Chain()
+NO_TRANSFORMS = TransformChain()
 
 
 def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, Any]:
@@ -271,28 +273,28 @@ def field_of_pictures(field: object) -> PictureField:
     return cast("PictureField", field)
 
 
-def _of_mask(transform: Transform) -> Misfit | None:
+def _of_mask(transform: Transform) -> ShapeError | None:
     """Return why a mask cannot stay unchanged while images are changed by the transform."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
         message = f"`{transform.type}` mixes pictures, and between two classes of a mask there is none"
-        return Misfit(message, field="type", help="use `cutmix`, which pastes parts of the mask too")
+        return ShapeError(message, field="type", help="use `cutmix`, which pastes parts of the mask too")
     if transform.moves is None and transform.fields is None:
         message = f"it is unknown whether `{transform.type}` moves the content of a picture, and the mask with it"
-        return Misfit(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
+        return ShapeError(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
     if transform.fields is not None and not transform.of_pairs:
         message = f"`{transform.type}` does not change a mask"
-        return Misfit(message, field="fields", help="name fields of `type: image`, or leave `fields` out")
+        return ShapeError(message, field="fields", help="name fields of `type: image`, or leave `fields` out")
     return None
 
 
-def _of_boxes(transform: Transform) -> Misfit | None:
+def _of_boxes(transform: Transform) -> ShapeError | None:
     """Return why boxes cannot stay unchanged while their image is changed by the transform."""
     if transform.of_pairs:
         message = f"`{transform.type}` mixes pictures, and the boxes stay those of one"
-        return Misfit(message, field="type", help="leave it out, or name other fields")
+        return ShapeError(message, field="type", help="leave it out, or name other fields")
     if transform.moves is None and transform.fields is None:
         message = f"it is unknown whether `{transform.type}` moves the content of a picture, and the boxes with it"
-        return Misfit(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
+        return ShapeError(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import Column, NoStatisticsError, Table
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
@@ -19,7 +19,7 @@ from declarative_train.data.checks.pictures import broken_picture
 from declarative_train.data.checks.plugins import plugin_field_fails, plugin_source_fails
 from declarative_train.data.checks.values import missing_value, not_a_whole_number, value_out_of_range
 from declarative_train.data.materialize import BadSampleError
-from declarative_train.data.rows import Rows
+from declarative_train.data.rows import SetRows
 from declarative_train.files.paths import SourceError
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
@@ -54,7 +54,7 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
     return not_a_whole_number(span, name, message, place, made)
 
 
-def with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) -> Misfit:
+def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
     """Add the first non-number to the message, if a column is text because of a few of its values."""
     for column in columns:
         if column.dtype != "object" or column.shape:
@@ -64,11 +64,11 @@ def with_the_odd_value(misfit: Misfit, table: Table, columns: Sequence[Column]) 
         if odd and 5 * len(odd) < len(values):
             where = f"`{values[odd[0]]:.40}` in {table.place(odd[0])}"
             message = f"`{column.name}` holds numbers, but also text: {where}"
-            return misfit._replace(message=message, help="write a number there, or nothing and `missing: mean`")
-    return misfit
+            return shape_error._replace(message=message, help="write a number there, or nothing and `missing: mean`")
+    return shape_error
 
 
-def row_with(table: Table, training: Rows, problem: NoStatisticsError) -> str | None:
+def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str | None:
     """Return the place of the first training row with the value."""
     import numpy as np
 

@@ -12,7 +12,7 @@ from declarative_train.components.counter_rng import key_of
 from declarative_train.data.order import permute
 
 
-class Rows(ABC):
+class SetRows(ABC):
     """Row numbers by their place in the set."""
 
     @abstractmethod
@@ -31,12 +31,12 @@ class Rows(ABC):
         for start in range(0, len(self), size):
             yield start, self.between(start, min(start + size, len(self)))
 
-    def pick(self, places: np.ndarray) -> Rows:
+    def pick(self, places: np.ndarray) -> SetRows:
         return RowList(self.at(places))
 
 
 @dataclass(frozen=True, slots=True)
-class RowRange(Rows):
+class RowRange(SetRows):
     """Consecutive rows."""
 
     start: int
@@ -53,7 +53,7 @@ class RowRange(Rows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowList(Rows):
+class RowList(SetRows):
     """Arbitrary rows, by number."""
 
     numbers: np.ndarray
@@ -70,10 +70,10 @@ class RowList(Rows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowChain(Rows):
+class RowChain(SetRows):
     """Rows of several tables that are concatenated. `firsts`: the first row of each table."""
 
-    pieces: tuple[Rows, ...]
+    pieces: tuple[SetRows, ...]
     firsts: tuple[int, ...]
 
     @property
@@ -105,7 +105,7 @@ class RowChain(Rows):
         listed = [np.arange(each.start, each.stop) if isinstance(each, slice) else each for each in found]
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
-    def pick(self, places: np.ndarray) -> Rows:
+    def pick(self, places: np.ndarray) -> SetRows:
         """Return the rows at ascending places; the rows of each table stay separate."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
@@ -113,10 +113,10 @@ class RowChain(Rows):
 
 
 @dataclass(frozen=True, slots=True)
-class RowDraw(Rows):
+class RowDraw(SetRows):
     """Places of a random permutation of other rows, for sets too large to list; not in the order of the file."""
 
-    base: Rows
+    base: SetRows
     key: int
     start: int
     stop: int
@@ -132,7 +132,7 @@ class RowDraw(Rows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowShare(Rows):
+class RowShare(SetRows):
     """Random share of each block of rows, in the order of the file: for sets too large to list that are read in blocks.
     Of the first n rows of `base`, where n is a block's end, round(n * fraction) are taken.
 

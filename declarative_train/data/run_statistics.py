@@ -17,7 +17,7 @@ from declarative_train.core.span import Span
 from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
 from declarative_train.data.field_reader import FieldReader
 from declarative_train.data.materialize import BadSampleError, Problem, measure
-from declarative_train.data.rows import Rows
+from declarative_train.data.rows import SetRows
 from declarative_train.data.spec import FieldSpec
 
 _OF_THE_DATA = frozenset(
@@ -48,7 +48,7 @@ def origin_of(inherited: Inherited | None) -> str:
 
 
 def measure_missing(
-    table: Table, training: Rows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
+    table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
     """Return statistics as `measure` does: those of the run, and the missing ones from the training rows."""
     taken = {name: each.statistics for name, each in inherited.items()}

@@ -16,7 +16,7 @@ from declarative_train.data.opened import prepare_sets
 from declarative_train.data.problems import Place
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 
 MOST_CLASSES = 20  # that are named one by one
 _NOT_WHICH = {"rows"}  # how many there are, and not which ones
@@ -52,7 +52,7 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
         return None
     files = {os.path.realpath(path): path for path in other_table.files}
     same = [path for path in table.files if os.path.realpath(path) in files]
-    return f"`{shown(same[0])}`" if same else None
+    return f"`{format_path(same[0])}`" if same else None
 
 
 def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:

@@ -21,7 +21,7 @@ import numpy as np
 from declarative_train.components.data import Column, Field, Table
 from declarative_train.components.datasets.arrow import MemoryTable
 from declarative_train.components.fields.columns import match_columns
-from declarative_train.data.rows import Rows
+from declarative_train.data.rows import SetRows
 
 FILE = "skipped_rows.jsonl"  # in the folder of a run
 SHOWN = 3
@@ -108,7 +108,7 @@ class Skips:
         """Return (N,) bool: which of the rows are bad."""
         return np.isin(rows, self._sorted)
 
-    def instead(self, samples: np.ndarray, rows: Rows) -> np.ndarray:
+    def instead(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
         """Return the samples with the next good one in place of each bad one."""
         if not self._rows:
             return samples
@@ -152,8 +152,8 @@ def needs_values(field: Field, column: Column) -> bool:
 
 
 def whole_rows(
-    table: Table, rows: Mapping[str, Rows], fields: Mapping[str, tuple[Field, Collection[str]]]
-) -> tuple[dict[str, Rows], dict[str, list[Skipped]]]:
+    table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, tuple[Field, Collection[str]]]
+) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
     """Return the rows of each set without those that lack a value that a field needs, and the rows left out.
 
     `fields`: the fields with their columns. Raises SourceError.
@@ -166,7 +166,7 @@ def whole_rows(
     }
     if not asked or not is_scanned(table):
         return dict(rows), {name: [] for name in rows}
-    kept: dict[str, Rows] = {}
+    kept: dict[str, SetRows] = {}
     skipped: dict[str, list[Skipped]] = {}
     for name, each in rows.items():
         lacking: list[np.ndarray] = []

@@ -9,7 +9,7 @@ import numpy as np
 from declarative_train.components.counter_rng import key_of
 from declarative_train.components.data import Candidates, Draw, Split, Table
 from declarative_train.data.order import permute
-from declarative_train.data.rows import RowChain, RowDraw, RowList, RowRange, Rows, RowShare
+from declarative_train.data.rows import RowChain, RowDraw, RowList, RowRange, RowShare, SetRows
 
 TRAINING = "training"
 LISTED = 1 << 27  # rows of files whose numbers are listed (1 GiB), so that they are read in the order of the file
@@ -28,7 +28,7 @@ class SplitError(Exception):
 
 def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
-) -> dict[str, Rows]:
+) -> dict[str, SetRows]:
     """Return the rows of `training`, then of every set that is divided from this table; a row is in one set at most.
 
     Sets by value are taken first, then the last rows, then whole groups, then random single rows. `by` and `sort` are
@@ -38,8 +38,8 @@ def split_rows(
     if table.members:
         return _of_mixture(table, own, seed, by, sort)
     _check_sources((), own)
-    left: Rows = RowRange(0, table.num_rows)
-    found: dict[str, Rows] = {}
+    left: SetRows = RowRange(0, table.num_rows)
+    found: dict[str, SetRows] = {}
     for name, split in _of_turn(own, 0):
         chosen = _choose(name, split, _candidates(table, left, len(left), name, seed, by, sort))
         assert not isinstance(chosen, Draw)
@@ -80,7 +80,7 @@ def split_rows(
 
 def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
-) -> dict[str, Rows]:
+) -> dict[str, SetRows]:
     """Split each source of a mixture by itself; a split that is `of` one source takes no rows of the others."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
@@ -107,7 +107,7 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
             raise SplitError(name, f"there is no source `{split.of}`: {hint}")
 
 
-def _block_starts(table: Table, rows: Rows) -> np.ndarray | None:
+def _block_starts(table: Table, rows: SetRows) -> np.ndarray | None:
     """Return the starts of the blocks, if the rows are in the order of the file, so that each block can give a
     share.
     """
@@ -131,7 +131,7 @@ def _choose(name: str, split: Split, rows: Candidates) -> np.ndarray | range | D
 
 def _candidates(
     table: Table,
-    rows: Rows,
+    rows: SetRows,
     num_total: int,
     name: str,
     seed: int,
@@ -158,7 +158,7 @@ def _shuffle(name: str, seed: int, size: int) -> np.ndarray:
     return permute(_key(name, seed), np.arange(size), size)
 
 
-def _separate(rows: Rows, chosen: np.ndarray | range) -> tuple[Rows, Rows]:
+def _separate(rows: SetRows, chosen: np.ndarray | range) -> tuple[SetRows, SetRows]:
     """Return the rows at the chosen places (ascending), and the others."""
     if isinstance(chosen, range) and isinstance(rows, RowRange) and chosen.stop == len(rows):
         middle = rows.start + chosen.start

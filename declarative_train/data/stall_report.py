@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from declarative_train.data.spec import DataError
 from declarative_train.files.file_activity import FileActivity, is_loader, note
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 
 LOOK_S = 2.0  # between two checks of a wait
 REPORT_S = 30.0
@@ -67,5 +67,5 @@ def format_wait(doing: FileActivity | None, now: float) -> str:
     if doing is None:
         return "nothing is known of what makes it"
     who = doing.who or "a thread of this process"
-    what = "been busy" if doing.path is None else f"been reading {shown(doing.path)}"
+    what = "been busy" if doing.path is None else f"been reading {format_path(doing.path)}"
     return f"{who} has {what} for {now - doing.since:.0f} s"

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
     """Yield errors that concern the window; after one of them, the sets are not divided."""
-    for name, misfit in check_packed(section.fields, window):
-        yield column_does_not_fit(span(f"data.fields.{name}.pack"), name, misfit.message, misfit.help)
+    for name, shape_error in check_packed(section.fields, window):
+        yield column_does_not_fit(span(f"data.fields.{name}.pack"), name, shape_error.message, shape_error.help)
     if window is None:
         return
     for name, field in section.fields.items():

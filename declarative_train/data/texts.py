@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import BadValueError, Column, Field, Table
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts import layout
@@ -19,7 +19,7 @@ from declarative_train.components.texts.packing import Packing, join_packings, p
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.core.amounts import counted
 from declarative_train.data.field_reader import FieldReader, base_of, column_names
-from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import is_scanned, needs_values
 from declarative_train.data.spec import WindowSpec
 from declarative_train.files.open_files import local_path, objects, size_bytes
@@ -41,8 +41,8 @@ def is_of_tokens(part: FieldReader) -> bool:
 
 
 def with_tokens(
-    table: Table, rows: Rows, parts: Sequence[FieldReader], *, skips: bool = False
-) -> tuple[Table, Rows, tuple[FieldReader, ...]]:
+    table: Table, rows: SetRows, parts: Sequence[FieldReader], *, skips: bool = False
+) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
     """Return the same samples with tokens instead of texts; a packed field gets a table of its own.
 
     `skips`: rows without a text are in no sample. Raises BadTextError and SourceError.
@@ -132,7 +132,7 @@ def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
     return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(part).meaning_of_text()]
 
 
-def check_packed(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, Misfit]]:
+def check_packed(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, ShapeError]]:
     """Yield what cannot be combined with a packed field, whose samples hold several rows."""
     packed = next((name for name, field in fields.items() if getattr(field, "pack", None)), None)
     if packed is None:
@@ -140,10 +140,10 @@ def check_packed(fields: Mapping[str, Field], window: WindowSpec | None) -> Iter
     other = next((name for name in fields if name != packed), None)
     if other is not None:
         message = f"its samples hold texts of several rows, and `{other}` is a value of one row"
-        yield packed, Misfit(message, help=f"leave `pack` or the field `{other}` out")
+        yield packed, ShapeError(message, help=f"leave `pack` or the field `{other}` out")
     if window is not None:
         message = "`pack` puts texts together as they fit, and `window` takes rows one after the other"
-        yield packed, Misfit(message, help="leave one of them out")
+        yield packed, ShapeError(message, help="leave one of them out")
 
 
 def list_unread(table: Table) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from declarative_train.data.batch import Taken
-from declarative_train.data.block_shuffle import BlockPiece, EpochLayout, RolledOrder, Window
+from declarative_train.data.block_shuffle import BlockPiece, EpochLayout, RolledOrder, ShuffleWindow
 from declarative_train.data.field_reader import FieldReader
 from declarative_train.data.materialize import BadSampleError, PreparedSet, storage_dtype
 from declarative_train.data.pictures import PictureValues
@@ -45,7 +45,7 @@ class HeldWindow:
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
         """Read a window. Raises DataError."""
         layout = order.epoch(name[0])
-        self.window: Window = layout.window(name[1])
+        self.window: ShuffleWindow = layout.window(name[1])
         self._prepared = prepared
         self._arena = arena
         self._place: int | None = None

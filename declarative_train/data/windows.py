@@ -9,7 +9,7 @@ import numpy as np
 
 from declarative_train.components.data import Candidates, Table
 from declarative_train.components.splits.shares import group_order
-from declarative_train.data.rows import RowChain, RowList, RowRange, Rows
+from declarative_train.data.rows import RowChain, RowList, RowRange, SetRows
 from declarative_train.data.spec import WindowSpec
 
 
@@ -67,7 +67,7 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
     return order + first, sizes
 
 
-def make_windows(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
+def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
     """Return the set's rows in the order of the windows, and the windows.
 
     A run ends at the end of its group, and where the next row belongs to another set.
@@ -90,7 +90,7 @@ def make_windows(rows: Rows, window: WindowSpec, order: RowOrder) -> tuple[Rows,
     return rows, _in_runs(window, begins, np.diff(np.append(begins, len(rows))))
 
 
-def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[Rows, Windows]:
+def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
     """Make the windows of each source of a mixture; no window holds rows of two sources."""
     found = [make_windows(piece, window, order) for piece in rows.pieces]
     before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])

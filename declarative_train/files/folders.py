@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from declarative_train.files.cache import stamp
 from declarative_train.files.file_activity import set_file
-from declarative_train.files.open_files import file_system, is_remote, shown
+from declarative_train.files.open_files import file_system, format_path, is_remote
 from declarative_train.files.paths import SourceError, as_source_error
 from declarative_train.files.remote import find_info, note, retry
 
@@ -33,11 +33,11 @@ def list_files(root: str) -> list[str]:
         try:
             listed = retry(lambda: system.find(inner, detail=True)) if _finds(system) else dict(_walk(system, inner))
         except FileNotFoundError:
-            raise SourceError("not_found", f"there is no folder {shown(root)}") from None
+            raise SourceError("not_found", f"there is no folder {format_path(root)}") from None
         for path, info in listed.items():
             below = path[len(inner) + 1 :]
             if path == inner:
-                raise SourceError("unreadable", f"{shown(root)} is a file; a folder of pictures is expected")
+                raise SourceError("unreadable", f"{format_path(root)} is a file; a folder of pictures is expected")
             if info["type"] == "file" and path.startswith(f"{inner}/") and below:
                 note(f"{root}/{below}", info)
                 found.append(below)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from declarative_train.files.paths import SourceError, shown
+from declarative_train.files.paths import SourceError, format_path
 
 STUCK_S = 300.0  # a process that shows no progress for so long is stuck; one text may be long or remote
 _POLL_S = 0.01
@@ -103,7 +103,7 @@ def hold_lock(path: str, doing: str) -> Iterator[FileLock]:
             seen, seen_s = now, time.monotonic()
         elif time.monotonic() - seen_s > STUCK_S:
             message = f"{who} {doing} and has made no progress for {STUCK_S:.0f} s"
-            raise SourceError("unreadable", message, help=f"stop it: it holds the lock {shown(path)}")
+            raise SourceError("unreadable", message, help=f"stop it: it holds the lock {format_path(path)}")
         return True
 
     lock.take(path, waits)

@@ -15,10 +15,10 @@ from declarative_train.files.file_activity import set_file
 from declarative_train.files.paths import SourceError, as_source_error, unreadable
 from declarative_train.files.paths import expand as expand  # exported here, together with the functions that read files
 from declarative_train.files.paths import file_system as file_system
+from declarative_train.files.paths import format_path as format_path
 from declarative_train.files.paths import is_known as is_known
 from declarative_train.files.paths import is_remote as is_remote
 from declarative_train.files.paths import local_path as local_path
-from declarative_train.files.paths import shown as shown
 from declarative_train.files.paths import size_bytes as size_bytes
 from declarative_train.files.remote import RemoteFile, retry
 from declarative_train.files.remote_files import open_ranges, ranges_of
@@ -146,7 +146,7 @@ class OpenFiles(Generic[T]):
         except OSError as error:
             raise unreadable("look at", path, error) from error
         if self._seen.setdefault(path, (now.st_size, now.st_mtime_ns)) != (now.st_size, now.st_mtime_ns):
-            raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
+            raise SourceError("unreadable", f"{format_path(path)} was changed while it was being read")
 
 
 def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -215,4 +215,4 @@ def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
     words, hint = _BEGINNINGS[found] if found is not None else ("", None)
     if is_text:
         words, hint = "text", "`csv`, `jsonl` and `text` are the sources that read text"
-    raise SourceError("unreadable", f"{shown(path)} is not {kind}{words and f', it is {words}'}", help=hint)
+    raise SourceError("unreadable", f"{format_path(path)} is not {kind}{words and f', it is {words}'}", help=hint)

@@ -94,7 +94,7 @@ def file_system(url: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         extra = _EXTRAS.get(_scheme(url)) if isinstance(error, ImportError) else None
         hint = None if extra is None else install(extra)
-        raise SourceError("no_file_system", f"cannot open {shown(url)}: {reason(error)}", help=hint) from error
+        raise SourceError("no_file_system", f"cannot open {format_path(url)}: {reason(error)}", help=hint) from error
     except Exception as error:
         raise unreadable("open", url, error) from error
     return found
@@ -127,7 +127,7 @@ def as_source_error(what: str, path: str) -> Iterator[None]:
 
 def unreadable(what: str, path: str, error: Exception) -> SourceError:
     """Return the error for a file that cannot be read."""
-    return SourceError("unreadable", f"cannot {what} {shown(path)}: {reason(error)}")
+    return SourceError("unreadable", f"cannot {what} {format_path(path)}: {reason(error)}")
 
 
 def expand(paths: Sequence[str]) -> list[str]:
@@ -184,8 +184,8 @@ def _expand_local(path: str, local: str) -> list[str]:
     if os.path.isfile(local):
         return [local]
     if os.path.isdir(local):
-        message = f"{shown(path)} is a folder"
-        raise SourceError("unreadable", message, help=f"name its files: {shown(path).rstrip('/')}/*")
+        message = f"{format_path(path)} is a folder"
+        raise SourceError("unreadable", message, help=f"name its files: {format_path(path).rstrip('/')}/*")
     if has_magic(local):
         return _some(path, sorted(file for file in glob(local, recursive=True) if os.path.isfile(file)))
     folder = os.path.dirname(local) or "."
@@ -202,14 +202,14 @@ def _siblings(system: Any, path: str) -> list[str]:
 def _some(path: str, found: list[str]) -> list[str]:
     if not found:
         hint = None if local_path(path) is not None else "`*` stays in one folder, `**` goes through folders"
-        raise SourceError("no_match", f"no file matches {shown(path)}", help=hint, path=path)
+        raise SourceError("no_match", f"no file matches {format_path(path)}", help=hint, path=path)
     return found
 
 
 def _not_found(path: str, inner: str, siblings: list[str]) -> SourceError:
     hint = None if local_path(path) is not None else _list_names(siblings)
     name = os.path.basename(inner)
-    message = f"there is no file {shown(path)}"
+    message = f"there is no file {format_path(path)}"
     return SourceError("not_found", message, help=hint, name=name, known=tuple(siblings), path=path)
 
 
@@ -220,7 +220,7 @@ def _list_names(names: list[str]) -> str:
     return f"files in its folder: {', '.join(names[:_LISTED])}{more}"
 
 
-def shown(path: str) -> str:
+def format_path(path: str) -> str:
     """Return the path for a message: relative if it is below the working directory, without passwords."""
     links, _, last = path.rpartition(_CHAIN)
     local = local_path(last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 
-from declarative_train.files.paths import SourceError, file_system, shown
+from declarative_train.files.paths import SourceError, file_system, format_path
 from declarative_train.files.range_cache import RangeFile, Ranges, is_on
 from declarative_train.files.remote import FileInfo, find_info, retry
 
@@ -60,6 +60,6 @@ def _fetch(path: str, info: FileInfo, start: int, stop: int) -> bytes:
         system.invalidate_cache()
         latest = FileInfo.of(retry(lambda: system.info(inner)))
         if latest is None or latest[:2] != info[:2]:
-            raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
+            raise SourceError("unreadable", f"{format_path(path)} was changed while it was being read")
         _asked[path] = latest.at
     return found

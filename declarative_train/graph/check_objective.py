@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from declarative_train.components.component import Judged, Loss, Metric, Misfit
+from declarative_train.components.component import Loss, Metric, MetricInputs, ShapeError
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import TensorSpec
@@ -21,7 +21,7 @@ from declarative_train.graph.checks.shapes import mask_without_items, negative_m
 from declarative_train.graph.chunked import NoHeadError, head_of
 from declarative_train.graph.evaluate_fields import ObservedValues, Observer, first_row
 from declarative_train.graph.graph import Graph
-from declarative_train.graph.infer import Origin
+from declarative_train.graph.infer import WireOrigin
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.objective import LossTerm, MetricTerm
 
@@ -135,7 +135,7 @@ class ObjectiveCheck:
         self,
         recipe: Recipe,
         specs: Specs,
-        origins: Mapping[str, Origin],
+        origins: Mapping[str, WireOrigin],
         observer: Observer,
         see: Callable[[str], ObservedValues | None],
     ) -> None:
@@ -152,28 +152,28 @@ class ObjectiveCheck:
         judged, target, mask = found
         if judged is None or (edges.target and target is None) or (edges.mask and mask is None):
             return False
-        misfit, rows = self._observer.check(
+        shape_error, rows = self._observer.check(
             lambda specs: self._check(item, judged, specs.get("target"), mask),
             {} if target is None else {"target": target},
             {"target": self._observe(edges.target, target)},
             None if edges.mask is None else self._see(edges.mask),
             item.ignore_index if isinstance(item, Measure) else getattr(item.component, "ignore_index", None),
         )
-        if misfit is None:
+        if shape_error is None:
             return True
-        misfit = _with_names(misfit, edges)
-        at = [Related(self._place(item, misfit), row) for row in rows.values()]
-        said = objective_does_not_fit(self._place(item, misfit), misfit, (*self._find_origins(item), *at))
+        shape_error = _with_names(shape_error, edges)
+        at = [Related(self._place(item, shape_error), row) for row in rows.values()]
+        said = objective_does_not_fit(self._place(item, shape_error), shape_error, (*self._find_origins(item), *at))
         if not any((each.message, each.related) == (said.message, said.related) for each in self.diagnostics):
             self.diagnostics.append(said)  # of several metrics with one cause, the first reports it
-        return misfit.is_warning
+        return shape_error.is_warning
 
     def _check(
         self, item: Term | Measure, judged: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None
-    ) -> Misfit | None:
+    ) -> ShapeError | None:
         if isinstance(item, Term):
             return item.component.check(judged, target, mask)
-        return item.component.check(Judged(judged, target, mask, item.class_dim, item.ignore_index))
+        return item.component.check(MetricInputs(judged, target, mask, item.class_dim, item.ignore_index))
 
     def _observe(self, name: str | None, spec: TensorSpec | None) -> ObservedValues | None:
         return None if name is None or spec is None else self._see(name)
@@ -271,9 +271,9 @@ class ObjectiveCheck:
         kind = "losses" if isinstance(item, Term) else "metrics"
         return self._recipe.span(("objective", kind, item.name, *key.split(".")))
 
-    def _place(self, item: Term | Measure, misfit: Misfit) -> Span:
+    def _place(self, item: Term | Measure, shape_error: ShapeError) -> Span:
         """Return the place of the key that the component points at; a metric with `of` has no edges of its own."""
-        return self._span(item, misfit.field or misfit.port or "type")
+        return self._span(item, shape_error.field or shape_error.port or "type")
 
     def _find_origins(self, item: Term | Measure) -> tuple[Related, ...]:
         edges, precision = item.edges, self._recipe.training.precision.compute
@@ -285,9 +285,9 @@ class ObjectiveCheck:
         )
 
 
-def _with_names(misfit: Misfit, edges: Edges) -> Misfit:
-    """Return the misfit with the tensors' names in its hint: the component only knows INPUT, TARGET and MASK."""
-    hint = misfit.help
+def _with_names(shape_error: ShapeError, edges: Edges) -> ShapeError:
+    """Return the error with the tensors' names in its hint: the component only knows INPUT, TARGET and MASK."""
+    hint = shape_error.help
     for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
         hint = hint.replace(f"{word}[", f"{name}[") if hint and name else hint
-    return misfit._replace(help=hint)
+    return shape_error._replace(help=hint)

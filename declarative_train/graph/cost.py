@@ -150,7 +150,7 @@ def matmuls(
     num_elements = sum(spec.num_elements for _, spec in inputs)
     device = torch.device("cpu" if num_elements <= SMALL_ACTIVATIONS else "meta")
     tensors = {name: _example(spec, wants[name], device) for name, spec in inputs}
-    counting = _Counting()
+    counting = _FlopCounting()
     with torch.enable_grad(), counting:
         infer(parse(text), tensors)
     return tuple(counting.found)
@@ -162,7 +162,7 @@ def _example(spec: TensorSpec, wants_gradient: bool, device: torch.device) -> to
     return made.requires_grad_(wants_gradient and spec.is_floating)
 
 
-class _Counting(TorchFunctionMode):
+class _FlopCounting(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[Product] = []

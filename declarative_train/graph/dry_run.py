@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from declarative_train.components.component import Collective, Judged
+from declarative_train.components.component import Collective, MetricInputs
 from declarative_train.components.expressions.functions import WITHOUT_GRADIENT
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer as evaluate
@@ -185,7 +185,7 @@ class _Step:
 
     def _measure(self, measure: Measure, values: Values) -> None:
         judged, target, mask = self._specs(measure.edges.input, measure.edges.target, measure.edges.mask)
-        edges = Judged(judged, target, mask, measure.class_dim, measure.ignore_index)
+        edges = MetricInputs(judged, target, mask, measure.class_dim, measure.ignore_index)
         metric = measure.component.build(edges, torch.device("cpu"))
         read, wanted, mask = _gather(measure, values)
         metric.update(read, wanted, mask, None)

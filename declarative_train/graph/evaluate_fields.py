@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.component import Layer, ShapeError
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.plugin_layer import PluginLayer
@@ -81,12 +81,12 @@ class Observer:
 
     def check(
         self,
-        check: Callable[[Mapping[str, TensorSpec]], Misfit | None],
+        check: Callable[[Mapping[str, TensorSpec]], ShapeError | None],
         specs: Mapping[str, TensorSpec],
         seen: Mapping[str, ObservedValues | None],
         mask: ObservedValues | None = None,
         but: int | None = None,
-    ) -> tuple[Misfit | None, dict[str, str]]:
+    ) -> tuple[ShapeError | None, dict[str, str]]:
         """Run a check of specs and correct its answer by the values that occur.
 
         An interval may be wider than the data, or unknown. Also returns, by port, the row of the value that is out of

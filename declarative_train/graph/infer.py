@@ -13,7 +13,7 @@ from keyword import iskeyword
 from typing import Literal
 
 from declarative_train.components.adapters.adapted import Adapted, with_added
-from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.component import Layer, ShapeError
 from declarative_train.components.expressions.dtypes import sized
 from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.components.expressions.tree import ExpressionError
@@ -46,7 +46,7 @@ Specs = Mapping[str, TensorSpec]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class WireOrigin:
     """Node or field that makes a wire, for messages."""
 
     name: str
@@ -74,7 +74,7 @@ class _Scope:
 
     scope: Scope
     known: dict[Edge, TensorSpec | None]
-    origins: dict[Edge, Origin]
+    origins: dict[Edge, WireOrigin]
     like: Graph | None
     sight: Callable[[Edge], ObservedValues | None]
     """Returns the values of an input on real rows, if they are known."""
@@ -100,7 +100,7 @@ class _Scope:
         found = {port: spec for port, wire in inputs.items() if (spec := self.known[wire]) is not None}
         return found if len(found) == len(inputs) else None
 
-    def find_origins(self, inputs: Mapping[str, Edge]) -> dict[str, Origin]:
+    def find_origins(self, inputs: Mapping[str, Edge]) -> dict[str, WireOrigin]:
         return {port: self.origins[wire] for port, wire in inputs.items()}
 
     def specs_built_for(self, name: str) -> dict[str, TensorSpec]:
@@ -117,7 +117,7 @@ class _Scope:
         self.done[node.name] = found
         for output in _output_names(node, self.scope):
             self.known[f"{node.name}:{output}"] = None if found is None else found.outputs.get(output)
-            self.origins[f"{node.name}:{output}"] = Origin(node.path, node.key_span)
+            self.origins[f"{node.name}:{output}"] = WireOrigin(node.path, node.key_span)
 
 
 class Inference:
@@ -151,7 +151,7 @@ class Inference:
         self,
         scope: Scope,
         inputs: Mapping[str, TensorSpec | None],
-        origins: Mapping[str, Origin],
+        origins: Mapping[str, WireOrigin],
         like: Graph | None = None,
         sight: Callable[[Edge], ObservedValues | None] = lambda edge: None,
     ) -> tuple[Graph | None, dict[str, TensorSpec | None], Callable[[Edge], ObservedValues | None]]:
@@ -176,7 +176,7 @@ class Inference:
         if not any((item.code, item.span) == (diagnostic.code, diagnostic.span) for item in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
-    def _relate(self, specs: Specs, made_by: Mapping[str, Origin]) -> tuple[Related, ...]:
+    def _relate(self, specs: Specs, made_by: Mapping[str, WireOrigin]) -> tuple[Related, ...]:
         """Return the origins of the inputs with their specs, as related places of a message."""
         return tuple(
             Related(made_by[port].span, f"`{made_by[port].name}` gives {spec.describe(self._precision)}")
@@ -207,7 +207,7 @@ class Inference:
         node: LayerNode,
         inputs: dict[str, Edge],
         specs: Specs,
-        made_by: Mapping[str, Origin],
+        made_by: Mapping[str, WireOrigin],
         built_for: Specs | None = None,
         state: _Scope | None = None,
     ) -> Node | None:
@@ -220,12 +220,12 @@ class Inference:
         whole = (
             {} if state is None else {port: state.see(edge) for port, edge in inputs.items() if _counts(specs[port])}
         )
-        misfit, rows = self._observer.check(layer.check, specs, whole)
-        if misfit is not None:
-            said = _in_words_of_the_recipe(node, misfit)
+        shape_error, rows = self._observer.check(layer.check, specs, whole)
+        if shape_error is not None:
+            said = _in_words_of_the_recipe(node, shape_error)
             related = [Related(node.input_spans.get(port, node.span), row) for port, row in rows.items()]
-            self._report(inputs_do_not_fit(_place(node, misfit), said, (*self._relate(specs, made_by), *related)))
-            if not misfit.is_warning:
+            self._report(inputs_do_not_fit(_place(node, shape_error), said, (*self._relate(specs, made_by), *related)))
+            if not shape_error.is_warning:
                 return None
         try:
             probed = self._probe(layer, specs, built_for or specs)
@@ -279,7 +279,12 @@ class Inference:
                 self.facts.append(NodeFact(node.path, kind, node.span, node.layer, node.field_spans, habits, shape))
 
     def _expression(
-        self, node: ExpressionNode, inputs: dict[str, Edge], specs: Specs, made_by: Mapping[str, Origin], state: _Scope
+        self,
+        node: ExpressionNode,
+        inputs: dict[str, Edge],
+        specs: Specs,
+        made_by: Mapping[str, WireOrigin],
+        state: _Scope,
     ) -> Node | None:
         try:
             expression = self._fix_sizes(node, inputs, specs, state)
@@ -342,7 +347,7 @@ class Inference:
         again = Inference(self._precision, self._probes)
         outputs: Mapping[str, TensorSpec | None] = {}
         if set(specs) == set(built_for) and isinstance(origin, BlockNode):
-            made_by = {name: Origin(node.path, node.key_span) for name in specs}
+            made_by = {name: WireOrigin(node.path, node.key_span) for name in specs}
             _, outputs, _ = again.scope(origin.scope, dict(specs), made_by, target.graph)
         elif set(specs) == set(built_for) and isinstance(origin, LayerNode):
             found = again._layer(origin, dict(inputs), specs, {}, built_for)
@@ -379,23 +384,25 @@ def _join(path: str, inner: str) -> str:
     return f"{path}.{inner}" if inner else path
 
 
-def _in_words_of_the_recipe(node: LayerNode, misfit: Misfit) -> Misfit:
-    """Return the misfit with the name of the block's param instead of the inner field that gets its value."""
-    param = node.params.get(misfit.field or "")
+def _in_words_of_the_recipe(node: LayerNode, shape_error: ShapeError) -> ShapeError:
+    """Return the error with the name of the block's param instead of the inner field that gets its value."""
+    param = node.params.get(shape_error.field or "")
     if param is None:
-        return misfit
+        return shape_error
 
     def rename(text: str) -> str:
-        return re.sub(rf"`{misfit.field}(?=[`:])", f"`{param}", text)
+        return re.sub(rf"`{shape_error.field}(?=[`:])", f"`{param}", text)
 
-    hint = misfit.help and rename(misfit.help).partition(", or ")[0]  # a second way may not lead through the block
-    return misfit._replace(message=rename(misfit.message), help=hint)
+    hint = (
+        shape_error.help and rename(shape_error.help).partition(", or ")[0]
+    )  # a second way may not lead through the block
+    return shape_error._replace(message=rename(shape_error.message), help=hint)
 
 
-def _place(node: LayerNode, misfit: Misfit) -> Span:
+def _place(node: LayerNode, shape_error: ShapeError) -> Span:
     """Return the place of the value that the component points at: the reference of a port, or a field."""
-    if misfit.field is not None:
-        parts = misfit.field.split(".")
+    if shape_error.field is not None:
+        parts = shape_error.field.split(".")
         ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
         return next((node.field_spans[way] for way in ways if way in node.field_spans), node.span)
-    return node.input_spans.get(misfit.port, node.span) if misfit.port is not None else node.span
+    return node.input_spans.get(shape_error.port, node.span) if shape_error.port is not None else node.span

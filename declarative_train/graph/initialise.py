@@ -209,18 +209,18 @@ def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
     write_whole(parameter, whole)
 
 
-class Rows(NamedTuple):
+class LocalRows(NamedTuple):
     """Part of a tensor that this rank holds: `values`, its rows from `first` on."""
 
     values: torch.Tensor
     first: int
 
 
-def local_rows(tensor: torch.Tensor) -> Rows | None:
+def local_rows(tensor: torch.Tensor) -> LocalRows | None:
     """Return the rows of a tensor that this rank holds; None if a DTensor is not sharded by rows."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
-        return Rows(tensor, 0)
+        return LocalRows(tensor, 0)
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -229,7 +229,7 @@ def local_rows(tensor: torch.Tensor) -> Rows | None:
     shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
     if tuple(values.shape) != tuple(shape) or tuple(shape[1:]) != tuple(tensor.shape[1:]):
         return None
-    return Rows(values, offset[0] if offset else 0)
+    return LocalRows(values, offset[0] if offset else 0)
 
 
 def write_whole(tensor: torch.Tensor, whole: torch.Tensor) -> None:

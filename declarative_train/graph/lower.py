@@ -15,7 +15,7 @@ from declarative_train.graph.checks.objective import no_parameters
 from declarative_train.graph.chunked import head_of
 from declarative_train.graph.evaluate_fields import ObservedValues, Observer
 from declarative_train.graph.graph import Graph, above
-from declarative_train.graph.infer import Inference, NodeFact, Origin
+from declarative_train.graph.infer import Inference, NodeFact, WireOrigin
 from declarative_train.graph.partition import split_batch_graph
 from declarative_train.recipe.model.published_names import PublishedNames
 from declarative_train.recipe.model.tree import Scope
@@ -73,7 +73,7 @@ def lower(
     inference = Inference(precision, observer=observer, rules=recipe.model.rules, names=names)
     inputs = {name: fields[name] for name in scope.inputs if name in fields}
     inputs |= {wire: fields[wire] for wire in wires.values() if wire in fields}
-    origins = {name: Origin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}
+    origins = {name: WireOrigin(name, recipe.key_span(f"data.fields.{name}")) for name in inputs}
     fetched: dict[str, ObservedValues | None] = {}
 
     def sight(name: str) -> ObservedValues | None:
@@ -127,9 +127,9 @@ def _working(spec: TensorSpec) -> TensorSpec:
     return replace(spec, dtype="float32") if spec.dtype == "float64" else spec
 
 
-def _origin(scope: Scope, wire: str) -> Origin:
+def _origin(scope: Scope, wire: str) -> WireOrigin:
     node = next(node for node in scope.nodes if node.name == wire.partition(":")[0])
-    return Origin(node.path, node.key_span)
+    return WireOrigin(node.path, node.key_span)
 
 
 def _batch_name(batch_graph: Graph, wire: str) -> str:

@@ -189,7 +189,7 @@ class _TooLargeError(Exception):
     """Error: building this on the CPU would allocate more than SMALL_PARAMETERS."""
 
 
-class _Counting(TorchFunctionMode):
+class _AllocationCounting(TorchFunctionMode):
     """Counter of the elements that `torch.empty` and similar functions would allocate, before they do."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ def _num_elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def _build_small(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
-    with _Counting():
+    with _AllocationCounting():
         module: nn.Module = _in_one_line(lambda: layer.build(inputs))
     return module
 

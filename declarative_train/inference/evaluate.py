@@ -30,9 +30,9 @@ from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.step_runner import RankContext, StepRunner
 from declarative_train.files.paths import SourceError
-from declarative_train.inference.fields import Fields, picture_column
+from declarative_train.inference.fields import RowConverter, picture_column
 from declarative_train.inference.forward import batch_rows, device_for, drawing
-from declarative_train.inference.input import Chunk, InputError
+from declarative_train.inference.input import InputChunk, InputError
 from declarative_train.inference.ranks import run_ranks
 from declarative_train.inference.reading import STDIN, open_input, spool_stdin
 from declarative_train.inference.report import Report
@@ -52,7 +52,7 @@ DATA = "data"  # the name of a set of new rows
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationResult:
     """Result of an evaluation. `values` are the loss and the recipe's metrics by `<set>/<name>`, as the run logs them.
     `logged` are the run's own values of the same set at this step, if it evaluated then."""
 
@@ -84,7 +84,7 @@ def evaluate(
     batch_size: int | None = None,
     device: str = "auto",
     ranks: int = 1,
-) -> Evaluation:
+) -> EvaluationResult:
     """Evaluate new rows (`data`, given as for `open_input`) or a whole set of the run (default: the first that it
     evaluated). If the run's evaluations were limited by `evaluation.max`, a notice says so. `max_samples` limits the
     set to the samples that an evaluation with this `evaluation.max` takes. `ranks` is the number of processes that
@@ -108,7 +108,7 @@ def _evaluate_share(
     num_worst: int,
     batch_size: int | None,
     device: str,
-) -> Evaluation:
+) -> EvaluationResult:
     """Evaluate on one of the ranks. Only rank 0 has the reports over all samples; others have those of their own."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
@@ -133,7 +133,7 @@ def _evaluate_share(
         notices.append(f"`{drawn[0]}` draws random numbers: other batches, and the run's ranks, give other values")
     notices += _other_samples(trained, name, done.num_samples) if data is None else []
     logged = {key: value for key, value in trained.values.items() if key in done.values}
-    return Evaluation(
+    return EvaluationResult(
         trained.name,
         trained.step,
         name,
@@ -305,7 +305,7 @@ def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
     rows = open_input(data, trained.plan.data.source, picture=picture_column(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
-    fields = Fields(trained.plan.data, [spec.name for spec in specs], rows, shown)
+    fields = RowConverter(trained.plan.data, [spec.name for spec in specs], rows, shown)
 
     def batches(first: int, num: int) -> Iterator[OriginBatch]:
         pieces = rows.pieces(fields.read_columns, PIECE_BATCHES * size)
@@ -326,7 +326,7 @@ def _tensor(values: np.ndarray, dtype: str) -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(kind)
 
 
-def _origin_of(chunk: Chunk, row: int, names: Sequence[str]) -> tuple[str, dict[str, object]]:
+def _origin_of(chunk: InputChunk, row: int, names: Sequence[str]) -> tuple[str, dict[str, object]]:
     values = {name: _python(chunk.columns[name][row]) for name in names if name in chunk.columns}
     return chunk.place(row), values
 

@@ -18,9 +18,9 @@ from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.fields.columns import format_shape
 from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.data.pictures import BadPictureError, Chain, PictureValues
+from declarative_train.data.pictures import BadPictureError, PictureValues, TransformChain
 from declarative_train.files.paths import SourceError
-from declarative_train.inference.input import Chunk, Input, InputError, check_columns
+from declarative_train.inference.input import Input, InputChunk, InputError, check_columns
 from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _Want = Literal["text", "number", "picture", "lists"]
 _PICTURES = 64  # most images that are decoded at once
 
 
-class Fields:
+class RowConverter:
     """Converter of new rows to some fields of a run."""
 
     def __init__(self, data: DataSpec, names: Collection[str], input: Input, keep: Sequence[str] = ()) -> None:
@@ -63,12 +63,12 @@ class Fields:
     def read_columns(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.columns, *self._keep)))
 
-    def chunks(self) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
+    def chunks(self) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
         """Yield (chunk of rows, values (N, ...) by field). Raises InputError."""
         for chunk in self._input.read(self.read_columns):
             yield from self.of(chunk)
 
-    def of(self, chunk: Chunk) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
+    def of(self, chunk: InputChunk) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
         """Convert a chunk of `read_columns`. Chunks with images are split into smaller parts."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
             read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
@@ -82,7 +82,7 @@ def picture_column(data: DataSpec) -> str:
     return columns.pop() if len(columns) == 1 else "image"
 
 
-def select_columns(chunk: Chunk, names: Sequence[str]) -> pa.Table:
+def select_columns(chunk: InputChunk, names: Sequence[str]) -> pa.Table:
     """Return columns as they are in the input; columns of a csv are text."""
     import pyarrow as pa
 
@@ -101,15 +101,15 @@ def _is_picture(spec: FieldSpec) -> bool:
     return FIELDS.read(spec.component).reads_late
 
 
-def _split(chunk: Chunk, size: int) -> Iterator[Chunk]:
+def _split(chunk: InputChunk, size: int) -> Iterator[InputChunk]:
     """Split a chunk into chunks of at most `size` rows."""
     for begin in range(0, chunk.num_rows, size):
         count = min(size, chunk.num_rows - begin)
         columns = {name: values[begin : begin + count] for name, values in chunk.columns.items()}
-        yield Chunk(chunk.title, chunk.start + begin, count, columns, _behind(chunk, begin))
+        yield InputChunk(chunk.title, chunk.start + begin, count, columns, _behind(chunk, begin))
 
 
-def _behind(chunk: Chunk, begin: int) -> Callable[[int], str]:
+def _behind(chunk: InputChunk, begin: int) -> Callable[[int], str]:
     return lambda row: chunk.place(begin + row)
 
 
@@ -117,7 +117,7 @@ class _ImageConverter:
     """Converter of image fields, with the run's evaluation transforms, which may act on several fields together."""
 
     def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
-        self._chain = Chain.of(data)
+        self._chain = TransformChain.of(data)
         self._specs = {spec.name: spec for spec in specs}
         self._fields = {spec.name: FIELDS.read(spec.component) for spec in specs}
         self.wants: dict[str, _Want] = {}
@@ -125,7 +125,7 @@ class _ImageConverter:
             self.wants |= dict.fromkeys(spec.columns, "lists" if self._fields[spec.name].takes_lists else "picture")
         self.columns = tuple(self.wants)
 
-    def make(self, read: Mapping[str, np.ndarray], chunk: Chunk) -> dict[str, np.ndarray]:
+    def make(self, read: Mapping[str, np.ndarray], chunk: InputChunk) -> dict[str, np.ndarray]:
         if not self._specs:
             return {}
         given = {name: self._given(name, spec, read, chunk) for name, spec in self._specs.items()}
@@ -138,7 +138,7 @@ class _ImageConverter:
         except MissingPackageError as error:
             raise UsageError(str(error)) from None
 
-    def _given(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: Chunk) -> PictureValues:
+    def _given(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: InputChunk) -> PictureValues:
         columns = []
         for each in spec.columns:
             values = read[each]
@@ -146,8 +146,8 @@ class _ImageConverter:
             dtype = "bytes" if isinstance(first, bytes) else "object" if values.dtype == object else str(values.dtype)
             is_list = dtype == "object" and self.wants[each] == "lists"
             columns.append(Column(each, LISTS if is_list else dtype, values.shape[1:]))
-        if (misfit := self._fields[name].check(columns)) is not None:
-            raise InputError(f"{chunk.title}: field `{name}`: {misfit.message}")
+        if (shape_error := self._fields[name].check(columns)) is not None:
+            raise InputError(f"{chunk.title}: field `{name}`: {shape_error.message}")
         return PictureValues.of(self._fields[name], columns, read)
 
 
@@ -168,12 +168,12 @@ class _FieldConverter:
             for name, vocabulary in zip(self.spec.columns, self._vocabularies, strict=True)
         }
 
-    def make(self, read: Mapping[str, np.ndarray], chunk: Chunk) -> np.ndarray:
+    def make(self, read: Mapping[str, np.ndarray], chunk: InputChunk) -> np.ndarray:
         arrays = [read[name] for name in self.spec.columns]
         columns = [self._column(at, name, read[name]) for at, name in enumerate(self.spec.columns)]
-        misfit = self._field.check(columns) if chunk.num_rows else None
-        if misfit is not None:
-            raise InputError(f"{chunk.title}: field `{self.spec.name}`: {misfit.message}")
+        shape_error = self._field.check(columns) if chunk.num_rows else None
+        if shape_error is not None:
+            raise InputError(f"{chunk.title}: field `{self.spec.name}`: {shape_error.message}")
         try:
             made = self._field.convert(arrays, columns, self.spec.statistics)
         except BadValueError as error:
@@ -200,7 +200,7 @@ class _FieldConverter:
         return int((intervals[at] if len(intervals) > 1 else intervals[0])[1]) + 1
 
 
-def _message(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
+def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
     place = chunk.place(error.row)
     text = f"{place}: field `{spec.name}`: {error}"
     if error.problem == "missing":
@@ -215,7 +215,7 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: Chunk) -> str:
     return f"{text}; help: change it in the file, or leave the row out"
 
 
-def _numpy(name: str, want: _Want, chunk: Chunk, decimal: str) -> np.ndarray:
+def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
     """Return a column as a `Table` returns it: numbers, bool, or text as objects; missing values are nan or None."""
     values = chunk.columns[name]
     if isinstance(values, np.ndarray):
@@ -247,7 +247,7 @@ def _numpy(name: str, want: _Want, chunk: Chunk, decimal: str) -> np.ndarray:
         raise InputError(f"{error}; these begin with {chunk.place(0)}") from None
 
 
-def _numbers(name: str, values: Any, chunk: Chunk, decimal: str) -> Any:
+def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
     """Convert text to integers if all values are, else to numbers, else to truth values."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -22,8 +22,8 @@ from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.tree import Operation, Reference
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.activations import Activation
-from declarative_train.components.layers.modules.attention import SelfAttention
-from declarative_train.components.layers.modules.sequences import LearnedPositions, SinusoidalPositions
+from declarative_train.components.layers.modules.attention import SelfAttentionModule
+from declarative_train.components.layers.modules.sequences import LearnedPositionsModule, SinusoidalPositionsModule
 from declarative_train.components.texts import layout
 from declarative_train.components.texts.chat import ChatError
 from declarative_train.components.texts.tokenizer import TokenizerError
@@ -150,7 +150,7 @@ class _CachedModule(nn.Module):
     def forward(self, x: Tensor, *others: None) -> Tensor:
         start, module = self._length, self.module
         self._length += x.shape[-2]
-        if not isinstance(module, SelfAttention):
+        if not isinstance(module, SelfAttentionModule):
             found: Tensor = module(x, start=start)
             return found
         q, k, v = module.project(x, start)
@@ -164,7 +164,7 @@ def _with_caches(module: nn.Module) -> list[_CachedModule]:
     found = [
         name
         for name, part in module.named_modules()
-        if isinstance(part, SelfAttention | LearnedPositions | SinusoidalPositions)
+        if isinstance(part, SelfAttentionModule | LearnedPositionsModule | SinusoidalPositionsModule)
     ]
     kept = []
     for name in found:

@@ -18,7 +18,7 @@ class InputError(Exception):
     """Error for new rows that the model cannot read: one message with the file and the row, exit code 1."""
 
 
-class Chunk(NamedTuple):
+class InputChunk(NamedTuple):
     """Consecutive rows that were read, from row `start` of the whole input on. Values are Arrow or numpy. `title` is
     the file's name in messages; `place` returns the location of a row of the chunk for messages."""
 
@@ -51,7 +51,7 @@ class Input:
         title: str,
         names: Sequence[str],
         pieces: Callable[[Sequence[str], int | None], Pieces],
-        read_piece: Callable[[Piece, Sequence[str]], Chunk],
+        read_piece: Callable[[Piece, Sequence[str]], InputChunk],
         files: Sequence[str] = (),
         decimal: str = ".",
         large: Sequence[str] = (),
@@ -60,7 +60,7 @@ class Input:
         self.pieces, self.read_piece = pieces, read_piece
         self.files, self.decimal = tuple(files), decimal
 
-    def read(self, columns: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, columns: Sequence[str]) -> Iterator[InputChunk]:
         """Read all rows, piece by piece. Raises InputError."""
         for piece in self.pieces(columns, None):
             yield self.read_piece(piece, columns)
@@ -72,7 +72,7 @@ def slices(num_rows: int, size: int) -> Pieces:
 
 
 def counting(title: str, row: int) -> Callable[[int], str]:
-    """Return `Chunk.place` for a chunk that begins with row `row` of its file, counted from 0."""
+    """Return `InputChunk.place` for a chunk that begins with row `row` of its file, counted from 0."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from declarative_train.inference.evaluate import Evaluation
+from declarative_train.inference.evaluate import EvaluationResult
 from declarative_train.inference.report import Report
 from declarative_train.run.sinks.drawing import INK, LINE, MOST_DRAWN, canvas, confusion_matrix, png
 from declarative_train.run.sinks.tensorboard import new_event_file
@@ -26,7 +26,7 @@ _MARGIN, _WIDE = 110, 640
 _DOT = (31, 119, 180)
 
 
-def write_pictures(found: Evaluation, run_dir: Path) -> Path:
+def write_pictures(found: EvaluationResult, run_dir: Path) -> Path:
     """Write the event file and return its folder. Raises OSError."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -50,7 +50,7 @@ def write_pictures(found: Evaluation, run_dir: Path) -> Path:
     return folder
 
 
-def scalars(found: Evaluation) -> dict[str, float]:
+def scalars(found: EvaluationResult) -> dict[str, float]:
     """Return values by tag: the run's own metrics, then those of the reports."""
     values = dict(found.values)
     for report in found.reports:

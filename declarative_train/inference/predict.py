@@ -23,7 +23,7 @@ from declarative_train.inference.fields import picture_column
 from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
 from declarative_train.inference.input import Input, Piece, Pieces
 from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spool_stdin
-from declarative_train.inference.samples import Batch, RowSamples, Samples
+from declarative_train.inference.samples import RowSamples, SampleBatch, Samples
 from declarative_train.inference.trained import Trained
 from declarative_train.inference.windows import WindowSamples, table_of, table_of_frame
 
@@ -157,7 +157,7 @@ class FileSamples:
     def pieces(self) -> Pieces:
         return self._samples.pieces()
 
-    def batches(self, piece: Piece) -> Iterator[Batch]:
+    def batches(self, piece: Piece) -> Iterator[SampleBatch]:
         return self._samples.batches(piece)
 
     def __reduce__(self) -> Any:

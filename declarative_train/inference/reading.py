@@ -19,9 +19,9 @@ import numpy as np
 from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS, endings, endings_in_folders
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.files.open_files import expand, packing, shown
+from declarative_train.files.open_files import expand, format_path, packing
 from declarative_train.files.paths import SourceError
-from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, counting, slices
+from declarative_train.inference.input import Input, InputChunk, InputError, Piece, Pieces, counting, slices
 from declarative_train.inference.text_files import csv_input, jsonl_input
 from declarative_train.inference.trained import UsageError
 
@@ -45,7 +45,7 @@ def open_input(
     column that picture files are read into. Raises UsageError and InputError."""
     given = [paths] if isinstance(paths, str) else list(paths)
     titled = title
-    title = shown(given[0]) if len(given) == 1 else f"{shown(given[0])} and {len(given) - 1} more"
+    title = format_path(given[0]) if len(given) == 1 else f"{format_path(given[0])} and {len(given) - 1} more"
     if STDIN in given:
         if len(given) > 1:
             raise UsageError("`-` is standard input, and cannot be combined with files")
@@ -60,7 +60,9 @@ def open_input(
     kinds = {file: kind_of_file(file, source) for file in files}
     kind = kinds[files[0]]
     if other := next((file for file in files if kinds[file] != kind), None):
-        raise UsageError(f"{shown(files[0])} is {kind} and {shown(other)} is {kinds[other]}: give files of one kind")
+        raise UsageError(
+            f"{format_path(files[0])} is {kind} and {format_path(other)} is {kinds[other]}: give files of one kind"
+        )
     if kind == "csv":
         return csv_input(files, titled or title, source, titled)
     if kind == "jsonl":
@@ -110,10 +112,10 @@ def of_table(table: pa.Table) -> Input:
     def pieces(columns: Sequence[str], most: int | None = None) -> Pieces:
         return slices(table.num_rows, _CHUNK_ROWS if most is None else min(_CHUNK_ROWS, most))
 
-    def read_piece(piece: Piece, columns: Sequence[str]) -> Chunk:
+    def read_piece(piece: Piece, columns: Sequence[str]) -> InputChunk:
         rows = table.select(list(columns)).slice(piece.start, piece.num_rows)
         values = {name: rows.column(name).combine_chunks() for name in columns}
-        return Chunk("the frame", piece.start, piece.num_rows, values, counting("the frame", piece.start))
+        return InputChunk("the frame", piece.start, piece.num_rows, values, counting("the frame", piece.start))
 
     return Input("the frame", table.column_names, pieces, read_piece)
 
@@ -128,8 +130,8 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
     own = str(source.get("type"))
     if own in endings().values() and DATASETS[own].files_column is None and ending not in _NEVER:
         return own
-    raise UsageError(f"the name of {shown(file)} does not say what it is; help: let it end in .csv, .jsonl, .parquet, "
-                     ".db, .npy, .npz or as pictures do")  # fmt: skip
+    raise UsageError(f"the name of {format_path(file)} does not say what it is; help: let it end in .csv, .jsonl, "
+                     ".parquet, .db, .npy, .npz or as pictures do")  # fmt: skip
 
 
 def spool_stdin() -> str:
@@ -165,7 +167,7 @@ def _table_input(
         size = max(1, min(_CHUNK_ROWS, _CHUNK_VALUES // max(width, 1)))
         return slices(table.num_rows, size if most is None else min(size, most))
 
-    def read_piece(piece: Piece, columns: Sequence[str]) -> Chunk:
+    def read_piece(piece: Piece, columns: Sequence[str]) -> InputChunk:
         held = {asked: _only_column(names, asked, is_array) for asked in columns}
         rows = slice(piece.start, piece.start + piece.num_rows)
         try:
@@ -173,7 +175,7 @@ def _table_input(
         except SourceError as error:
             raise InputError(str(error)) from None
         found = {asked: values[columns_by_name[name]] for asked, name in held.items()}
-        return Chunk(title, piece.start, piece.num_rows, found, partial(_place_in, table, piece.start))
+        return InputChunk(title, piece.start, piece.num_rows, found, partial(_place_in, table, piece.start))
 
     return Input(title, [*names, *table.left_out], pieces, read_piece, files, large=large)
 

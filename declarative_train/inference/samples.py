@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from declarative_train.inference.fields import Fields, select_columns
+from declarative_train.inference.fields import RowConverter, select_columns
 from declarative_train.inference.input import Input, Piece, Pieces
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ PIECE_BATCHES = 4  # batches per piece: large enough for little overhead, small 
 Values = Mapping[str, np.ndarray]
 
 
-class Batch(NamedTuple):
+class SampleBatch(NamedTuple):
     """Batch of samples. `start` is the number of its first sample in the input. `kept` has input columns that are
     copied to the output, before the predictions."""
 
@@ -37,7 +37,7 @@ class Samples(Protocol):
 
     def pieces(self) -> Pieces: ...
 
-    def batches(self, piece: Piece) -> Iterator[Batch]: ...
+    def batches(self, piece: Piece) -> Iterator[SampleBatch]: ...
 
 
 class RowSamples:
@@ -49,16 +49,16 @@ class RowSamples:
         """Prepare reading the fields `names`, and the columns `keep` for the output. Raises UsageError and
         InputError."""
         self._rows, self._keep, self._batch_rows = rows, keep, batch_rows
-        self._fields = Fields(data, names, rows, keep)
+        self._fields = RowConverter(data, names, rows, keep)
 
     def pieces(self) -> Pieces:
         return self._rows.pieces(self._fields.read_columns, PIECE_BATCHES * self._batch_rows)
 
-    def batches(self, piece: Piece) -> Iterator[Batch]:
+    def batches(self, piece: Piece) -> Iterator[SampleBatch]:
         whole = self._rows.read_piece(piece, self._fields.read_columns)
         for chunk, values in self._fields.of(whole):
             kept = None if not self._keep else select_columns(chunk, self._keep)
             for begin in range(0, chunk.num_rows, self._batch_rows):
                 end = min(begin + self._batch_rows, chunk.num_rows)
                 cut = {name: array[begin:end] for name, array in values.items()}
-                yield Batch(chunk.start + begin, cut, None if kept is None else kept.slice(begin, end - begin))
+                yield SampleBatch(chunk.start + begin, cut, None if kept is None else kept.slice(begin, end - begin))

@@ -17,9 +17,9 @@ import numpy as np
 
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.jsonl import read_lines
-from declarative_train.files.open_files import open_file, packing, shown
+from declarative_train.files.open_files import format_path, open_file, packing
 from declarative_train.files.paths import SourceError
-from declarative_train.inference.input import Chunk, Input, InputError, Piece, Pieces, check_columns, counting
+from declarative_train.inference.input import Input, InputChunk, InputError, Piece, Pieces, check_columns, counting
 from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], ti
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"
     how = cast("CsvDataset", DATASETS.read(own | {"path": list(files)}))
-    title_of = {file: titled or shown(file) for file in files}
+    title_of = {file: titled or format_path(file) for file in files}
     header = cache(lambda file: _header(file, how, title_of[file]))
     first = header(files[0])
 
@@ -69,7 +69,7 @@ def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], ti
                 yield piece._replace(start=start)
                 start += piece.num_rows
 
-    def read_piece(piece: Piece, columns: Sequence[str]) -> Chunk:
+    def read_piece(piece: Piece, columns: Sequence[str]) -> InputChunk:
         where: _LineRange | _ReadColumns = piece.where
         named = title_of[where.file]
         found = (
@@ -82,13 +82,13 @@ def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], ti
     return Input(title, [name.strip() for name in first], pieces, read_piece, files, decimal=how.decimal)
 
 
-def _chunk(piece: Piece, columns: Mapping[str, Any], title: str, row: int) -> Chunk:
+def _chunk(piece: Piece, columns: Mapping[str, Any], title: str, row: int) -> InputChunk:
     found = len(next(iter(columns.values()))) if columns else piece.num_rows
     if found != piece.num_rows:
         raise InputError(
             f"{title} from row {row + 1:,} on: {piece.num_rows:,} lines are {found:,} rows; help: write a row per line"
         )
-    return Chunk(title, piece.start, piece.num_rows, columns, counting(title, row))
+    return InputChunk(title, piece.start, piece.num_rows, columns, counting(title, row))
 
 
 def _header(file: str, how: CsvDataset, title: str) -> list[str]:
@@ -221,7 +221,7 @@ def _csv_batches(file: str, how: CsvDataset, columns: Sequence[str], title: str)
 def _refuse(file: str, how: CsvDataset, problem: str, title: str) -> NoReturn:
     made = how.explain(file, problem)
     hint = f"; help: {made.help}" if made.help else ""
-    raise InputError(f"{str(made).replace(shown(file), title)}{hint}") from None
+    raise InputError(f"{str(made).replace(format_path(file), title)}{hint}") from None
 
 
 # --- jsonl
@@ -240,7 +240,7 @@ def jsonl_input(files: Sequence[str], title: str) -> Input:
                 yield piece._replace(start=start)
                 start += piece.num_rows
 
-    def read_piece(piece: Piece, columns: Sequence[str]) -> Chunk:
+    def read_piece(piece: Piece, columns: Sequence[str]) -> InputChunk:
         import pyarrow as pa
 
         where: _LineRange | _ReadColumns = piece.where
@@ -251,7 +251,7 @@ def jsonl_input(files: Sequence[str], title: str) -> Input:
             else pa.nulls(table.num_rows)  # a key that no line of the piece has
             for name in columns
         }
-        return _chunk(piece, found, shown(where.file), where.row)
+        return _chunk(piece, found, format_path(where.file), where.row)
 
     return Input(title, names, pieces, read_piece, files)
 

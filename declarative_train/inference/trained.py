@@ -24,7 +24,7 @@ from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.engine.checkpoints.find import NoCheckpoint, find_checkpoint
 from declarative_train.engine.checkpoints.store import CheckpointEntry, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure
-from declarative_train.files.open_files import local_path, shown
+from declarative_train.files.open_files import format_path, local_path
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.codec import PlanError, from_json, unset_for_model
 from declarative_train.plan.output_semantics import classes_of, unit_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from declarative_train.components.data import Unit
     from declarative_train.data.spec import FieldSpec
-    from declarative_train.engine.step.load_weights import Source
+    from declarative_train.engine.step.load_weights import WeightSource
     from declarative_train.plan.plan import Plan
 
 Weights = Literal["trained", "ema"]
@@ -91,7 +91,7 @@ class Trained:
     @property
     def name(self) -> str:
         """Name in messages, such as `runs/wine/20261122-101500 step 40`."""
-        return f"{shown(self.run or self.path)} step {self.step}"
+        return f"{format_path(self.run or self.path)} step {self.step}"
 
     @cached_property
     def run(self) -> str | None:
@@ -156,7 +156,7 @@ class Trained:
             raise UsageError(f"{unknown}; help: {did_you_mean(unknown.name, unknown.known)}") from None
 
     @cached_property
-    def _source(self) -> Source:
+    def _source(self) -> WeightSource:
         """Source of all tensors by name. Weights of a quantized base are dequantized."""
         from declarative_train.engine.step.load_weights import open_averages, open_source
 
@@ -223,7 +223,7 @@ class Trained:
             if source not in shapes and id(held) in saved:
                 continue  # a library's model has one parameter under two names, and the checkpoint has one of them
             if source not in shapes:
-                raise CheckpointFailure(f"the checkpoint {shown(self.path)} lacks {source}")
+                raise CheckpointFailure(f"the checkpoint {format_path(self.path)} lacks {source}")
             into[source] = held
         packed = {ties.get(name, name): each for name, each in find_packed(module).items()}
         with torch.no_grad():
@@ -261,14 +261,16 @@ def open_trained(
     plan = _plan_of(entry)
     own = [f"the layer `{each}`" for each in _own_layers(plan)] + _own_parts(plan)
     if own and not plugins:
-        raise UsageError(f"{shown(text)} has {own[0]} of a plugin; help: {_plugins_hint(plan)}")
+        raise UsageError(f"{format_path(text)} has {own[0]} of a plugin; help: {_plugins_hint(plan)}")
     if own:
         _check_plugins(plan)
     state = RunState.from_json(entry.manifest["state"])
     values = {name: value for name, value in state.values.items() if state.value_steps.get(name) == entry.step}
     is_best = bool(entry.manifest.get("is_best"))
     if weights == "ema" and plan.training.ema_decay is None:
-        raise UsageError(f"{shown(text)} kept no moving average; help: --weights trained, or train with training.ema")
+        raise UsageError(
+            f"{format_path(text)} kept no moving average; help: --weights trained, or train with training.ema"
+        )
     used = weights or ("trained" if plan.evaluation is None else plan.evaluation.weights)
     return Trained(entry.path, plan, entry.step, is_best, values, tuple(passed_over), used, plugins)
 
@@ -281,19 +283,19 @@ def _find(path: str, look: Callable[[CheckpointEntry], str | None]) -> tuple[Che
             read_entry(path)  # raises with the reason why it is incomplete
         raise UsageError(_no_run(path)) from None
     except (ImportError, ValueError) as error:  # fsspec has no file system of that name, or lacks its package
-        raise UsageError(f"cannot open {shown(path)}: {error}") from None
+        raise UsageError(f"cannot open {format_path(path)}: {error}") from None
 
 
 def _no_run(path: str) -> str:
     wanted = "help: give a run's folder (runs/NAME/TIME), or a checkpoint's (.../checkpoints/step_NUMBER)"
     if local_path(path) is None or os.path.isdir(path):
-        return f"{shown(path)} is not a run: there is no checkpoint in it; {wanted}"
+        return f"{format_path(path)} is not a run: there is no checkpoint in it; {wanted}"
     if os.path.exists(path):
-        return f"{shown(path)} is a file, and a run is a folder; {wanted}"
+        return f"{format_path(path)} is a file, and a run is a folder; {wanted}"
     folder = os.path.dirname(path) or "."
     others = [each for each in os.listdir(folder) if os.path.isdir(f"{folder}/{each}")] if os.path.isdir(folder) else []
     hint = f"help: {did_you_mean(os.path.basename(path), others)}" if others else wanted
-    return f"there is no run {shown(path)}; {hint}"
+    return f"there is no run {format_path(path)}; {hint}"
 
 
 def _plan_of(entry: CheckpointEntry) -> Plan:
@@ -308,7 +310,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
             content: bytes = fs.cat_file(f"{inner}/{PLAN}")
             if hashlib.sha256(content).hexdigest() != record["sha256"]:
                 raise CheckpointFailure(
-                    f"the checkpoint {shown(entry.path)} is damaged: the checksum of {PLAN} does not match"
+                    f"the checkpoint {format_path(entry.path)} is damaged: the checksum of {PLAN} does not match"
                 )
             plan = from_json(content.decode("utf-8", "replace"))
         except OSError:
@@ -318,12 +320,12 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
         else:
             if unset := unset_for_model(plan):
                 run, names = inner.rsplit("/", 2)[0], ", ".join(f"`{name}`" for name in unset)
-                message = f"the run {shown(run)} takes values from the environment, where {names} is not set"
+                message = f"the run {format_path(run)} takes values from the environment, where {names} is not set"
                 raise CheckpointFailure(message)
             return _with_own_tokenizers(plan, entry)
     raise CheckpointFailure(
-        f"the checkpoint {shown(entry.path)} cannot be used alone: {reason}; help: use it with the dtrain that wrote "
-        f"it ({entry.manifest.get('dtrain_version', 'an earlier one')})"
+        f"the checkpoint {format_path(entry.path)} cannot be used alone: {reason}; help: use it with the dtrain that "
+        f"wrote it ({entry.manifest.get('dtrain_version', 'an earlier one')})"
     )
 
 
@@ -360,7 +362,7 @@ def _own_parts(plan: Plan) -> list[str]:
 
 
 def _plugins_hint(plan: Plan) -> str:
-    return f"--plugins runs the code of {', '.join(shown(file) for file in plan.plugins)}"
+    return f"--plugins runs the code of {', '.join(format_path(file) for file in plan.plugins)}"
 
 
 def check_source(trained: Trained, name: str) -> None:
@@ -380,4 +382,4 @@ def _check_plugins(plan: Plan) -> None:
             plugin_layers(file)
         except (OSError, ValueError) as error:
             reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
-            raise UsageError(f"the run's plugin {shown(file)} cannot be read: {reason}") from None
+            raise UsageError(f"the run's plugin {format_path(file)} cannot be read: {reason}") from None

@@ -17,14 +17,14 @@ from declarative_train.components.fields import FIELDS
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.data.field_reader import FieldReader, columns_of, make_part
 from declarative_train.data.materialize import BadSampleError, PreparedSet
-from declarative_train.data.rows import RowRange, Rows
+from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
 from declarative_train.data.windows import RowOrder, make_windows, row_order
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import InputError, Piece, Pieces, slices
 from declarative_train.inference.reading import STDIN, files_of, kind_of_file
-from declarative_train.inference.samples import PIECE_BATCHES, Batch
+from declarative_train.inference.samples import PIECE_BATCHES, SampleBatch
 from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def table_of(paths: Sequence[str], source: Mapping[str, object], title: str | No
     files = files_of(paths)
     kind = own if own == "text" else kind_of_file(files[0], source)
     if kind == "picture":
-        raise UsageError(f"the windows of this run are of {own} rows, and {shown(files[0])} is a picture")
+        raise UsageError(f"the windows of this run are of {own} rows, and {format_path(files[0])} is a picture")
     settings: Mapping[str, object] = source if kind == own else {"type": kind}
     try:
         table = DATASETS.read({**settings, "path": list(files)}).open()
-        return table, title or (shown(paths[0]) if len(paths) == 1 else f"{shown(paths[0])} and more")
+        return table, title or (format_path(paths[0]) if len(paths) == 1 else f"{format_path(paths[0])} and more")
     except SourceError as error:
         raise InputError(f"{error}{f'; help: {error.help}' if error.help else ''}") from None
 
@@ -65,9 +65,9 @@ def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldRe
     if missed:
         raise InputError(f"the column `{missed[0]}` of field `{spec.name}` is missing; help: "
                          f"{did_you_mean(missed[0], list(table.columns))}")  # fmt: skip
-    misfit = field.check(columns)
-    if misfit is not None and table.num_rows:
-        raise InputError(f"field `{spec.name}`: {misfit.message}")
+    shape_error = field.check(columns)
+    if shape_error is not None and table.num_rows:
+        raise InputError(f"field `{spec.name}`: {shape_error.message}")
     part = make_part(spec.name, field, columns, spec.statistics, window)
     if part.sample != spec.tensor:
         raise InputError(f"field `{spec.name}` is {part.sample} here, and the model takes {spec.tensor}")
@@ -125,11 +125,11 @@ class WindowSamples:
     def pieces(self) -> Pieces:
         return slices(len(self._starts), self._piece_rows)
 
-    def batches(self, piece: Piece) -> Iterator[Batch]:
+    def batches(self, piece: Piece) -> Iterator[SampleBatch]:
         for begin in range(piece.start, piece.start + piece.num_rows, self._batch_rows):
             yield self._batch(begin, min(begin + self._batch_rows, piece.start + piece.num_rows))
 
-    def _batch(self, begin: int, end: int) -> Batch:
+    def _batch(self, begin: int, end: int) -> SampleBatch:
         starts = self._starts[begin:end]
         places = starts[:, None] + np.arange(self.span)
         wanted, inverse = np.unique(places, return_inverse=True)  # windows overlap: each row is read once
@@ -141,7 +141,7 @@ class WindowSamples:
             raise InputError(str(error)) from None
         inverse = inverse.reshape(places.shape)
         values = {name: rows[name][inverse[:, cut]] for name, cut in self._cuts.items()}
-        return Batch(begin, values, self._about(starts))
+        return SampleBatch(begin, values, self._about(starts))
 
     def _about(self, starts: np.ndarray) -> pa.Table:
         """Return first and last row of each window, counted from 1, and the kept columns of its last row."""
@@ -160,7 +160,7 @@ def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 
 
-def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[Rows, np.ndarray]:
+def _windows(table: Table, window: WindowSpec, order: RowOrder, span: int) -> tuple[SetRows, np.ndarray]:
     """Return (rows in the order of the windows, (N,) positions at which windows begin)."""
     runs = make_windows(RowRange(0, table.num_rows), WindowSpec(1, 1, window.by, window.sort), order)
     rows, single = runs

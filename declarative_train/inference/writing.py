@@ -17,7 +17,7 @@ from csv import writer as csv_writer
 from typing import TYPE_CHECKING, Any, Protocol
 
 from declarative_train.core.untrusted import in_lines
-from declarative_train.files.open_files import local_path, shown
+from declarative_train.files.open_files import format_path, local_path
 from declarative_train.inference.answers import flatten_lists
 from declarative_train.inference.trained import UsageError
 
@@ -82,9 +82,9 @@ def _replace_when_complete(path: str) -> Iterator[str]:
     local = local_path(path)
     folder = (os.path.dirname(local) or ".") if local is not None else tempfile.gettempdir()
     if not os.path.isdir(folder):
-        raise UsageError(f"-o {shown(path)}: there is no folder {folder}")
+        raise UsageError(f"-o {format_path(path)}: there is no folder {folder}")
     if local is not None and os.path.isdir(local):
-        raise UsageError(f"-o {shown(path)} is a folder; help: name a file in it")
+        raise UsageError(f"-o {format_path(path)} is a folder; help: name a file in it")
     handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=folder)
     os.close(handle)
     try:
@@ -112,7 +112,7 @@ def _put(temporary: str, path: str) -> None:
     try:
         fs, inner = url_to_fs(path)
     except (ImportError, ValueError) as error:
-        raise UsageError(f"-o {shown(path)}: {error}") from None
+        raise UsageError(f"-o {format_path(path)}: {error}") from None
     fs.put_file(temporary, inner)
 
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from declarative_train.core.amounts import counted
-from declarative_train.core.secrets import masked
 from declarative_train.data.opened import record
 from declarative_train.data.spec import FileRecord
-from declarative_train.files.paths import SourceError
+from declarative_train.files.paths import SourceError, format_path
 from declarative_train.plan.plan import Plan
 from declarative_train.recipe.recipe import Recipe
 
@@ -38,7 +37,7 @@ def _compare_recipes(records: tuple[FileRecord, ...]) -> Iterator[str]:
     for known in records:
         if known.path == _STANDARD_INPUT:
             continue
-        path = _format_path(known.path)
+        path = format_path(known.path)
         try:
             if _read(known.path) != known:
                 yield f"{path} is not what it was when the plan was made"
@@ -48,7 +47,7 @@ def _compare_recipes(records: tuple[FileRecord, ...]) -> Iterator[str]:
 
 def _compare_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
     for known in records:
-        path = _format_path(known.path)
+        path = format_path(known.path)
         try:
             found = record(known.path, whole=known.modified_ns is None)
         except (SourceError, OSError) as problem:
@@ -69,11 +68,3 @@ def _read(path: str) -> FileRecord:
 
 def _absolute(path: str) -> str:
     return path if path == _STANDARD_INPUT else os.path.abspath(path)
-
-
-def _format_path(path: str) -> str:
-    """Return a path for display: relative to the working directory if it is below it."""
-    if "://" in path or not os.path.isabs(path):
-        return masked(path)
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative

@@ -46,9 +46,9 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
     settings = parameter_settings(rules, shapes)
     diagnostics += check_adapters(recipe, settings, maps, adapters_of(graph))
     for name, found in settings.items():
-        misfit = None if found.init is None else found.init.check(shapes[name])
-        if misfit is not None:
-            diagnostics.append(init_does_not_fit(_span(rules, name, "init"), name, misfit))
+        shape_error = None if found.init is None else found.init.check(shapes[name])
+        if shape_error is not None:
+            diagnostics.append(init_does_not_fit(_span(rules, name, "init"), name, shape_error))
     sources, problems = _sources(rules, settings, shapes)
     diagnostics += problems
     if any(item.is_error for item in diagnostics):
@@ -204,9 +204,9 @@ def _check_optimizers(
             others.setdefault(span, (optimizer, {}))[1][name] = shape
     groups += [(optimizer, span, shapes) for span, (optimizer, shapes) in others.items()]
     for optimizer, span, shapes in groups:
-        misfit = optimizer.check(shapes, num_shards(recipe.parallelism, recipe.layout))
-        if misfit is not None:
-            diagnostics.append(optimizer_does_not_fit(span, misfit))
+        shape_error = optimizer.check(shapes, num_shards(recipe.parallelism, recipe.layout))
+        if shape_error is not None:
+            diagnostics.append(optimizer_does_not_fit(span, shape_error))
         tables = [name for name in shapes if _type_of(name, types) in EMBEDDINGS]
         if optimizer.type == "muon" and tables:
             diagnostics.append(muon_on_embedding(span, tables))

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from declarative_train.components.published import TensorPart
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.plan.checks.parameters import rename_matches_nothing
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.recipe import Recipe, Weights
@@ -221,7 +221,7 @@ def idle_renames(
         rename_matches_nothing(
             recipe.key_span(("model", "weights", weights.node, "rename", prefix)),
             prefix,
-            shown(weights.path),
+            format_path(weights.path),
             names,
         )
         for prefix in find_unmatched(names, rename)

@@ -22,7 +22,7 @@ Freedom = Literal["free", "warned", "refused"]
 _POINTS = 200  # in the rest of a run, at which lr schedules are compared
 
 
-class Rule(NamedTuple):
+class ResumeRule(NamedTuple):
     """Freedom of some `keys` of the recipe, each with everything below it; `*` is any name. `why` is the reason."""
 
     freedom: Freedom
@@ -35,16 +35,18 @@ def _all_below(section: str, *names: str) -> tuple[str, ...]:
 
 
 RULES = (
-    Rule("free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "their effects are compared"),
-    Rule("free", ("name", "meta", "evaluation", "checkpoint", "logging", "sweep"), "no step depends on them"),
-    Rule("free", ("parallelism", "layout", "data.workers"), "every layout trains on the same samples"),
-    Rule("free", ("objective.metrics",), "they do not affect training"),
-    Rule(
+    ResumeRule(
+        "free", ("requires", "language", "extends", "fragment", "vars", "plugins"), "their effects are compared"
+    ),
+    ResumeRule("free", ("name", "meta", "evaluation", "checkpoint", "logging", "sweep"), "no step depends on them"),
+    ResumeRule("free", ("parallelism", "layout", "data.workers"), "every layout trains on the same samples"),
+    ResumeRule("free", ("objective.metrics",), "they do not affect training"),
+    ResumeRule(
         "free",
         _all_below("training", "steps", "epochs", "max_time", "early_stop"),
         "they only change the length of the run",
     ),
-    Rule(
+    ResumeRule(
         "free",
         (
             *_all_below("training", "gradient_accumulation_steps", "microbatch_size"),
@@ -53,13 +55,13 @@ RULES = (
         ),
         "they only change how a step is computed",
     ),
-    Rule("warned", ("data.transforms",)),
-    Rule("warned", _all_below("training", "lr_schedule", "clip_grad_norm", "non_finite", "ema")),
-    Rule("warned", _all_below("training.optimizer", "lr", "weight_decay", "betas", "eps", "alpha", "dampening")),
-    Rule("warned", _all_below("training.optimizer", "nesterov", "lr_decay", "beta2_decay", "d", "adjust_lr_fn")),
-    Rule("warned", _all_below("training.optimizer", "ns_coefficients", "ns_steps")),
-    Rule("warned", _all_below("model.parameters.*", "lr_scale", "weight_decay")),
-    Rule(
+    ResumeRule("warned", ("data.transforms",)),
+    ResumeRule("warned", _all_below("training", "lr_schedule", "clip_grad_norm", "non_finite", "ema")),
+    ResumeRule("warned", _all_below("training.optimizer", "lr", "weight_decay", "betas", "eps", "alpha", "dampening")),
+    ResumeRule("warned", _all_below("training.optimizer", "nesterov", "lr_decay", "beta2_decay", "d", "adjust_lr_fn")),
+    ResumeRule("warned", _all_below("training.optimizer", "ns_coefficients", "ns_steps")),
+    ResumeRule("warned", _all_below("model.parameters.*", "lr_scale", "weight_decay")),
+    ResumeRule(
         "refused",
         (
             *_all_below("training.optimizer", "type", "momentum", "amsgrad", "centered", "initial_accumulator_value"),
@@ -67,8 +69,8 @@ RULES = (
         ),
         "the optimizer state belongs to the other one",
     ),
-    Rule("refused", ("seed",), "the order of the samples and all random numbers depend on it"),
-    Rule(
+    ResumeRule("refused", ("seed",), "the order of the samples and all random numbers depend on it"),
+    ResumeRule(
         "refused",
         (
             *_all_below("data", "source", "fields", "split", "window", "last_batch", "on_bad_row"),
@@ -76,18 +78,18 @@ RULES = (
         ),
         "the samples or their order would change",
     ),
-    Rule("refused", ("training.global_batch_size",), "the position in the data would change"),
-    Rule("refused", ("model.parameters.*.storage",), "the frozen weights would be rounded differently"),
-    Rule("refused", ("training.precision.compute",), "every number would be computed in another precision"),
-    Rule("refused", ("objective.losses",), "another loss is minimised"),
-    Rule(
+    ResumeRule("refused", ("training.global_batch_size",), "the position in the data would change"),
+    ResumeRule("refused", ("model.parameters.*.storage",), "the frozen weights would be rounded differently"),
+    ResumeRule("refused", ("training.precision.compute",), "every number would be computed in another precision"),
+    ResumeRule("refused", ("objective.losses",), "another loss is minimised"),
+    ResumeRule(
         "refused",
         ("model.graph", "model.blocks", *_all_below("model.parameters.*", "tie", "adapter")),
         "the parameters belong to the other model",
     ),
-    Rule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
+    ResumeRule("refused", ("model.weights", "model.parameters.*.init"), "a checkpoint replaces the start values"),
 )
-_UNKNOWN = Rule("refused", (), "it decides what the checkpoint holds")
+_UNKNOWN = ResumeRule("refused", (), "it decides what the checkpoint holds")
 # words of a difference -> the recipe's key
 _KEYS = (
     (r"training\.precision", "training.precision.compute"),
@@ -100,7 +102,7 @@ _KEYS = (
 
 
 @cache
-def _patterns() -> list[tuple[re.Pattern[str], Rule]]:
+def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
     """Return a pattern for each key; `*` may match dots, as parameters have names like `hidden.weight`."""
     found = []
     for rule in RULES:
@@ -109,7 +111,7 @@ def _patterns() -> list[tuple[re.Pattern[str], Rule]]:
     return found
 
 
-def rule_of(key: str) -> Rule:
+def rule_of(key: str) -> ResumeRule:
     """Return the rule for a key of the recipe, spelled as in `differences`."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
@@ -118,7 +120,7 @@ def rule_of(key: str) -> Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ResumeVerdict:
     """Sentences on what changed since a checkpoint, by their effect on resuming."""
 
     free: tuple[str, ...]
@@ -126,7 +128,7 @@ class Verdict:
     refused: tuple[str, ...]
 
 
-def judge(before: Plan, now: Plan, step: int) -> Verdict:
+def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
     """Compare the plan of a checkpoint at `step` with the current plan."""
     by_freedom: dict[Freedom, list[str]] = {"free": [], "warned": [], "refused": []}
     for change in changes(before, now):
@@ -138,7 +140,7 @@ def judge(before: Plan, now: Plan, step: int) -> Verdict:
         by_freedom["refused"].append(end)
     elif not by_freedom["refused"]:
         by_freedom["warned"] += filter(None, [_compare_lr(before.training, now.training, step)])
-    return Verdict(*(tuple(by_freedom[freedom]) for freedom in ("free", "warned", "refused")))
+    return ResumeVerdict(*(tuple(by_freedom[freedom]) for freedom in ("free", "warned", "refused")))
 
 
 def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:

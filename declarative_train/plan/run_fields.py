@@ -18,7 +18,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.samples import field_of_another_run
 from declarative_train.data.run_statistics import Inherited
 from declarative_train.data.spec import FieldSpec
-from declarative_train.files.open_files import local_path, shown
+from declarative_train.files.open_files import format_path, local_path
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.checks.samples import weights_without_statistics
 from declarative_train.plan.run_folder import PLAN, find_in_folder, find_remote
@@ -56,9 +56,9 @@ def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, 
         names = fields_of(recipe, weights)
         if not kept.fields:
             if any(_counts(recipe, name) for name in names):
-                diagnostics.append(weights_without_statistics(weights.span, shown(weights.path)))
+                diagnostics.append(weights_without_statistics(weights.span, format_path(weights.path)))
             continue
-        origin = f"{shown(weights.path)} step {kept.step}"
+        origin = f"{format_path(weights.path)} step {kept.step}"
         for name in names:
             if name not in kept.fields:
                 continue

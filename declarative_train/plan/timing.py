@@ -78,15 +78,17 @@ class Timing:
         try:
             found = schedule.resolve(self.steps)
             rising = 0.0 if warmup is None else self.exact_steps(warmup)
-            misfits = () if rising >= self.num_steps else schedule.misfits(self.exact_steps, self.num_steps, rising)
+            errors = (
+                () if rising >= self.num_steps else schedule.check_milestones(self.exact_steps, self.num_steps, rising)
+            )
         except ValueError as problem:
             span = self.recipe.key_span("training.lr_schedule")
             self.diagnostics.append(no_tokens(span, str(problem)))
             return schedule
-        for misfit in misfits:
-            parts = [int(part) if part.isdigit() else part for part in str(misfit.field).split(".")]
+        for shape_error in errors:
+            parts = [int(part) if part.isdigit() else part for part in str(shape_error.field).split(".")]
             span = self.recipe.span(("training", "lr_schedule", *parts))
-            self.diagnostics.append(schedule_past_the_end(span, misfit))
+            self.diagnostics.append(schedule_past_the_end(span, shape_error))
         return found
 
     def _steps_at(self, path: str, duration: Duration) -> int:

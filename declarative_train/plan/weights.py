@@ -120,14 +120,14 @@ def plan_weights(
             problem_and_hint = None
             if found is not None and not unmet:
                 shapes, wrong = shapes_by(plan.rename, found, is_run=os.path.isdir(local))
-                problem_and_hint = wrong or misfit(module, plan, shapes)
+                problem_and_hint = wrong or check_shapes(module, plan, shapes)
             if problem_and_hint is not None:
                 message, hint = problem_and_hint
                 gone = find_removed(recipe, weights.node)
                 if gone:
                     hint = "a null removes the base's entry: leave it out here to keep the entry of the base"
-                found_misfit = weights_do_not_fit(weights.span, weights.path, message, hint)
-                diagnostics.append(found_misfit._replace(related=gone))
+                weight_error = weights_do_not_fit(weights.span, weights.path, message, hint)
+                diagnostics.append(weight_error._replace(related=gone))
     diagnostics += _check_package(recipe.model.weights)
     if lowered is not None:
         given, found_diagnostics = plan_adapters(recipe, lowered)
@@ -315,7 +315,9 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
     return {str(name): tensor for name, tensor in found.items()}
 
 
-def misfit(module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True) -> tuple[str, str | None] | None:
+def check_shapes(
+    module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True
+) -> tuple[str, str | None] | None:
     """Return all names that do not fit, and one hint; None if every parameter below the node gets its value. With
     `whole` False the module is a part of the model."""
     from torch import nn

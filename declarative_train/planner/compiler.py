@@ -50,9 +50,9 @@ from declarative_train.plan.settings import settings_of
 from declarative_train.plan.timing import Timing, batch_of, num_steps_of
 from declarative_train.plan.weights import plan_weights
 from declarative_train.planner.auto.choose import choose, judge_all
-from declarative_train.planner.auto.judge import Judge, Verdict
+from declarative_train.planner.auto.judge import Judge, LayoutVerdict
 from declarative_train.planner.auto.target import target_of
-from declarative_train.planner.estimate.memory import Scale
+from declarative_train.planner.estimate.memory import MemoryScale
 from declarative_train.planner.estimate.model import ModelFacts
 from declarative_train.planner.estimate.tracing import Tracer
 from declarative_train.planner.estimates import decides, ways, with_estimates
@@ -173,7 +173,7 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
             words = choice.doubtful.words
             at = next(at for at, each in enumerate(verdicts) if each.candidate.words == words)
             if found:
-                verdicts[at] = Verdict(choice.doubtful, found[0])
+                verdicts[at] = LayoutVerdict(choice.doubtful, found[0])
             else:
                 known[words] = verdicts[at].memory_bytes if tried is None else _peak_bytes(tried)
             num_hopeless += choice.is_last_hope
@@ -185,7 +185,7 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
         refusals = _errors_of_mode(recipe, more)
         if refusals:
             at = next(at for at, each in enumerate(verdicts) if each.candidate.words == taken)
-            verdicts[at] = Verdict(verdicts[at].candidate, refusals[0])
+            verdicts[at] = LayoutVerdict(verdicts[at].candidate, refusals[0])
             continue
         if tracer is not None and plan is not None and plan.memory and taken not in known:
             known[taken] = _peak_bytes(plan)
@@ -241,9 +241,9 @@ class ScaleCache:
 
     def __init__(self, site: CompileContext) -> None:
         self._site = site
-        self._known: dict[tuple[str, Recomputation], Scale | None] = {}
+        self._known: dict[tuple[str, Recomputation], MemoryScale | None] = {}
 
-    def __call__(self, recipe: Recipe, model: ModelFacts) -> Scale | None:
+    def __call__(self, recipe: Recipe, model: ModelFacts) -> MemoryScale | None:
         tracer, training = self._site.tracer, recipe.training
         if tracer is None:
             return None

@@ -14,7 +14,7 @@ from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.judge import ScaleOf
 from declarative_train.planner.auto.target import Target, target_of
 from declarative_train.planner.estimate.estimate import estimate
-from declarative_train.planner.estimate.memory import Scale, memory_of
+from declarative_train.planner.estimate.memory import MemoryScale, memory_of
 from declarative_train.planner.estimate.model import facts_of
 from declarative_train.planner.estimate.placement import placement_of
 from declarative_train.planner.estimate.tracing import Tracer
@@ -79,7 +79,7 @@ def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Targe
     return tuple(replace(row, held=held if fits else 0) for row, fits in zip(rows, fits_there, strict=True))
 
 
-def _not_traced(why: str, scale: Scale | None) -> str:
+def _not_traced(why: str, scale: MemoryScale | None) -> str:
     if not why:
         return ""
     how = "shapes" if scale is None else "shapes, on the scale of a trace of the model in another mode"

@@ -12,7 +12,7 @@ from declarative_train.source.node import Mapping, Node, Scalar, Sequence, find,
 from declarative_train.source.setting import wrap_in_path
 
 
-class Choice(NamedTuple):
+class SweepChoice(NamedTuple):
     """Setting to try: a list of `values`, or a range from `low` to `high`."""
 
     key: str
@@ -41,19 +41,19 @@ class Choice(NamedTuple):
         return (self.at(self.low), self.at(self.high)) if self.is_range else self.values
 
 
-def choices(recipe: Recipe) -> tuple[Choice, ...]:
+def choices(recipe: Recipe) -> tuple[SweepChoice, ...]:
     """Return the choices of a recipe with a checked sweep, in the order of the text."""
     over = find(recipe.tree, ("sweep", "over"))
     assert isinstance(over, Mapping)
     return tuple(_choice(entry.name, entry.value) for entry in over)
 
 
-def _choice(key: str, node: Node) -> Choice:
+def _choice(key: str, node: Node) -> SweepChoice:
     if isinstance(node, Sequence):
-        return Choice(key, node.span, node.items)
+        return SweepChoice(key, node.span, node.items)
     found = to_value(node)
     assert isinstance(found, dict)
-    return Choice(key, node.span, (), found["low"], found["high"], found.get("log", False), found.get("step"))
+    return SweepChoice(key, node.span, (), found["low"], found["high"], found.get("log", False), found.get("step"))
 
 
 def overlay(key: str, node: Node) -> Mapping:
@@ -63,7 +63,7 @@ def overlay(key: str, node: Node) -> Mapping:
     return placed
 
 
-def one_at_a_time(recipe: Recipe) -> Iterator[tuple[Choice, Node]]:
+def one_at_a_time(recipe: Recipe) -> Iterator[tuple[SweepChoice, Node]]:
     """Yield each value in turn: errors of a value are found without all combinations."""
     for choice in choices(recipe):
         yield from ((choice, node) for node in choice.samples())

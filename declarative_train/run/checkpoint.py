@@ -30,7 +30,7 @@ from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure, first_line, limit_s
 from declarative_train.engine.step import frozen_base
 from declarative_train.engine.step.load_weights import write_packed
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import EMA, FORMAT, PLAN
 from declarative_train.run.run_state import RunState
@@ -169,7 +169,7 @@ class Checkpoints:
         except Exception as error:  # the client of a remote store has its own exceptions
             if self.store.is_local:
                 raise
-            place, reason = shown(self.store.root), first_line(error)
+            place, reason = format_path(self.store.root), first_line(error)
             raise CheckpointFailure(
                 f"the checkpoint of step {snapshot.step} cannot be written to {place}: {reason}"
             ) from error

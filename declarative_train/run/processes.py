@@ -40,7 +40,7 @@ from declarative_train.engine.failures import (
     without_answer,
     write_failure,
 )
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.run.job import Job
 from declarative_train.run.signals import (
     EXIT_FAILED,
@@ -389,7 +389,7 @@ def resume_hint(job: Job) -> list[str]:
         return [] if entry is None else [f"  go on from step {entry.step}: {how}"]
     except Exception:  # the client of a remote store has its own exceptions
         saved = [event.step for event in read_events(job.run_dir / EVENTS) if isinstance(event, CheckpointSaved)]
-    return [f"  go on from step {step}, when {shown(store)} can be reached: {how}" for step in saved[-1:]]
+    return [f"  go on from step {step}, when {format_path(store)} can be reached: {how}" for step in saved[-1:]]
 
 
 def _describe_signal(number: int) -> str:

@@ -14,7 +14,7 @@ import pytest
 from declarative_train.components.datasets import arrow_conversion
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.jsonl import JsonlDataset
-from declarative_train.files.open_files import expand, is_remote, open_file, read_bytes, shown, size_bytes
+from declarative_train.files.open_files import expand, format_path, is_remote, open_file, read_bytes, size_bytes
 from declarative_train.files.paths import SourceError
 
 
@@ -372,7 +372,7 @@ def test_a_column_without_any_value_is_one_of_missing_numbers(tmp_path: Path, ki
     ],
 )
 def test_paths_are_shown_without_passwords(path: str, seen: str) -> None:
-    assert shown(path) == seen
+    assert format_path(path) == seen
 
 
 def test_a_url_that_cannot_be_opened_keeps_its_secret() -> None:

@@ -19,13 +19,13 @@ import pytest
 
 from declarative_train.components.data import Table
 from declarative_train.components.datasets.csv import CsvDataset
-from declarative_train.packs.images.image_folder import ImageFolderDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.core.secrets import record_variable
 from declarative_train.data.opened import record
 from declarative_train.files import remote
 from declarative_train.files.open_files import read_bytes
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.images.image_folder import ImageFolderDataset
 from declarative_train.packs.tables.tar import TarDataset
 
 pa = pytest.importorskip("pyarrow")

@@ -146,10 +146,10 @@ def test_nothing_to_count_is_said() -> None:
 def test_columns_that_a_tensor_cannot_be_made_of(
     keys: dict[str, Any], columns: Sequence[Column], words: str, field: str
 ) -> None:
-    misfit = TensorField(**keys).check(columns)
-    assert misfit is not None
-    assert words in misfit.message
-    assert misfit.field == field
+    shape_error = TensorField(**keys).check(columns)
+    assert shape_error is not None
+    assert words in shape_error.message
+    assert shape_error.field == field
 
 
 @pytest.mark.parametrize("kind", ["tensor", "category"])
@@ -236,9 +236,9 @@ def test_several_columns_have_their_own_sizes_and_one_range() -> None:
     field = CategoryField(columns=("user", "country"), num_classes=(8, 3), unknown=0)
     assert made(field, values).tolist() == [[7, 1], [1, 0]]
     assert field.row_spec(columns_of(values), {}) == TensorSpec((2,), "int64", 8, ((0, 7), (0, 2)))
-    misfit = CategoryField(columns="*", num_classes=(8, 3, 2)).check(columns_of(values))
-    assert misfit is not None
-    assert misfit.message == "`num_classes` has 3 entries for 2 columns"
+    shape_error = CategoryField(columns="*", num_classes=(8, 3, 2)).check(columns_of(values))
+    assert shape_error is not None
+    assert shape_error.message == "`num_classes` has 3 entries for 2 columns"
 
 
 def test_rows_of_class_numbers() -> None:

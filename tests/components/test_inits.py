@@ -17,7 +17,7 @@ from declarative_train.components.field_docs import field_docs
 from declarative_train.components.inits import INITS
 from declarative_train.components.inits.draws import BLOCK, Draws
 from declarative_train.components.inits.rules import (
-    Constant,
+    ConstantInit,
     KaimingNormal,
     KaimingUniform,
     Normal,
@@ -77,7 +77,7 @@ def test_strides_gradients_and_parameters_do_not_matter(name: str) -> None:
 
 
 def test_constants() -> None:
-    assert torch.equal(filled(Constant(value=0.25), 3), torch.full((3,), 0.25, dtype=torch.float64))
+    assert torch.equal(filled(ConstantInit(value=0.25), 3), torch.full((3,), 0.25, dtype=torch.float64))
     assert torch.equal(filled(INITS["zeros"](), 3), torch.zeros(3, dtype=torch.float64))
     assert torch.equal(filled(INITS["ones"](), 3), torch.ones(3, dtype=torch.float64))
 
@@ -231,14 +231,14 @@ START = [1.1504354, 1.0999680, 0.5215629, 1.0394504]
 
 @each_init
 def test_what_needs_a_matrix_says_so(name: str) -> None:
-    misfit = made(name).check((5,))
+    shape_error = made(name).check((5,))
     assert made(name).check((5, 3)) is None
     if name.startswith(("xavier", "kaiming", "orthogonal")):
-        assert misfit is not None
-        assert "at least 2 dimensions, this one has shape (5)" in misfit.message
-        assert misfit.help
+        assert shape_error is not None
+        assert "at least 2 dimensions, this one has shape (5)" in shape_error.message
+        assert shape_error.help
     else:
-        assert misfit is None
+        assert shape_error is None
 
 
 @pytest.mark.parametrize(

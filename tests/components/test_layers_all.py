@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor, fx, nn
 
-from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.component import Layer, ShapeError
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.inits.draws import Draws
 from declarative_train.components.layers import LAYERS
@@ -503,10 +503,10 @@ def test_where_check_is_silent_the_module_runs(name: str) -> None:
             inputs = some_inputs(layer, rng) if layer else {}
         if layer is None:
             continue
-        misfit = layer.check(inputs)
+        shape_error = layer.check(inputs)
         told = f"{layer!r} on { {port: f'{spec} {spec.dtype} {spec.num_values}' for port, spec in inputs.items()} }"
-        if misfit is not None:
-            check_misfit(layer, misfit, told)
+        if shape_error is not None:
+            check_shape_error(layer, shape_error, told)
             continue
         ran += 1
         try:
@@ -522,12 +522,12 @@ def test_where_check_is_silent_the_module_runs(name: str) -> None:
     assert ran > 5
 
 
-def check_misfit(layer: Layer, misfit: Misfit, told: str) -> None:
-    assert isinstance(misfit, Misfit), told
-    assert misfit.message
-    assert not misfit.message.endswith("."), misfit.message
-    assert not misfit.message[0].isupper() or misfit.message[0] == "`", misfit.message
-    if misfit.field is not None:
-        assert misfit.field in type(layer).model_fields, told
-    if misfit.port is not None:
-        assert misfit.port.partition(".")[0] in {port.name for port in layer.ports}, told
+def check_shape_error(layer: Layer, shape_error: ShapeError, told: str) -> None:
+    assert isinstance(shape_error, ShapeError), told
+    assert shape_error.message
+    assert not shape_error.message.endswith("."), shape_error.message
+    assert not shape_error.message[0].isupper() or shape_error.message[0] == "`", shape_error.message
+    if shape_error.field is not None:
+        assert shape_error.field in type(layer).model_fields, told
+    if shape_error.port is not None:
+        assert shape_error.port.partition(".")[0] in {port.name for port in layer.ports}, told

@@ -464,15 +464,15 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
 def test_the_sentence_and_its_place(
     name: str, fields: dict[str, Any], inputs: dict[str, T], place: str, words: str, way_out: str | None
 ) -> None:
-    misfit = LAYERS[name](**fields).check(inputs)
-    assert misfit is not None
-    assert words in misfit.message
+    shape_error = LAYERS[name](**fields).check(inputs)
+    assert shape_error is not None
+    assert words in shape_error.message
     kind, _, value = place.partition(" ")
-    assert misfit.port == (value if kind == "port" else None)
-    assert misfit.field == (value if kind == "field" else None)
+    assert shape_error.port == (value if kind == "port" else None)
+    assert shape_error.field == (value if kind == "field" else None)
     if way_out is not None:
-        assert misfit.help is not None
-        assert way_out in misfit.help
+        assert shape_error.help is not None
+        assert way_out in shape_error.help
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from declarative_train.components.component import Loss, Misfit
+from declarative_train.components.component import Loss, ShapeError
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.losses import LOSSES
 from declarative_train.core.tensor_spec import TensorSpec
@@ -20,7 +20,9 @@ def loss(type: str, **fields: object) -> Loss:
     return LOSSES[type].model_validate({"type": type, **fields})
 
 
-def misfit(found: Loss, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None = None) -> Misfit:
+def shape_error(
+    found: Loss, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None = None
+) -> ShapeError:
     said = found.check(input, target, mask)
     assert said is not None
     return said
@@ -33,7 +35,7 @@ ELEMENTWISE = ["bce_with_logits", "huber", "l1", "mse", "poisson_nll", "smooth_l
 def test_every_loss_is_documented_and_named_by_the_rule(name: str) -> None:
     found = LOSSES[name]
     assert found.model_fields["type"].default == name
-    assert found.__name__ == "".join(word.capitalize() for word in name.split("_"))
+    assert found.__name__.removesuffix("Loss") == "".join(word.capitalize() for word in name.split("_"))
     assert len(inspect.getdoc(found) or "") > 20
     assert found().type == name
     undocumented = [key for key in found.model_fields if key != "type" and key not in field_docs(found)]
@@ -46,7 +48,7 @@ def test_every_loss_is_documented_and_named_by_the_rule(name: str) -> None:
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_losses_never_broadcast_and_show_both_ways_out(name: str) -> None:
-    said = misfit(loss(name), TensorSpec(()), TensorSpec((1,)))
+    said = shape_error(loss(name), TensorSpec(()), TensorSpec((1,)))
     assert said.message == (
         f"`{name}` compares element with element and never broadcasts: the input is (B), the target (B, 1)"
     )
@@ -55,13 +57,13 @@ def test_losses_never_broadcast_and_show_both_ways_out(name: str) -> None:
         "give the target's field `column: NAME` instead of `columns: [NAME]`, which makes it (B); "
         "or take a node `flat: TARGET[:, 0]`"
     )
-    said = misfit(loss(name), TensorSpec((1,)), TensorSpec(()))
+    said = shape_error(loss(name), TensorSpec((1,)), TensorSpec(()))
     assert said.help == (
         "take a node `flat: INPUT[:, 0]`, which is (B); or give the target's field `columns: [NAME]` instead of "
         "`column: NAME`, which makes it (B, 1)"
     )
-    assert "reshape" in str(misfit(loss(name), TensorSpec((2, 3)), TensorSpec((6,))).help)
-    assert misfit(loss(name), TensorSpec((2, 3)), TensorSpec((7,))).help is None
+    assert "reshape" in str(shape_error(loss(name), TensorSpec((2, 3)), TensorSpec((6,))).help)
+    assert shape_error(loss(name), TensorSpec((2, 3)), TensorSpec((7,))).help is None
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -70,12 +72,12 @@ def test_elementwise_losses_want_floats_a_target_and_a_mask_of_one_shape(name: s
     assert loss(name).check(x, x, x) is None
     assert loss(name).check(x, TensorSpec((3,), "float64"), TensorSpec((3,), "bool")) is None
     assert loss(name).check(x, TensorSpec((3,), "bool"), None) is None
-    assert misfit(loss(name), TensorSpec((3,), I64), x).port == "input"
-    assert "none is given" in misfit(loss(name), x, None).message
-    said = misfit(loss(name), x, x, TensorSpec((1,)))
+    assert shape_error(loss(name), TensorSpec((3,), I64), x).port == "input"
+    assert "none is given" in shape_error(loss(name), x, None).message
+    said = shape_error(loss(name), x, x, TensorSpec((1,)))
     assert said.port == "mask"
     assert "items of shape (B, 3), but the mask is (B, 1)" in said.message
-    assert "nothing to count" in misfit(loss(name), TensorSpec((0,)), TensorSpec((0,))).message
+    assert "nothing to count" in shape_error(loss(name), TensorSpec((0,)), TensorSpec((0,))).message
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "nll"])
@@ -87,17 +89,17 @@ class TestClasses:
         assert loss(name, class_dim=1).check(*images) is None
 
     def test_more_classes_than_scores_is_an_error(self, name: str) -> None:
-        said = misfit(loss(name), TensorSpec((10,)), TensorSpec((), I64, 37))
+        said = shape_error(loss(name), TensorSpec((10,)), TensorSpec((), I64, 37))
         assert said.message == "the target's classes go from 0 to 36, but the input has 10 scores in dimension -1"
         assert (said.port, said.is_warning) == ("input", False)
         assert "37" in str(said.help)
 
     def test_more_scores_than_classes_is_a_warning(self, name: str) -> None:
-        said = misfit(loss(name), TensorSpec((37,)), TensorSpec((), I64, 10))
+        said = shape_error(loss(name), TensorSpec((37,)), TensorSpec((), I64, 10))
         assert said.message == "the input has 37 scores in dimension -1, but the target only 10 classes"
         assert said.is_warning
         mask = TensorSpec((2,))
-        assert not misfit(
+        assert not shape_error(
             loss(name), TensorSpec((37,)), TensorSpec((), I64, 10), mask
         ).is_warning  # the worse one first
 
@@ -106,40 +108,40 @@ class TestClasses:
         assert loss(name, ignore_index=0).check(TensorSpec((10,)), TensorSpec((), I64, 11), None) is not None
 
     def test_a_column_too_many(self, name: str) -> None:
-        said = misfit(loss(name), TensorSpec((10,)), TensorSpec((1,), I64))
+        said = shape_error(loss(name), TensorSpec((10,)), TensorSpec((1,), I64))
         assert "takes a target (B), but it is (B, 1)" in said.message
         assert str(said.help).startswith("give the target's field `column: NAME` instead of `columns: [NAME]`")
 
     def test_a_dimension_of_1_too_many_in_the_scores(self, name: str) -> None:
-        said = misfit(loss(name), TensorSpec((1, 3)), TensorSpec((), I64))
+        said = shape_error(loss(name), TensorSpec((1, 3)), TensorSpec((), I64))
         assert "takes a target (B, 1), but it is (B)" in said.message
         assert str(said.help).startswith("take a node `flat: INPUT[:, 0]`; or give the target's field `columns:")
-        said = misfit(loss(name, class_dim=1), TensorSpec((3, 1)), TensorSpec((), I64))
+        said = shape_error(loss(name, class_dim=1), TensorSpec((3, 1)), TensorSpec((), I64))
         assert said.help == "reshape one of them: they have one value per sample"
 
     def test_the_class_dimension_of_images(self, name: str) -> None:
-        said = misfit(loss(name), TensorSpec((10, 4, 5)), TensorSpec((4, 5), I64))
+        said = shape_error(loss(name), TensorSpec((10, 4, 5)), TensorSpec((4, 5), I64))
         assert said.help == "the shapes fit with `class_dim: 1`"
-        said = misfit(loss(name, class_dim=3), TensorSpec((4, 10)), TensorSpec((4,), I64))
+        said = shape_error(loss(name, class_dim=3), TensorSpec((4, 10)), TensorSpec((4,), I64))
         assert (said.field, said.help) == ("class_dim", "use -1 for the last one, or one of 1, 2")
         with pytest.raises(ValidationError, match="is the batch"):
             loss(name, class_dim=0)
 
     def test_one_number_per_sample(self, name: str) -> None:
-        assert "needs a score for each class" in misfit(loss(name), TensorSpec(()), TensorSpec((), I64)).message
-        said = misfit(loss(name), TensorSpec((1,)), TensorSpec((), I64))
+        assert "needs a score for each class" in shape_error(loss(name), TensorSpec(()), TensorSpec((), I64)).message
+        said = shape_error(loss(name), TensorSpec((1,)), TensorSpec((), I64))
         assert "over one class says nothing" in said.message
         assert "bce_with_logits" in str(said.help)
 
     def test_dtypes(self, name: str) -> None:
-        assert "int64" in str(misfit(loss(name), TensorSpec((10,)), TensorSpec((), F32)).help)  # type: ignore[arg-type]
-        assert "is bool" in misfit(loss(name), TensorSpec((10,)), TensorSpec((), "bool")).message
-        assert misfit(loss(name), TensorSpec((10,), I64), TensorSpec((), I64)).port == "input"
+        assert "int64" in str(shape_error(loss(name), TensorSpec((10,)), TensorSpec((), F32)).help)  # type: ignore[arg-type]
+        assert "is bool" in shape_error(loss(name), TensorSpec((10,)), TensorSpec((), "bool")).message
+        assert shape_error(loss(name), TensorSpec((10,), I64), TensorSpec((), I64)).port == "input"
 
     def test_class_weights(self, name: str) -> None:
         given = TensorSpec((3,)), TensorSpec((), I64), None
         assert loss(name, class_weights=(1.0, 2.0, 0.0)).check(*given) is None
-        said = misfit(loss(name, class_weights=(1.0, 2.0)), *given)
+        said = shape_error(loss(name, class_weights=(1.0, 2.0)), *given)
         assert said.field == "class_weights"
         assert said.message == "`class_weights` has 2 numbers for 3 classes"
 
@@ -163,10 +165,12 @@ class TestClasses:
 def test_soft_targets() -> None:
     scores = TensorSpec((10,))
     assert loss("cross_entropy").check(scores, TensorSpec((10,)), None) is None
-    assert misfit(loss("nll"), scores, TensorSpec((10,))).port == "target"
-    assert misfit(loss("cross_entropy", ignore_index=0), scores, TensorSpec((10,))).field == "ignore_index"
-    assert misfit(loss("cross_entropy", class_weights="balanced"), scores, TensorSpec((10,))).field == "class_weights"
-    said = misfit(loss("cross_entropy"), scores, TensorSpec((9,)))
+    assert shape_error(loss("nll"), scores, TensorSpec((10,))).port == "target"
+    assert shape_error(loss("cross_entropy", ignore_index=0), scores, TensorSpec((10,))).field == "ignore_index"
+    assert (
+        shape_error(loss("cross_entropy", class_weights="balanced"), scores, TensorSpec((10,))).field == "class_weights"
+    )
+    said = shape_error(loss("cross_entropy"), scores, TensorSpec((9,)))
     assert said.message == (
         "the target of `cross_entropy` is float32 (B, 9); it takes the number of the class, or parts for each class in "
         "the input's shape (B, 10)"
@@ -192,12 +196,12 @@ def test_balanced_positives() -> None:
 def test_pos_weights_and_classes_of_bce() -> None:
     x = TensorSpec((3,))
     assert loss("bce_with_logits", pos_weight=(1.0, 2.0, 3.0)).check(x, x, None) is None
-    said = misfit(loss("bce_with_logits", pos_weight=(1.0, 2.0)), x, x)
+    said = shape_error(loss("bce_with_logits", pos_weight=(1.0, 2.0)), x, x)
     assert (said.field, said.message) == (
         "pos_weight",
         "`pos_weight` has 2 numbers, but an input of shape (B, 3) takes 3",
     )
-    said = misfit(loss("bce_with_logits"), TensorSpec(()), TensorSpec((), I64, 10))
+    said = shape_error(loss("bce_with_logits"), TensorSpec(()), TensorSpec((), I64, 10))
     assert "its values go from 0 to 9" in said.message
     assert loss("bce_with_logits").check(TensorSpec(()), TensorSpec((), I64, 2), None) is None
 
@@ -205,27 +209,27 @@ def test_pos_weights_and_classes_of_bce() -> None:
 def test_mean_takes_no_target() -> None:
     assert loss("mean").check(TensorSpec(()), None, TensorSpec(())) is None
     assert not LOSSES["mean"].needs_target
-    assert misfit(loss("mean"), TensorSpec(()), TensorSpec(())).port == "target"
-    assert misfit(loss("mean"), TensorSpec((), I64), None).port == "input"
-    assert misfit(loss("mean"), TensorSpec(()), None, TensorSpec((1,))).port == "mask"
+    assert shape_error(loss("mean"), TensorSpec(()), TensorSpec(())).port == "target"
+    assert shape_error(loss("mean"), TensorSpec((), I64), None).port == "input"
+    assert shape_error(loss("mean"), TensorSpec(()), None, TensorSpec((1,))).port == "mask"
 
 
 def test_kl_div() -> None:
     x = TensorSpec((4, 5))
     assert loss("kl_div").check(x, x, TensorSpec((), "bool")) is None
-    assert misfit(loss("kl_div"), x, x, TensorSpec((4,))).port == "mask"
-    assert "one number per sample" in misfit(loss("kl_div"), TensorSpec(()), TensorSpec(())).message
-    assert misfit(loss("kl_div"), x, TensorSpec((4, 5), I64)).port == "target"
-    assert misfit(loss("kl_div"), x, TensorSpec((4,))).port == "target"
+    assert shape_error(loss("kl_div"), x, x, TensorSpec((4,))).port == "mask"
+    assert "one number per sample" in shape_error(loss("kl_div"), TensorSpec(()), TensorSpec(())).message
+    assert shape_error(loss("kl_div"), x, TensorSpec((4, 5), I64)).port == "target"
+    assert shape_error(loss("kl_div"), x, TensorSpec((4,))).port == "target"
 
 
 def test_info_nce() -> None:
     x = TensorSpec((8,))
     assert LOSSES["info_nce"].mixes_samples
-    assert "takes no mask" in misfit(loss("info_nce"), x, x, TensorSpec(())).message
-    assert misfit(loss("info_nce"), TensorSpec((2, 8)), TensorSpec((2, 8))).port == "input"
-    assert misfit(loss("info_nce"), x, TensorSpec((4,))).port == "target"
-    assert misfit(loss("info_nce", over="1 sample"), x, x).field == "over"
+    assert "takes no mask" in shape_error(loss("info_nce"), x, x, TensorSpec(())).message
+    assert shape_error(loss("info_nce"), TensorSpec((2, 8)), TensorSpec((2, 8))).port == "input"
+    assert shape_error(loss("info_nce"), x, TensorSpec((4,))).port == "target"
+    assert shape_error(loss("info_nce", over="1 sample"), x, x).field == "over"
     with pytest.raises(ValidationError, match="is not `microbatch` or a number of samples"):
         loss("info_nce", over="32")
 

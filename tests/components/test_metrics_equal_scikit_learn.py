@@ -12,7 +12,7 @@ import torch
 from sklearn import metrics as sk
 from sklearn.preprocessing import label_binarize
 
-from declarative_train.components.component import Judged
+from declarative_train.components.component import MetricInputs
 from declarative_train.components.metrics import METRICS
 from declarative_train.core.tensor_spec import TensorSpec
 from tests.components.test_metrics_equal_torchmetrics import (
@@ -177,13 +177,13 @@ def test_tasks_of_one_shape() -> None:
         ({}, TensorSpec((4,)), None),
         ({"task": "multilabel"}, pixels, None),
     ):
-        found = metric(type="f1", average="macro", **fields).check(Judged(spec, spec))
+        found = metric(type="f1", average="macro", **fields).check(MetricInputs(spec, spec))
         assert (found and found.field) == field, (fields, spec)
         assert found is None or found.is_warning
-    refused = metric(type="auroc", task="multilabel").check(Judged(TensorSpec(()), TensorSpec(())))
+    refused = metric(type="auroc", task="multilabel").check(MetricInputs(TensorSpec(()), TensorSpec(())))
     assert refused is not None
     assert "takes a score for each" in refused.message
-    pooled = metric(type="auroc", task="binary").build(Judged(TensorSpec((4,)), TensorSpec((4,))), CPU)
+    pooled = metric(type="auroc", task="binary").build(MetricInputs(TensorSpec((4,)), TensorSpec((4,))), CPU)
     pooled.update(scores, answers, None, None)
     wanted = sk.roc_auc_score(answers.flatten(), scores.flatten())
     assert float(pooled.compute(Alone())) == pytest.approx(wanted)

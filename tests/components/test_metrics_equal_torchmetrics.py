@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from declarative_train.components.component import Collective, Judged, Metric, MetricModule, Misfit
+from declarative_train.components.component import Collective, Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.metrics import METRICS
 from declarative_train.core.tensor_spec import TensorSpec
@@ -346,7 +346,7 @@ def metric(**fields: object) -> Metric:
 def build(case: Case, device: torch.device = CPU) -> MetricModule:
     found = metric(**case.fields)
     given = spec(case.input), spec(case.target), spec(case.mask)
-    edges = Judged(*given, case.class_dim, case.ignore_index)  # type: ignore[arg-type]
+    edges = MetricInputs(*given, case.class_dim, case.ignore_index)  # type: ignore[arg-type]
     assert found.check(edges) is None
     return found.build(edges, device)
 
@@ -425,7 +425,7 @@ def test_masked_items_may_be_nan(case: Case) -> None:
 
 
 def test_half_precision_is_summed_in_full() -> None:
-    module = metric(type="mse").build(Judged(TensorSpec((), "bfloat16"), TensorSpec(())), CPU)
+    module = metric(type="mse").build(MetricInputs(TensorSpec((), "bfloat16"), TensorSpec(())), CPU)
     values = torch.full((3000,), 0.1, dtype=torch.bfloat16)
     module.update(values, torch.zeros(3000), None, None)
     assert float(module.compute(Alone())) == pytest.approx(float(values[0]) ** 2, rel=1e-6)
@@ -433,19 +433,19 @@ def test_half_precision_is_summed_in_full() -> None:
 
 def test_what_has_only_one_answer_has_no_ranking() -> None:
     for name in ("auroc", "average_precision"):
-        module = metric(type=name).build(Judged(TensorSpec(()), TensorSpec(())), CPU)
+        module = metric(type=name).build(MetricInputs(TensorSpec(()), TensorSpec(())), CPU)
         module.update(score, torch.zeros(ROWS), None, None)
         assert torch.isnan(module.compute(Alone()))
 
 
 def test_a_model_that_gives_nan_has_no_ranking() -> None:
-    module = metric(type="auroc").build(Judged(TensorSpec(()), TensorSpec(())), CPU)
+    module = metric(type="auroc").build(MetricInputs(TensorSpec(()), TensorSpec(())), CPU)
     module.update(score.index_fill(0, torch.tensor(3), torch.nan), fraud, None, None)
     assert torch.isnan(module.compute(Alone()))
 
 
 def test_kept_scores_are_not_the_batchs_own() -> None:
-    module = metric(type="auroc").build(Judged(TensorSpec(()), TensorSpec((), "bool")), CPU)
+    module = metric(type="auroc").build(MetricInputs(TensorSpec(()), TensorSpec((), "bool")), CPU)
     values, answers = score.clone(), fraud.bool()
     module.update(values, answers, None, None)
     values.zero_()
@@ -454,13 +454,13 @@ def test_kept_scores_are_not_the_batchs_own() -> None:
 
 
 def test_a_constant_target_has_no_r2() -> None:
-    module = metric(type="r2").build(Judged(TensorSpec(()), TensorSpec(())), CPU)
+    module = metric(type="r2").build(MetricInputs(TensorSpec(()), TensorSpec(())), CPU)
     module.update(score, torch.ones(ROWS), None, None)
     assert torch.isnan(module.compute(Alone()))
 
 
-def misfit(found: Metric, *given: TensorSpec | None, **options: int) -> Misfit:
-    said = found.check(Judged(*given, **options))  # type: ignore[arg-type]
+def shape_error(found: Metric, *given: TensorSpec | None, **options: int) -> ShapeError:
+    said = found.check(MetricInputs(*given, **options))  # type: ignore[arg-type]
     assert said is not None
     return said
 
@@ -470,30 +470,32 @@ F32, I64 = TensorSpec(()), TensorSpec((), "int64")
 
 def test_what_a_metric_says() -> None:
     ten, one = TensorSpec((10,)), TensorSpec((1,))
-    assert "never broadcasts" in misfit(metric(type="mae"), F32, one, None).message
-    assert misfit(metric(type="accuracy"), one, I64, None).port == "input"
-    assert "none is given" in misfit(metric(type="accuracy"), ten, None, None).message
-    assert misfit(metric(type="accuracy"), ten, TensorSpec((), "int64", 37), None).port == "input"
-    assert metric(type="accuracy").check(Judged(ten, TensorSpec((), "int64", 9), None)) is None  # the loss has warned
-    assert misfit(metric(type="accuracy"), ten, I64, one).port == "mask"
-    said = misfit(metric(type="f1"), ten, TensorSpec((10,), "int64", 3), None)
+    assert "never broadcasts" in shape_error(metric(type="mae"), F32, one, None).message
+    assert shape_error(metric(type="accuracy"), one, I64, None).port == "input"
+    assert "none is given" in shape_error(metric(type="accuracy"), ten, None, None).message
+    assert shape_error(metric(type="accuracy"), ten, TensorSpec((), "int64", 37), None).port == "input"
+    assert (
+        metric(type="accuracy").check(MetricInputs(ten, TensorSpec((), "int64", 9), None)) is None
+    )  # the loss has warned
+    assert shape_error(metric(type="accuracy"), ten, I64, one).port == "mask"
+    said = shape_error(metric(type="f1"), ten, TensorSpec((10,), "int64", 3), None)
     assert "about yes and no, but the target's values go from 0 to 2" in said.message
     images = TensorSpec((10, 4, 4)), TensorSpec((4, 4), "int64"), None
-    assert misfit(metric(type="perplexity"), *images).help == "the shapes fit with `class_dim: 1`"
-    assert metric(type="perplexity").check(Judged(*images, class_dim=1)) is None
-    said = misfit(metric(type="auroc"), F32, F32, F32)
+    assert shape_error(metric(type="perplexity"), *images).help == "the shapes fit with `class_dim: 1`"
+    assert metric(type="perplexity").check(MetricInputs(*images, class_dim=1)) is None
+    said = shape_error(metric(type="auroc"), F32, F32, F32)
     assert said.port == "mask"
     assert said.message == "`auroc` takes items or leaves them, but the mask is float32, a weight for each"
-    assert metric(type="auroc").check(Judged(F32, F32, TensorSpec((), "bool"))) is None
-    assert metric(type="mean").check(Judged(F32, I64, None)) is None
+    assert metric(type="auroc").check(MetricInputs(F32, F32, TensorSpec((), "bool"))) is None
+    assert metric(type="mean").check(MetricInputs(F32, I64, None)) is None
     past_the_last = ten, TensorSpec((), "int64", 11), None
-    assert metric(type="accuracy").check(Judged(*past_the_last, ignore_index=10)) is None
+    assert metric(type="accuracy").check(MetricInputs(*past_the_last, ignore_index=10)) is None
 
 
 def test_top_k() -> None:
-    assert misfit(metric(type="accuracy", top_k=5), TensorSpec((5,)), I64, None).field == "top_k"
-    assert misfit(metric(type="accuracy", top_k=2), F32, F32, None).field == "top_k"
-    assert metric(type="accuracy", top_k=4).check(Judged(TensorSpec((5,)), I64, None)) is None
+    assert shape_error(metric(type="accuracy", top_k=5), TensorSpec((5,)), I64, None).field == "top_k"
+    assert shape_error(metric(type="accuracy", top_k=2), F32, F32, None).field == "top_k"
+    assert metric(type="accuracy", top_k=4).check(MetricInputs(TensorSpec((5,)), I64, None)) is None
     with pytest.raises(ValidationError):
         metric(type="accuracy", top_k=0)
 
@@ -506,7 +508,7 @@ LOWER = {"mae", "mape", "mean", "mse", "perplexity", "rmse"}
 def test_every_metric_is_documented_and_named_by_the_rule(name: str) -> None:
     found = METRICS[name]
     assert found.model_fields["type"].default == name
-    assert found.__name__ == "".join(word.capitalize() for word in name.split("_"))
+    assert found.__name__.removesuffix("Metric") == "".join(word.capitalize() for word in name.split("_"))
     assert len(inspect.getdoc(found) or "") > 20
     undocumented = [key for key in found.model_fields if key != "type" and key not in field_docs(found)]
     assert not undocumented

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from declarative_train.components.layers.modules import packed as room
-from declarative_train.components.layers.modules.embedding import Embedding
+from declarative_train.components.layers.modules.embedding import EmbeddingModule
 from declarative_train.components.layers.modules.packed import LEVELS, Packed, find_packed, hold, pack, unpack
 from declarative_train.components.storages import BLOCK, StorageName, row_bytes, storage_bytes
 
@@ -127,7 +127,7 @@ def test_a_product_can_be_derived_twice() -> None:
 @pytest.mark.parametrize("storage", STORAGES)
 def test_a_table_gives_the_rows_of_what_is_left(storage: StorageName) -> None:
     weight = torch.randn(12, 70)
-    module = made(storage, Embedding(12, 70, None), weight)
+    module = made(storage, EmbeddingModule(12, 70, None), weight)
     ids = torch.tensor([[1, 11, 1], [0, 3, 5]], dtype=torch.uint8)
     assert torch.equal(module(ids), rounded(weight, storage)[ids.long()])
 

@@ -97,9 +97,9 @@ def test_a_field_is_known_without_its_code(tmp_path: Path) -> None:
     assert made.wanted == ("w", "g")
     assert made.check(columns) is None
     assert made.row_spec(columns, {}) == TensorSpec((2, 3))
-    misfit = made.check(columns[:1])
-    assert misfit is not None
-    assert misfit.message == "`decode` of `spectrum` takes 2 columns, and it has 1"
+    shape_error = made.check(columns[:1])
+    assert shape_error is not None
+    assert shape_error.message == "`decode` of `spectrum` takes 2 columns, and it has 1"
     assert made.meaning == ("bins",)
     with pytest.raises(ValueError, match="`bins` is 0, and the size of a tensor"):
         field(tmp_path, SPECTRUM, columns=["w", "g"], bins=0)
@@ -158,9 +158,9 @@ def test_what_a_field_makes_is_held_against_what_it_declares(body: str, words: s
 def test_text_is_taken_by_fields_that_say_so(tmp_path: Path) -> None:
     text = Column("t", "object")
     plain = field(tmp_path, f"class A(Field):\n{DECODE}return 1.0\n", column="t")
-    misfit = plain.check([text])
-    assert misfit is not None
-    assert "takes_text = True" in (misfit.help or "")
+    shape_error = plain.check([text])
+    assert shape_error is not None
+    assert "takes_text = True" in (shape_error.help or "")
     takes = field(tmp_path, f"class A(Field):\n    takes_text = True\n{DECODE}return float(len(a))\n", column="t")
     assert takes.check([text]) is None
     assert takes.check([A]) is not None
@@ -243,10 +243,10 @@ def test_draws_follow_from_the_sample_and_leave_others_alone(text: str, value: A
 def test_what_a_transform_does_wrong_is_found_on_a_made_picture(
     text: str, words: str, help: str, tmp_path: Path
 ) -> None:
-    misfit = transform(tmp_path, "class A(Transform):\n" + text).check((9, 7), 3)
-    assert misfit is not None
-    assert words in misfit.message
-    assert help in (misfit.help or "")
+    shape_error = transform(tmp_path, "class A(Transform):\n" + text).check((9, 7), 3)
+    assert shape_error is not None
+    assert words in shape_error.message
+    assert help in (shape_error.help or "")
 
 
 def test_a_picture_is_the_code_s_to_write_to(tmp_path: Path) -> None:

@@ -172,6 +172,6 @@ def test_tables_have_the_sizes_of_their_columns() -> None:
     x = TensorSpec((3,), "int64").between(((0, 1), (0, 9), (0, 99)))
     module = Embeddings(embedding_dim=4).build({"x": x})
     assert [tuple(item.shape) for item in module.parameters()] == [(2, 4), (10, 4), (100, 4)]
-    misfit = Embeddings(embedding_dim=4, num_embeddings=(100, 5, 100)).check({"x": x})
-    assert misfit is not None
-    assert "column 1 a table of 5 rows, and it holds numbers from 0 to 9" in misfit.message
+    shape_error = Embeddings(embedding_dim=4, num_embeddings=(100, 5, 100)).check({"x": x})
+    assert shape_error is not None
+    assert "column 1 a table of 5 rows, and it holds numbers from 0 to 9" in shape_error.message

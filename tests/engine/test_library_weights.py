@@ -86,7 +86,7 @@ def test_a_rank_reads_the_experts_that_it_holds(monkeypatch: pytest.MonkeyPatch)
     layer, seen = layer_of("qwen3_moe"), set[str]()
     real = read_files.tensor_origin
 
-    def watched(name: str, header: read_files.Header) -> read_files.Origin:
+    def watched(name: str, header: read_files.Header) -> read_files.TensorOrigin:
         seen.add(name)
         return real(name, header)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from declarative_train.app.main import main
-from declarative_train.components.component import Judged
+from declarative_train.components.component import MetricInputs
 from declarative_train.components.metrics.modules.plugin import OfAllRows
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.engine.collectives import Ranks
@@ -90,7 +90,7 @@ def test_a_rank_without_rows_takes_the_dtype_of_the_others(dtype: torch.dtype) -
 
     def farthest(rank: int) -> torch.Tensor:
         spec = TensorSpec((2,), "float32")
-        metric = OfAllRows(lambda one, other: (one - other).abs().max(), Judged(spec, spec), torch.device("cpu"))
+        metric = OfAllRows(lambda one, other: (one - other).abs().max(), MetricInputs(spec, spec), torch.device("cpu"))
         if rank == 1:
             metric.update(torch.tensor([[0.1, 0.5], [0, 0]], dtype=dtype), torch.zeros(2, 2, dtype=dtype), None, None)
         return metric.compute(Ranks())

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from declarative_train.app.main import main
-from declarative_train.components.layers.modules.batch_norm import BatchNorm
+from declarative_train.components.layers.modules.batch_norm import BatchNormModule
 from declarative_train.components.layers.sample_groups import MixesSamples
 from declarative_train.engine.step.model import fill, whole_model
 from declarative_train.graph.build import build
@@ -284,7 +284,7 @@ def test_batch_normalisation_of_torch_becomes_ours(directory: Path) -> None:
     theirs = merged(ours, {"plugins": ["layers.py"]})
     theirs["model"] = {"graph": {**node, "norm": {"type": "normed"}, **rest}}
     built: Any = build(compiled(directory, theirs).graph, (str(directory / "layers.py"),))
-    assert isinstance(built.norm.norm, BatchNorm)
+    assert isinstance(built.norm.norm, BatchNormModule)
     assert isinstance(built.norm.norm, torch.nn.BatchNorm1d)
     assert isinstance(built.norm.norm, MixesSamples)
     for way in ({}, WAYS["ddp"]):

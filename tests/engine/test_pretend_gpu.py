@@ -21,7 +21,7 @@ from torch import distributed
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.components.expressions.functions import FUNCTIONS
-from declarative_train.components.layers.modules.sequences import Gru, Lstm, Rnn
+from declarative_train.components.layers.modules.sequences import GruModule, LstmModule, RnnModule
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
@@ -440,7 +440,7 @@ def test_what_cuda_does_wrongly_in_silence_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
 def test_a_recurrent_layer_computes_in_the_precision_of_the_run(kind: str) -> None:
-    made = {"lstm": Lstm, "gru": Gru, "rnn": Rnn}[kind](3, 4, batch_first=True)
+    made = {"lstm": LstmModule, "gru": GruModule, "rnn": RnnModule}[kind](3, 4, batch_first=True)
     layer = made.to(torch.bfloat16)  # as the parameters of a step are cast
     with PretendGpu(), torch.autocast("cuda", dtype=torch.bfloat16):
         output, *states = layer.to("cuda")(torch.randn(2, 5, 3, device="cuda"))

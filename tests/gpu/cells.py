@@ -20,7 +20,7 @@ import torch
 from declarative_train import recipe as recipe_room
 from declarative_train.app.api.tracer import LateTracer
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.layers.modules.sequences import Gru, Lstm, Rnn
+from declarative_train.components.layers.modules.sequences import GruModule, LstmModule, RnnModule
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.data.batch_slices import locate
 from declarative_train.data.batches import TrainingBatches
@@ -265,7 +265,7 @@ def recurrent_layers(folder: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     x = torch.randn(4, 9, 8, dtype=torch.float64)
     found = {}
-    for layer in (Lstm, Gru, Rnn):
+    for layer in (LstmModule, GruModule, RnnModule):
         module = layer(8, 16, batch_first=True).double()
         wanted = module(x)[0]
         module = module.to(DEVICE, torch.bfloat16)

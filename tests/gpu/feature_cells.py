@@ -63,7 +63,7 @@ def documents(folder: Path, window: int | None) -> dict[str, Any]:
     """Attention of packed documents by their lengths beside a mask, in half precision: output and gradients."""
     torch.manual_seed(0)
     heads = attention.Heads(8, 2, 64, rotary=attention.Angles(1e4), window=window)
-    layer = attention.SelfAttention(512, heads, True, torch.bfloat16).to(DEVICE)
+    layer = attention.SelfAttentionModule(512, heads, True, torch.bfloat16).to(DEVICE)
     segments = torch.randint(0, 2, (4, 256), device=DEVICE).cumsum(1) // 8
     x = torch.randn(4, 256, 512, device=DEVICE, dtype=torch.bfloat16)
     found, by_length = [], mock.Mock(side_effect=attention.attend_documents)

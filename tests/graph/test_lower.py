@@ -193,7 +193,7 @@ def test_equal_layers_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runs == ["linear"] * 3
 
 
-def test_a_misfit_stands_under_the_reference_and_names_what_made_it() -> None:
+def test_a_shape_error_stands_under_the_reference_and_names_what_made_it() -> None:
     found, under_it = one(
         """
         hidden: {type: linear, out_features: 32, input: pixels}
@@ -208,7 +208,7 @@ def test_a_misfit_stands_under_the_reference_and_names_what_made_it() -> None:
     assert [item.message for item in found.related] == ["`hidden` gives (B, 32) float32"]
 
 
-def test_a_misfit_of_a_field_stands_under_the_field() -> None:
+def test_a_shape_error_of_a_field_stands_under_the_field() -> None:
     found, under_it = one(
         """
         embed: {type: embedding, num_embeddings: 20, embedding_dim: 4, input: tokens}

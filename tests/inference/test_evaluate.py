@@ -22,7 +22,7 @@ from declarative_train.engine.devices import exact_device
 from declarative_train.engine.failures import RunFailure
 from declarative_train.engine.step import step_runner
 from declarative_train.inference import evaluate as evaluate_module
-from declarative_train.inference.evaluate import Evaluation, _python, evaluate
+from declarative_train.inference.evaluate import EvaluationResult, _python, evaluate
 from declarative_train.inference.input import InputError
 from declarative_train.inference.predict import Prediction
 from declarative_train.inference.trained import UsageError, open_trained
@@ -235,7 +235,7 @@ def test_windows_are_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write_csv(tmp_path / "series.csv", ("t", "v"), values)
     run = trained(tmp_path, SERIES)
     model = open_trained(run)
-    found: Evaluation = evaluate(model)
+    found: EvaluationResult = evaluate(model)
     assert found.values == pytest.approx(logged(run, model.step), abs=1e-6)
     more = write_csv(tmp_path / "more.csv", ("t", "v"), values[40:70])
     on_more = evaluate(model, data=str(more))

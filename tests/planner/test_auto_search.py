@@ -15,7 +15,7 @@ from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.predicted import TAKEN
 from declarative_train.planner import compiler
 from declarative_train.planner.auto.choose import CORRECTED_TOO_HIGH, TOO_HIGH, choose, fastest, judge_all
-from declarative_train.planner.auto.judge import Judge, Verdict
+from declarative_train.planner.auto.judge import Judge, LayoutVerdict
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.footprint.forecast import Forecast
 from declarative_train.recipe.recipe import Recipe
@@ -67,7 +67,7 @@ def judge_of(recipe: Recipe, site: compiler.CompileContext, room: int | None) ->
     return Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
 
 
-def best_of_all(verdicts: Sequence[Verdict], needed: Mapping[str, int], room: int) -> str | None:
+def best_of_all(verdicts: Sequence[LayoutVerdict], needed: Mapping[str, int], room: int) -> str | None:
     fitting = [each for each in verdicts if each.refusal is None and needed[each.candidate.words] <= room]
     return fastest(fitting).candidate.words if fitting else None
 

@@ -23,12 +23,12 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.candidates import Candidate
 from declarative_train.planner.auto.choose import _list_untried, _may_fit
-from declarative_train.planner.auto.judge import Verdict
+from declarative_train.planner.auto.judge import LayoutVerdict
 from declarative_train.planner.auto.target import Target
 from declarative_train.planner.compiler import MOST_TOO_LARGE, MOST_TRIED_S
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.estimate import shortened as shortened_room
-from declarative_train.planner.estimate.memory import Scale
+from declarative_train.planner.estimate.memory import MemoryScale
 from declarative_train.planner.estimate.model import ModelFacts
 from declarative_train.planner.estimate.shortened import MOST_RANKS, fewer_ranks, find_chains, shorten
 from declarative_train.planner.estimate.tracing import TraceResult
@@ -333,8 +333,8 @@ class Tracer:
         size = 10**12 if plan.layout.mode == "ddp" else 10**9
         return TraceResult((MemoryPlan("each device", size, 0, 0, 0, 0, is_traced=True),))
 
-    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
-        return Scale(4.0, 0.0, 0.0)
+    def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
+        return MemoryScale(4.0, 0.0, 0.0)
 
 
 def test_auto_passes_over_what_does_not_fit_when_it_is_traced(tmp_path: Path) -> None:
@@ -474,8 +474,8 @@ def test_auto_traces_what_the_estimate_says_is_too_large(tmp_path: Path) -> None
             self.asked.append(plan.layout.mode)
             return TraceResult((MemoryPlan("each device", 10**9, 0, 0, 0, 0, is_traced=True),))
 
-        def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
-            return Scale(1e9, 0.0, 0.0)
+        def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
+            return MemoryScale(1e9, 0.0, 0.0)
 
     path = tmp_path / "auto.yaml"
     values = {"parallelism": "auto", "gpus": 2, "checkpointing": "none", "accumulation": 1, "batch": 16}
@@ -502,8 +502,8 @@ class Sized(Tracer):
         self.asked.append(plan.layout.mode)
         return TraceResult((MemoryPlan("each device", self.num_bytes, 0, 0, 0, 0, is_traced=True),))
 
-    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
-        return Scale(self.estimated, 0.0, 0.0)
+    def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
+        return MemoryScale(self.estimated, 0.0, 0.0)
 
 
 def auto_plan(folder: Path, tracer: Tracer) -> tuple[Plan | None, list[Diagnostic]]:
@@ -538,7 +538,7 @@ def test_auto_does_not_take_what_a_trace_says_is_too_large(tmp_path: Path) -> No
 
 def test_the_plan_names_what_auto_left_untried() -> None:
     verdicts = [
-        Verdict(Candidate(Axes(), name), None, needed, step_s, fits=needed < 10, least_bytes=1)
+        LayoutVerdict(Candidate(Axes(), name), None, needed, step_s, fits=needed < 10, least_bytes=1)
         for name, needed, step_s in (
             ("slow", 5, 9.0),
             ("fast", 11, 1.0),

@@ -31,7 +31,7 @@ class Overrides(NamedTuple):
 AS_WRITTEN = Overrides()
 
 
-class Compiled(NamedTuple):
+class CompileResult(NamedTuple):
     """`note`: why there is no plan, where nothing is wrong."""
 
     loaded: Loaded
@@ -57,7 +57,7 @@ def read_recipe(
     return recipe_room.load(path, texts=texts, with_=overrides.with_, set_=overrides.set_, plugins=plugins)
 
 
-def compile_loaded(loaded: Loaded, meanwhile: Callable[[], object] | None = None) -> Compiled:
+def compile_loaded(loaded: Loaded, meanwhile: Callable[[], object] | None = None) -> CompileResult:
     """Everything that can be known before launch; `plan` is None when there is an error. `meanwhile` is called while
     other processes try a step, where they do."""
     diagnostics = list(loaded.diagnostics)
@@ -71,7 +71,7 @@ def compile_loaded(loaded: Loaded, meanwhile: Callable[[], object] | None = None
         plan = None
     elif plan is None and loaded.recipe is not None:
         note = "no plan without what the code of the plugins does: --plugins imports them, and so runs it"
-    return Compiled(loaded, plan, tuple(diagnostics), texts_of(loaded), note)
+    return CompileResult(loaded, plan, tuple(diagnostics), texts_of(loaded), note)
 
 
 def lint_recipe(
@@ -101,7 +101,7 @@ def lint_recipe(
     return Linted(diagnostics, read)
 
 
-def reported(compiled: Compiled) -> list[Diagnostic]:
+def reported(compiled: CompileResult) -> list[Diagnostic]:
     """The diagnostics without those that the recipe asks to ignore."""
     found = list(compiled.diagnostics)
     if not found:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.app.api.compiling import (
     STDIN_NAME,
-    Compiled,
+    CompileResult,
     Overrides,
     compile_loaded,
     fragment_in_words,
@@ -89,10 +89,10 @@ class Recipe:
         """
         return self.plan(plugins=True).run(resume=resume, max_steps=max_steps, quiet=quiet)
 
-    def _compiled(self, plugins: bool) -> Compiled:
+    def _compiled(self, plugins: bool) -> CompileResult:
         return compile_loaded(read_recipe(self.path, self._overrides, texts=self._texts, plugins=plugins))
 
-    def _why_not(self, compiled: Compiled) -> DtrainError:
+    def _why_not(self, compiled: CompileResult) -> DtrainError:
         if (is_part := fragment_in_words(compiled.loaded)) is not None:
             return DtrainError(is_part.replace("--with", "with_="), exit_code=RECIPE_HAS_ERRORS)
         if compiled.note:

@@ -23,7 +23,7 @@ from declarative_train.run.sinks.jsonl import read_events
 if TYPE_CHECKING:
     from torch import nn
 
-    from declarative_train.inference.evaluate import Evaluation
+    from declarative_train.inference.evaluate import EvaluationResult
     from declarative_train.inference.trained import Trained
 
 
@@ -132,7 +132,7 @@ class Run:
         batch_size: int | None = None,
         device: str = "auto",
         ranks: int = 1,
-    ) -> Evaluation:
+    ) -> EvaluationResult:
         """Exact metrics, what is mistaken for what, and the worst samples, as `dtrain evaluate`: on a set of the run
         (`set`; by default the first that it evaluated) or on new rows with their targets, as `predict` takes them.
         `max_samples`: so many of the set, as `evaluation.max` takes them; `ranks`: processes that share the samples.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-    from declarative_train.planner.estimate.memory import Scale
+    from declarative_train.planner.estimate.memory import MemoryScale
     from declarative_train.planner.estimate.model import ModelFacts
     from declarative_train.planner.estimate.tracing import Tracer, TraceResult
 
@@ -26,7 +26,7 @@ class LateTracer:
     def spent_s(self) -> float:
         return 0.0 if self._tracer is None else self._tracer.spent_s
 
-    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
+    def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
         return self._found().scale(plan, model)
 
     def _found(self) -> Tracer:

@@ -101,7 +101,7 @@ def text(comparison: Comparison) -> str:
         f"{letter}  {record.folder}  ({record.state})" for letter, record in zip(letters, comparison.runs, strict=True)
     ]
     width = terminal_width() or 80
-    settings = [[row.name, *map(_shown, row.values)] for row in comparison.settings]
+    settings = [[row.name, *map(_format_setting, row.values)] for row in comparison.settings]
     alike = f"{counted(comparison.num_alike, 'other setting')} {'is' if comparison.num_alike == 1 else 'are'} the same"
     blocks = ["\n".join(lines)]
     blocks.append(
@@ -120,7 +120,7 @@ def letter_of(at: int) -> str:
     return f"{chr(ord('A') + at % 26)}{at // 26 or ''}"
 
 
-def _shown(value: object) -> str:
+def _format_setting(value: object) -> str:
     from declarative_train.plan.settings import format_value
 
     text = "-" if value is None else format_value(value)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative_train.app.api.compiling import Compiled, texts_of
+from declarative_train.app.api.compiling import CompileResult, texts_of
 from declarative_train.app.compile import add_recipe_arguments, is_missing, load_recipe, report
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_error, print_text
@@ -79,7 +79,7 @@ def _described(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
         floats = recipe.training.precision.of_fields
         data, found = describe(recipe.data, recipe.seed, recipe.span, floats=floats)
         diagnostics += found
-    report(Compiled(loaded, None, tuple(diagnostics), texts_of(loaded)))
+    report(CompileResult(loaded, None, tuple(diagnostics), texts_of(loaded)))
     return "" if loaded.recipe is None else loaded.recipe.name, data
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative_train.app.api.compiling import Compiled, texts_of
+from declarative_train.app.api.compiling import CompileResult, texts_of
 from declarative_train.app.compile import is_missing, load_recipe, report
 from declarative_train.app.printing import print_text
 from declarative_train.core.amounts import counted
 
 if TYPE_CHECKING:
     from declarative_train.components.data import Table
-    from declarative_train.data.rows import Rows
+    from declarative_train.data.rows import SetRows
     from declarative_train.recipe.recipe import Recipe
 
 _AT_ONCE = 256  # texts
@@ -71,14 +71,14 @@ class _Texts:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.num_texts, self.sample, self.code = 0, list[str](), 2
-        self.sources: list[tuple[Table, str, Rows]] | None = None
+        self.sources: list[tuple[Table, str, SetRows]] | None = None
         if args.recipe != "-" and not args.recipe.endswith((".yaml", ".yml")):
             self.sources = _files([args.recipe, *args.more])
         elif args.more:
             print("dtrain: name a recipe, or text files", file=sys.stderr)
         elif not is_missing(args.recipe):
             loaded = load_recipe(args, plugins=args.plugins)
-            report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
+            report(CompileResult(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
             self.code = 1
             self.sources = None if loaded.recipe is None else _of_recipe(loaded.recipe)
 
@@ -107,7 +107,7 @@ def _said(dialogue: str) -> str:
     return "\n".join(each for each in found if isinstance(each, str))
 
 
-def _files(paths: list[str]) -> list[tuple[Table, str, Rows]]:
+def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
     from declarative_train.components.datasets.text import TextDataset
     from declarative_train.data.rows import RowRange
 
@@ -115,7 +115,7 @@ def _files(paths: list[str]) -> list[tuple[Table, str, Rows]]:
     return [(table, "text", RowRange(0, table.num_rows))]
 
 
-def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, Rows]] | None:
+def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
     """The training rows of each column of texts that a field makes tokens of, or the files of a stream of tokens."""
     from declarative_train.components.datasets.text import TextDataset
     from declarative_train.data.rows import RowRange

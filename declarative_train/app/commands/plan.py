@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from declarative_train.app.api.compiling import Compiled, texts_of
+from declarative_train.app.api.compiling import CompileResult, texts_of
 from declarative_train.app.compile import (
     add_recipe_arguments,
     compile_recipe,
@@ -132,7 +132,7 @@ def scale(args: argparse.Namespace) -> int:
     args.set_ = [*args.set_, *(args.for_ or [])]
     loaded = load_recipe(args, plugins=args.plugins)
     if loaded.recipe is None:
-        report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
+        report(CompileResult(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
         return 1
     layout, mode = loaded.recipe.layout, loaded.recipe.parallelism.mode
     if layout.hardware is None:

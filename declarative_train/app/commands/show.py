@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable
 from itertools import groupby
 
-from declarative_train.app.api.compiling import Compiled, read_recipe, texts_of
+from declarative_train.app.api.compiling import CompileResult, read_recipe, texts_of
 from declarative_train.app.compile import add_recipe_arguments, compile_recipe, is_missing, load_recipe, report
 from declarative_train.app.printing import print_text
 from declarative_train.app.views.graph import graph_table
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         print_text(graph_table(compiled.plan))
         return 0
     loaded = load_recipe(args, plugins=args.plugins)
-    report(Compiled(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
+    report(CompileResult(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
     recipe = loaded.recipe
     if recipe is None:
         if args.explicit or loaded.draft is None or not loaded.draft.tree.entries:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from declarative_train.app.views.table import table
 from declarative_train.core.amounts import counted
 from declarative_train.core.amounts import number as four_decimals
-from declarative_train.inference.evaluate import Evaluation
+from declarative_train.inference.evaluate import EvaluationResult
 from declarative_train.inference.report import Report, WorstSample
 
 MOST_CLASSES = 30  # that are listed; of more those with most items
@@ -15,7 +15,7 @@ _MOST_MISTAKES = 10
 _MOST_IN_TABLE = 12
 
 
-def evaluation_text(found: Evaluation, width: int | None) -> str:
+def evaluation_text(found: EvaluationResult, width: int | None) -> str:
     width = width or 100
     parts = [f"{found.trained}\n{found.set}: {counted(found.num_samples, 'sample')}"]
     parts.append(_metrics(found))
@@ -30,7 +30,7 @@ def number(value: float) -> str:
     return f"{value:,.1f}" if 1e4 <= abs(value) < 1e12 else four_decimals(value)
 
 
-def _metrics(found: Evaluation) -> str:
+def _metrics(found: EvaluationResult) -> str:
     rows = []
     for name, value in found.values.items():
         logged = found.logged.get(name)

@@ -15,7 +15,7 @@ from declarative_train.core.amounts import counted
 from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.spec import FieldSpec
 from declarative_train.data.texts import PackedRows, TextRows
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 
 _PARTS = 40  # of a sample that are shown
 _LONGEST = 400  # characters of one
@@ -94,6 +94,6 @@ def kept(sets: Mapping[str, PreparedSet]) -> list[str]:
             found |= {tokens.folder: tokens for _, tokens in table.fields.values()}
     return [
         f"{counted(len(each.tokens), 'token')} of {counted(each.num_texts, 'text')}, "
-        f"{each.tokens.nbytes / 1e6:,.1f} MB{f', in {shown(folder)}' if folder else ', kept nowhere'}"
+        f"{each.tokens.nbytes / 1e6:,.1f} MB{f', in {format_path(folder)}' if folder else ', kept nowhere'}"
         for folder, each in found.items()
     ]

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.adapters import ADAPTERS
-from declarative_train.components.component import Adapter, Init, Layer, Misfit, Port
+from declarative_train.components.component import Adapter, Init, Layer, Port, ShapeError
 from declarative_train.components.products import Product, Use, Weight
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Adapted(Layer):
     def is_random(self) -> bool:
         return self.base.is_random or any(each.is_random for each in self.adapters.values())
 
-    def check(self, inputs: Mapping[str, TensorSpec]) -> Misfit | None:
+    def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
         return self.base.check(inputs)
 
     def build(self, inputs: Mapping[str, TensorSpec]) -> nn.Module:

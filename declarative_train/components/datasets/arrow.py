@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
-from declarative_train.files.open_files import objects, shown
+from declarative_train.files.open_files import format_path, objects
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -197,12 +197,14 @@ def _lists_to_numpy(column: Column, values: Any, where: str) -> np.ndarray:
     width = column.shape[0]
     if values.null_count:
         row = int(np.argmax(np.asarray(values.is_null())))
-        raise SourceError("unreadable", f"`{column.name}` in {shown(where)} has no list in row {row + 1} of those read")
+        raise SourceError(
+            "unreadable", f"`{column.name}` in {format_path(where)} has no list in row {row + 1} of those read"
+        )
     lengths = np.asarray(pc.list_value_length(values))
     if (wrong := np.flatnonzero(lengths != width)).size:
         raise SourceError(
             "unreadable",
-            f"`{column.name}` in {shown(where)} holds lists of different lengths: {width} at first, then "
+            f"`{column.name}` in {format_path(where)} holds lists of different lengths: {width} at first, then "
             f"{lengths[wrong[0]]}",
         )
     flat = Column(column.name, column.dtype)
@@ -215,8 +217,8 @@ def _check_exact(column: Column, values: Any, where: str) -> None:
     extremes = pc.min_max(values).as_py()
     if max(abs(v) for v in extremes.values() if v is not None) > EXACT if extremes["min"] is not None else False:
         message = (
-            f"`{column.name}` in {shown(where)} misses values and holds integers beyond 2^53, which no number type "
-            "holds exactly together with a missing one"
+            f"`{column.name}` in {format_path(where)} misses values and holds integers beyond 2^53, which no number "
+            "type holds exactly together with a missing one"
         )
         raise SourceError("unreadable", message, help="fill its missing values in the file")
 
@@ -233,7 +235,10 @@ class MemoryTable(Table):
 
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in (bad or {}).items() if rows}
         self.skipped = tuple(
-            (f"row {row + 1} of {shown(path)}", why) for path, rows in (bad or {}).items() for row, why in rows if why
+            (f"row {row + 1} of {format_path(path)}", why)
+            for path, rows in (bad or {}).items()
+            for row, why in rows
+            if why
         )
 
         self.files = tuple(path for path, _ in pieces)
@@ -309,7 +314,7 @@ def place_among(files: Sequence[str], starts: Sequence[int], gone: Mapping[str, 
         if each > inside:
             break
         inside += 1
-    return f"row {inside + 1} of {shown(files[position])}"
+    return f"row {inside + 1} of {format_path(files[position])}"
 
 
 def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
@@ -317,7 +322,7 @@ def place(files: Sequence[str], starts: Sequence[int], row: int) -> str:
     from bisect import bisect_right
 
     position = bisect_right(starts, row) - 1
-    return f"row {row - starts[position] + 1} of {shown(files[position])}"
+    return f"row {row - starts[position] + 1} of {format_path(files[position])}"
 
 
 def _as_text(piece: Any, mixed: Sequence[str]) -> Any:
@@ -360,7 +365,7 @@ def with_lists(columns: Mapping[str, Column], names: Sequence[str], schema: Any)
 def check_distinct(path: str, names: Sequence[str]) -> list[str]:
     twice, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
-        message = f"{shown(path)} has two columns called `{twice}`"
+        message = f"{format_path(path)} has two columns called `{twice}`"
         raise SourceError("different_columns", message, help="give one of them another name in the file")
     return list(names)
 
@@ -372,5 +377,5 @@ def check_same_columns(first: str, names: Sequence[str], path: str, others: Sequ
     less = [f"`{name}`" for name in names if name not in set(others)]
     parts = [f"lacks {', '.join(less[:5])}"] if less else []
     parts += [f"also has {', '.join(more[:5])}"] if more else []
-    message = f"{shown(path)} {' and '.join(parts)}: its columns are not those of {shown(first)}"
+    message = f"{format_path(path)} {' and '.join(parts)}: its columns are not those of {format_path(first)}"
     raise SourceError("different_columns", message)

@@ -22,7 +22,7 @@ from declarative_train.components.datasets.block_table import BlockTable
 from declarative_train.core.amounts import amount
 from declarative_train.files.cache import cache_path, limit_bytes, make_room, mark_used, stamp
 from declarative_train.files.lock import FileLock, hold_lock, open_shared
-from declarative_train.files.open_files import open_file, packing, shown, size_bytes, skips_bad_rows
+from declarative_train.files.open_files import format_path, open_file, packing, size_bytes, skips_bad_rows
 from declarative_train.files.paths import SourceError
 
 LARGE_BYTES = 1 << 30  # total size of a source's files; larger ones are not read into memory
@@ -150,7 +150,7 @@ def _can_write(folder: str) -> bool:
 
 
 def _names_of(files: Sequence[str]) -> str:
-    return shown(files[0]) if len(files) == 1 else f"{len(files):,} files"
+    return format_path(files[0]) if len(files) == 1 else f"{len(files):,} files"
 
 
 def _convert(
@@ -180,7 +180,7 @@ def _convert(
             writer.write_batch(nothing, custom_metadata={_ABOUT: about.encode()})
         for path, before in zip(files, stamps, strict=True):
             if stamp(path, refresh=True) != before:
-                raise SourceError("unreadable", f"{shown(path)} was changed while it was being read")
+                raise SourceError("unreadable", f"{format_path(path)} was changed while it was being read")
         size = os.path.getsize(part)
         os.replace(part, place)
     except OSError as error:
@@ -212,7 +212,10 @@ class ConvertedTable(BlockTable):
         self._rows_of: list[int] = about["starts"]
         self._gone = {path: sorted(row for row, _ in rows) for path, rows in about["bad"].items()}
         self.skipped = tuple(
-            (f"row {row + 1} of {shown(path)}", why) for path, rows in about["bad"].items() for row, why in rows if why
+            (f"row {row + 1} of {format_path(path)}", why)
+            for path, rows in about["bad"].items()
+            for row, why in rows
+            if why
         )
         finalize(self, os.close, held)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from declarative_train.components.data import FilesDataset, Paths, Table
-from declarative_train.components.datasets.block_table import BlockTable, Format, reason
+from declarative_train.components.datasets.block_table import BlockFormat, BlockTable, reason
 from declarative_train.core.untrusted import parse_json
-from declarative_train.files.open_files import check_beginning, expand, local_path, shown
+from declarative_train.files.open_files import check_beginning, expand, format_path, local_path
 from declarative_train.files.paths import SourceError
 
 _STATE, _SETS = "state.json", "dataset_dict.json"
@@ -40,24 +40,26 @@ def _files(path: str) -> Sequence[str]:
     local = local_path(path)
     if local is None:
         raise SourceError(
-            "unreadable", f"{shown(path)} is not on this machine", help="copy it: Arrow files are mapped into memory"
+            "unreadable",
+            f"{format_path(path)} is not on this machine",
+            help="copy it: Arrow files are mapped into memory",
         )
     if not os.path.isdir(local):
         return expand([path])
     state = os.path.join(local, _STATE)
     if not os.path.isfile(state):
-        message = f"{shown(path)} is a folder without `{_STATE}`, and not what `save_to_disk` writes"
+        message = f"{format_path(path)} is a folder without `{_STATE}`, and not what `save_to_disk` writes"
         raise SourceError(
-            "unreadable", message, help=_sets(local) or f"name its files: {shown(path).rstrip('/')}/*.arrow"
+            "unreadable", message, help=_sets(local) or f"name its files: {format_path(path).rstrip('/')}/*.arrow"
         )
     try:
         with open(state, encoding="utf-8") as file:
             found = parse_json(file.read())
         names = [str(each["filename"]) for each in found["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SourceError("unreadable", f"cannot read {shown(state)}: {reason(error)}") from error
+        raise SourceError("unreadable", f"cannot read {format_path(state)}: {reason(error)}") from error
     if found.get("_indices_files"):
-        message = f"{shown(path)} holds a choice of rows by number, which is not read"
+        message = f"{format_path(path)} holds a choice of rows by number, which is not read"
         raise SourceError("unreadable", message, help="save it after `flatten_indices()`")
     return expand([os.path.join(local, name) for name in names])
 
@@ -69,7 +71,7 @@ def _sets(folder: str) -> str | None:
     return f"it holds several sets: name the folder of one, {', '.join(names)}"
 
 
-class ArrowFormat(Format):
+class ArrowFormat(BlockFormat):
     kind: ClassVar[str] = "arrow"
     block: ClassVar[str] = "record batch"
 
@@ -80,7 +82,7 @@ class ArrowFormat(Format):
             return _Batches(_open(local_path(path)))
         except (pa.ArrowInvalid, OSError) as error:
             check_beginning(path, "a file of Arrow's record batches", b"ARROW1")
-            raise SourceError("unreadable", f"cannot read {shown(path)}: {reason(error)}") from error
+            raise SourceError("unreadable", f"cannot read {format_path(path)}: {reason(error)}") from error
 
     def schema(self, opened: Any) -> Any:
         return opened.schema

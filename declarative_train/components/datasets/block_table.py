@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.secrets import masked
 from declarative_train.files.cache import Stamp, cache_path, load, save, stamp
-from declarative_train.files.open_files import OpenFiles, by_piece, local_path, shown
+from declarative_train.files.open_files import OpenFiles, by_piece, format_path, local_path
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CACHE_BYTES = 256 << 20  # decoded blocks in memory, per process
 
 
-class Format(ABC):
+class BlockFormat(ABC):
     """Reader of one kind of file. `block` is the name of its blocks in messages."""
 
     kind: ClassVar[str]
@@ -47,7 +47,7 @@ class Format(ABC):
 class BlockTable(Table):
     """Rows of files in blocks. A block is read as a whole, when one of its rows is accessed."""
 
-    def __init__(self, files: Sequence[str], form: Format) -> None:
+    def __init__(self, files: Sequence[str], form: BlockFormat) -> None:
         import numpy as np
 
         self.files = tuple(files)
@@ -161,7 +161,7 @@ class BlockTable(Table):
             return without_views(self._form.read(self._opened.get(path), number, names, most))
         except (pa.ArrowInvalid, OSError) as error:
             what = ", ".join(f"`{name}`" for name in names[:3])
-            message = f"cannot read {what} in {self._form.block} {number} of {shown(path)}: {reason(error)}"
+            message = f"cannot read {what} in {self._form.block} {number} of {format_path(path)}: {reason(error)}"
             raise SourceError("unreadable", message) from error
 
     def place(self, row: int) -> str:
@@ -173,7 +173,7 @@ class BlockTable(Table):
 class Footers:
     """Footers of files. Their content is cached by path, size and date."""
 
-    def __init__(self, files: Sequence[str], opened: OpenFiles[Any], form: Format) -> None:
+    def __init__(self, files: Sequence[str], opened: OpenFiles[Any], form: BlockFormat) -> None:
         from declarative_train.components.datasets.arrow import check_distinct, check_same_columns
 
         self._files = files
@@ -206,7 +206,7 @@ class Footers:
         try:
             return stamp(path)
         except OSError as error:
-            raise SourceError("unreadable", f"cannot look at {shown(path)}: {error.strerror}") from error
+            raise SourceError("unreadable", f"cannot look at {format_path(path)}: {error.strerror}") from error
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from declarative_train.components.datasets.arrow_conversion import (
     open_decompressed,
 )
 from declarative_train.core.names import check_unique_names
-from declarative_train.files.open_files import check_beginning, packing, shown, skips_bad_rows
+from declarative_train.files.open_files import check_beginning, format_path, packing, skips_bad_rows
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -117,12 +117,12 @@ class CsvDataset(FilesDataset):
                 yield file
         except UnicodeDecodeError as error:  # in the names: pyarrow decodes them on access
             what = error.object.decode("utf-8", "backslashreplace").strip()
-            message = f"the first line of {shown(path)} is not UTF-8: the column `{what:.40}`"
+            message = f"the first line of {format_path(path)} is not UTF-8: the column `{what:.40}`"
             raise SourceError("unreadable", message, help="save the file as UTF-8 (from Excel: `CSV UTF-8`)") from error
         except pa.ArrowInvalid as error:
             raise self.explain(path, str(error)) from error
         except OSError as error:
-            raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+            raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
 
     def _schema(self, room: _BlockSize, files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
         """Return the types that hold all values of all files, tried in pyarrow's order.
@@ -266,18 +266,17 @@ class CsvDataset(FilesDataset):
         width = _WRONG_WIDTH.search(error)
         if width is not None:
             row, wanted, got = width.groups()
-            where = f"{self._line(path, int(row))} of {shown(path)}" if row else shown(path)
+            where = f"{self._line(path, int(row))} of {format_path(path)}" if row else format_path(path)
             what = f"has {got} {'value' if got == '1' else 'values'} where the others have {wanted}"
             return SourceError("unreadable", f"{where} {what}", help=_other_delimiter(path, self.delimiter))
         if "Empty CSV" in error:
-            return SourceError("unreadable", f"{shown(path)} is empty")
+            return SourceError("unreadable", f"{format_path(path)} is empty")
         if _STRADDLES in error:
-            message = (
-                f"a row of {shown(path)} is longer than {_MOST_BLOCK >> 20:,} MiB, or a quote in it is never closed"
-            )
+            limit = f"{_MOST_BLOCK >> 20:,} MiB"
+            message = f"a row of {format_path(path)} is longer than {limit}, or a quote in it is never closed"
             return SourceError("unreadable", message)
         reason = error.removeprefix("CSV parse error: ").splitlines()[0]
-        return SourceError("unreadable", f"cannot read {shown(path)}: {reason[:200]}")
+        return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")
 
     def _line(self, path: str, row: int) -> str:
         """Return the line on which a row begins.

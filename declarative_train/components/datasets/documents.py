@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Column, Table
-from declarative_train.files.open_files import objects, read_bytes, shown
+from declarative_train.files.open_files import format_path, objects, read_bytes
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def decode(content: bytes, path: str) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        message = f"{shown(path)} is not UTF-8: line {line} has the byte {content[error.start]:#04x}"
+        message = f"{format_path(path)} is not UTF-8: line {line} has the byte {content[error.start]:#04x}"
         raise SourceError("unreadable", message, help="convert the file, or leave it out of `path`") from None
 
 
@@ -44,7 +44,7 @@ class FileTexts(Table):
         return found
 
     def place(self, row: int) -> str:
-        return shown(self.files[row])
+        return format_path(self.files[row])
 
 
 class LineTexts(Table):
@@ -84,7 +84,7 @@ class LineTexts(Table):
     def place(self, row: int) -> str:
         file, line = self._at(row)
         content = read_bytes(self.files[file], 0, int(self._lines[file][line, 0]))
-        return f"line {content.count(10) + 1} of {shown(self.files[file])}"
+        return f"line {content.count(10) + 1} of {format_path(self.files[file])}"
 
 
 def _lines(content: bytes) -> np.ndarray:

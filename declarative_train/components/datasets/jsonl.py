@@ -15,7 +15,7 @@ from declarative_train.components.datasets.arrow_conversion import (
     in_memory_or_on_disk,
     open_decompressed,
 )
-from declarative_train.files.open_files import check_beginning, packing, shown, skips_bad_rows
+from declarative_train.files.open_files import check_beginning, format_path, packing, skips_bad_rows
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _read(path: str, bad: list[tuple[int, str]], budget: Budget | None) -> pa.Ta
     except pa.ArrowInvalid as error:
         raise SourceError("unreadable", _explain(path, _with_lines(str(error), bad))) from error
     except OSError as error:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+        raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
 
 
 def _all_of(file: Any) -> bytes:
@@ -112,7 +112,7 @@ def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
             first, rest = 0, b""
             while block := file.read(BLOCK_BYTES):
                 if len(rest) > _LONGEST_LINE:
-                    raise SourceError("unreadable", f"line {first + 1} of {shown(path)} is longer than 256 MiB")
+                    raise SourceError("unreadable", f"line {first + 1} of {format_path(path)} is longer than 256 MiB")
                 whole, end, rest_of = (rest + block).rpartition(b"\n")
                 rest = rest_of
                 if end:
@@ -122,7 +122,7 @@ def _chunks(path: str) -> Iterator[tuple[int, bytes]]:
             if rest.strip():
                 yield first, rest
     except (OSError, pa.ArrowInvalid) as error:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+        raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
 
 
 def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
@@ -141,11 +141,11 @@ def _schema(files: Sequence[str], heartbeat: Callable[[], None]) -> Any:
                 found |= {field.name: _wider(found.get(field.name, pa.null()), field.type) for field in schema}
             except ValueError as error:
                 read_lines(path, first, content, [], like and pa.schema(list(like)))  # raises with the row number
-                where = f"behind row {first + 1} of {shown(path)}"
+                where = f"behind row {first + 1} of {format_path(path)}"
                 raise SourceError("unreadable", f"a value is of another type than before, {where}: {error}") from error
             heartbeat()
         if not own:
-            raise SourceError("unreadable", f"{shown(path)} is empty")
+            raise SourceError("unreadable", f"{format_path(path)} is empty")
         names = names or list(own)
         check_same_columns(files[0], names, path, list(own))
     return pa.schema(list(found.items()))
@@ -275,7 +275,7 @@ def _read_good(path: str, content: bytes, bad: list[tuple[int, str]], schema: An
             why = "it is not JSON" if said is None else f"`{said[1]}` changes from {said[2]} to {said[3]}"
             bad.append((numbers.pop(place), why))
             del lines[place]
-    message = f"more than {_MOST_CHANGES} rows of {shown(path)} hold values of another type than those before"
+    message = f"more than {_MOST_CHANGES} rows of {format_path(path)} hold values of another type than those before"
     raise SourceError("unreadable", message)
 
 
@@ -289,7 +289,7 @@ def _check_depth(path: str, content: pa.Buffer, first: int = 0) -> None:
     for line in np.flatnonzero(ends - begins > _DEEPEST).tolist():
         text = memoryview(content)[begins[line] : ends[line]].tobytes()
         if text.count(b"[") + text.count(b"{") > _DEEPEST and _depth(text) > _DEEPEST:
-            where = f"row {first + line + 1} of {shown(path)}"
+            where = f"row {first + line + 1} of {format_path(path)}"
             raise SourceError("unreadable", f"{where} has more than {_DEEPEST:,} lists and objects within each other")
 
 
@@ -303,12 +303,12 @@ def _depth(text: bytes) -> int:
 
 def _explain(path: str, error: str) -> str:
     if "Empty JSON" in error:
-        return f"{shown(path)} is empty"
+        return f"{format_path(path)} is empty"
     changed: Any = re.search(r"Column\(/([^)]*)\) changed from (\w+) to (\w+) in row (\d+)", error)
     if changed is not None:
         name, was, became, row = changed.groups()
-        return f"`{name}` changes from {was} to {became} in row {int(row) + 1} of {shown(path)}"
+        return f"`{name}` changes from {was} to {became} in row {int(row) + 1} of {format_path(path)}"
     row = re.search(r"in row (\d+)", error)
-    where = f"row {int(row[1]) + 1} of {shown(path)}" if row else shown(path)
+    where = f"row {int(row[1]) + 1} of {format_path(path)}" if row else format_path(path)
     reason = re.sub(r" in row \d+", "", error.removeprefix("JSON parse error: ")).splitlines()[0]
     return f"{where} is not JSON: {reason[:200]}"

@@ -23,10 +23,10 @@ from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
     check_beginning,
+    format_path,
     local_path,
     map_bytes,
     open_file,
-    shown,
 )
 from declarative_train.files.paths import SourceError
 
@@ -63,7 +63,9 @@ class NpyDataset(FilesDataset):
             beside: dict[str, StoredArray | str] = {}
             for path, arrays in zip(files, pieces, strict=True):
                 if twice := beside.keys() & arrays.keys():
-                    raise SourceError("different_columns", f"{shown(path)}: another file has the column `{min(twice)}`")
+                    raise SourceError(
+                        "different_columns", f"{format_path(path)}: another file has the column `{min(twice)}`"
+                    )
                 beside.update(arrays)
             return ArrayTable(files, [beside])
         for path, arrays in zip(files[1:], pieces[1:], strict=True):
@@ -118,8 +120,8 @@ class ArrayTable(Table):
                 if arrays[name].shape[1:] != first[name].shape[1:]:
                     raise SourceError(
                         "different_columns",
-                        f"`{name}` holds {_shape(arrays[name])} in {shown(path)} and {_shape(first[name])} in "
-                        f"{shown(files[0])}",
+                        f"`{name}` holds {_shape(arrays[name])} in {format_path(path)} and {_shape(first[name])} in "
+                        f"{format_path(files[0])}",
                     )
         self.left_out = left_out
         self.columns = {
@@ -230,7 +232,7 @@ def _as_source_error(path: str) -> Iterator[None]:
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         if "allow_pickle" in reason or "Python objects" in reason:
             reason = _OBJECTS
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {reason}") from error
+        raise SourceError("unreadable", f"cannot read {format_path(path)}: {reason}") from error
 
 
 def _load_npy(path: str) -> dict[str, StoredArray | str]:
@@ -285,7 +287,9 @@ def _member(path: str, file: Any, archive: zipfile.ZipFile, member: zipfile.ZipI
     stored = StoredArray(path, shape, dtype, partial(_decompress, path, member.filename))
     size = dtype.itemsize * TensorSpec(shape).num_elements
     if header_bytes + size > member.file_size:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: `{member.filename}` ends before its values do")
+        raise SourceError(
+            "unreadable", f"cannot read {format_path(path)}: `{member.filename}` ends before its values do"
+        )
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 or local_path(path) is None or not size:
         return stored
     begin = _begin(file, member)
@@ -308,7 +312,7 @@ def _check(path: str, member: zipfile.ZipInfo, begin: int, content: np.ndarray) 
     """Raise SourceError if the bytes of a member do not match their checksum."""
     if member.file_size <= _CHECKED_BYTES and zlib.crc32(content[begin : begin + member.file_size].data) != member.CRC:
         reason = f"`{member.filename}` does not match its checksum"
-        message = f"cannot read {shown(path)}: {reason}"
+        message = f"cannot read {format_path(path)}: {reason}"
         raise SourceError("unreadable", message, help="the file is damaged: write it again")
 
 

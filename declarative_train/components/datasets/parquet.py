@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from declarative_train.components.data import FilesDataset, Table
-from declarative_train.components.datasets.block_table import BlockTable, Format, reason
-from declarative_train.files.open_files import check_beginning, local_path, open_file, shown
+from declarative_train.components.datasets.block_table import BlockFormat, BlockTable, reason
+from declarative_train.files.open_files import check_beginning, format_path, local_path, open_file
 from declarative_train.files.paths import SourceError
 
 _KEPT_FOOTERS = 256  # 1 MB each where a file has many row groups and columns
@@ -30,7 +30,7 @@ class ParquetTable(BlockTable):
         super().__init__(files, ParquetFormat())
 
 
-class ParquetFormat(Format):
+class ParquetFormat(BlockFormat):
     kind: ClassVar[str] = "parquet"
     block: ClassVar[str] = "row group"
 
@@ -53,7 +53,7 @@ class ParquetFormat(Format):
             return parquet.ParquetFile(open_file(path), pre_buffer=True)  # adjacent columns in one read
         except (pa.ArrowInvalid, OSError) as error:
             check_beginning(path, "a Parquet file", b"PAR1")
-            raise SourceError("unreadable", f"cannot read {shown(path)}: {reason(error)}") from error
+            raise SourceError("unreadable", f"cannot read {format_path(path)}: {reason(error)}") from error
 
     def schema(self, opened: Any) -> Any:
         return opened.schema_arrow

@@ -13,10 +13,10 @@ from declarative_train.components.data import Column, FilesDataset, Table
 from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
+    format_path,
     local_path,
     map_bytes,
     read_bytes,
-    shown,
     size_bytes,
 )
 
@@ -156,4 +156,4 @@ class ByteTable(Table):
 
     def place(self, row: int) -> str:
         file = bisect_right(self._starts, row) - 1
-        return f"byte {row - self._starts[file] + 1} of {shown(self._paths[file])}"
+        return f"byte {row - self._starts[file] + 1} of {format_path(self._paths[file])}"

@@ -11,7 +11,7 @@ from declarative_train.components.data import Column, Table
 from declarative_train.components.datasets.documents import decode
 from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
-from declarative_train.files.open_files import local_path, read_bytes, shown, size_bytes
+from declarative_train.files.open_files import format_path, local_path, read_bytes, size_bytes
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class TokenTable(Table):
         piece = int(np.searchsorted(self.tokens.starts, row, side="right")) - 1
         path, begin, _, _ = self._pieces[piece]
         where = f" from byte {begin + 1} on" if begin else ""
-        return f"token {row - int(self.tokens.starts[piece]) + 1} of {shown(path)}{where}"
+        return f"token {row - int(self.tokens.starts[piece]) + 1} of {format_path(path)}{where}"
 
 
 def stack_runs(values: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
@@ -93,7 +93,7 @@ def _encode(piece: Piece, found: Tokenizer, last: int | None) -> Encoded:
     try:
         tokens = found.encode(text, adds_special=False)
     except TokenizerError as error:
-        raise SourceError("unreadable", f"{shown(path)}: {error}", help=error.help) from error
+        raise SourceError("unreadable", f"{format_path(path)}: {error}", help=error.help) from error
     return Encoded([*tokens, last] if last is not None and is_last else tokens)
 
 

@@ -8,7 +8,7 @@ from typing import cast
 
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
-from declarative_train.components.expressions.ranges import ANY, UNKNOWN, Known, of_operation, of_vector
+from declarative_train.components.expressions.ranges import ANY, UNKNOWN, KnownRange, of_operation, of_vector
 from declarative_train.components.expressions.tree import (
     Constant,
     ExpressionError,
@@ -68,20 +68,20 @@ def _keep_to_classes(one_hot: Operation, x: TensorSpec) -> None:
         raise ExpressionError(message, one_hot.offset, one_hot.length, None, "shapes")
 
 
-def known_of(spec: TensorSpec) -> Known:
-    return Known(spec.intervals or (((0, 1) if spec.dtype == "bool" else ANY),), spec.shape)
+def known_of(spec: TensorSpec) -> KnownRange:
+    return KnownRange(spec.intervals or (((0, 1) if spec.dtype == "bool" else ANY),), spec.shape)
 
 
-def with_known(spec: TensorSpec, known: Known) -> TensorSpec:
+def with_known(spec: TensorSpec, known: KnownRange) -> TensorSpec:
     columns = known.columns if spec.shape and len(known.columns) == spec.shape[-1] else (known.hull,)
     return spec.between(columns)
 
 
-def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, Known]:
+def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
     """For a constant the dtype is its kind: `bool`, `integer`, `number`."""
     if isinstance(term, Constant):
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
-        return kind, Known(((term.value, term.value),), ())
+        return kind, KnownRange(((term.value, term.value),), ())
     if isinstance(term, Vector):
         return "integer" if all(isinstance(value, int) for value in term.values) else "number", of_vector(term.values)
     if isinstance(term, Reference):

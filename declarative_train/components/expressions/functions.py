@@ -50,10 +50,10 @@ class Function(NamedTuple):
     @property
     def signature(self) -> str:
         """As shown to users: `softmax(x, dim)`, `sum(x, dim, keepdim=false)`."""
-        return ", ".join(_shown(parameter) for parameter in self.parameters)
+        return ", ".join(_format_parameter(parameter) for parameter in self.parameters)
 
 
-def _shown(parameter: Parameter) -> str:
+def _format_parameter(parameter: Parameter) -> str:
     if parameter.kind == "tensors":
         return f"{parameter.name}, ..."
     if parameter.kind == "shape":

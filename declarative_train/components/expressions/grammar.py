@@ -26,7 +26,7 @@ from declarative_train.components.expressions.tree import (
     Vector,
 )
 
-__all__ = ["Constant", "Expression", "ExpressionError", "Name", "Operation", "Reference", "Term", "parse"]
+__all__ = ["Constant", "Expression", "ExpressionError", "Operation", "Reference", "Term", "TypedName", "parse"]
 
 _MAX_DEPTH = 60
 _MOST_ENTRIES = 4096  # of a vector
@@ -63,7 +63,7 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
 }
 
 
-class Name(NamedTuple):
+class TypedName(NamedTuple):
     """A reference as typed; `offset` of its first place in the text."""
 
     text: str
@@ -76,7 +76,7 @@ class Expression(NamedTuple):
 
     text: str
     root: Term
-    names: tuple[Name, ...]
+    names: tuple[TypedName, ...]
 
     @property
     def is_random(self) -> bool:
@@ -101,12 +101,12 @@ def parse(text: str) -> Expression:
     source = plain_python(text)
     if not source.strip():
         raise ExpressionError("an expression is empty", 0, len(text))
-    reader = _Reader(text, source)
+    reader = _TreeReader(text, source)
     root = reader.term(_python(text, source), 0)
-    names: dict[str, Name] = {}
+    names: dict[str, TypedName] = {}
     for term in _walk(root):
         if isinstance(term, Reference):
-            names.setdefault(term.text, Name(term.text, term.offset))
+            names.setdefault(term.text, TypedName(term.text, term.offset))
     if not names:
         message = "an expression must use a node or a field"
         raise ExpressionError(message, 0, len(text), "a plain number belongs where it is used", "form")
@@ -138,7 +138,7 @@ def _walk(term: Term) -> Iterator[Term]:
             yield from _walk(operand)
 
 
-class _Reader:
+class _TreeReader:
     """Turns Python's tree into ours. `ast` counts bytes: only the stand-in letter of a reference is not ASCII."""
 
     def __init__(self, text: str, source: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from declarative_train.components.expressions.functions import FUNCTIONS, INDEX, OPERATORS, Function
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.samples import vector
-from declarative_train.components.expressions.shape_errors import ADDS_A_DIMENSION, misfit
+from declarative_train.components.expressions.shape_errors import ADDS_A_DIMENSION, shape_error
 from declarative_train.components.expressions.tree import Constant, ExpressionError, Operation, Reference, Term, Vector
 
 if TYPE_CHECKING:
@@ -123,9 +123,9 @@ def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
         return
     (x,), size = operands, operation.options.get("num_classes")
     if x.is_floating_point() or str(x.dtype) == "torch.bool":
-        raise misfit(operation, operands, TypeError("another dtype"))
+        raise shape_error(operation, operands, TypeError("another dtype"))
     if x.device.type == "cpu" and x.numel() and isinstance(size, int) and not 0 <= int(x.min()) <= int(x.max()) < size:
-        raise misfit(operation, operands, ValueError("outside of the classes"))
+        raise shape_error(operation, operands, ValueError("outside of the classes"))
 
 
 def _beside(operation: Operation, run: Callable[[], Any]) -> Any:
@@ -140,4 +140,4 @@ def _attempt(operation: Operation, operands: list[Any], run: Callable[[], Any]) 
     try:
         return run()
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError, ZeroDivisionError) as found:
-        raise misfit(operation, operands, found) from None
+        raise shape_error(operation, operands, found) from None

@@ -44,7 +44,7 @@ _GROWING: dict[str, Callable[[float], float]] = {
 }
 
 
-class Known(NamedTuple):
+class KnownRange(NamedTuple):
     """`columns`: one interval for all, or one for each entry of the last dimension. `shape`: of a sample, None where
     it is not followed."""
 
@@ -56,37 +56,37 @@ class Known(NamedTuple):
         return min(low for low, _ in self.columns), max(high for _, high in self.columns)
 
 
-UNKNOWN = Known((ANY,))
+UNKNOWN = KnownRange((ANY,))
 
 
-def of_vector(values: Sequence[float], beside: tuple[int, ...] | None = None) -> Known:
+def of_vector(values: Sequence[float], beside: tuple[int, ...] | None = None) -> KnownRange:
     """`beside`: the shape of a sample of the tensor that it stands beside. Of an image, or where that is not followed,
     the numbers are of any place: they do not lie along the last dimension."""
     if beside is None or len(beside) > 2:
-        return Known(((min(values), max(values)),))
+        return KnownRange(((min(values), max(values)),))
     is_as_wide = bool(beside) and beside[-1] == len(values)
-    return Known(tuple((value, value) for value in values), () if is_as_wide else None)
+    return KnownRange(tuple((value, value) for value in values), () if is_as_wide else None)
 
 
-def of_operation(name: str, options: Mapping[str, object], operands: Sequence[Known], dtype: str) -> Known:
+def of_operation(name: str, options: Mapping[str, object], operands: Sequence[KnownRange], dtype: str) -> KnownRange:
     """`dtype` is the result's: whole numbers that it cannot hold come round again, fractions are rounded."""
     if dtype == "bool":
-        return Known(((0, 1),))
+        return KnownRange(((0, 1),))
     found = _of(name, options, operands)
     columns = tuple(_held(each, dtype, name) for each in found.columns)
-    return Known(columns if len(set(columns)) > 1 else columns[:1], found.shape)
+    return KnownRange(columns if len(set(columns)) > 1 else columns[:1], found.shape)
 
 
-def _of(name: str, options: Mapping[str, object], operands: Sequence[Known]) -> Known:
+def _of(name: str, options: Mapping[str, object], operands: Sequence[KnownRange]) -> KnownRange:
     first = operands[0]
     if name == INDEX:
         return _indexed(first, options["index"])
     if name in _FIXED:
-        return Known((_FIXED[name],))
+        return KnownRange((_FIXED[name],))
     if name in _KEEP or (name in _MOVES and _keeps_columns(name, options, first)):
-        return first if name in _KEEP else Known(first.columns)
+        return first if name in _KEEP else KnownRange(first.columns)
     if name in _HULL:
-        return Known((first.hull,))
+        return KnownRange((first.hull,))
     if name in _GROWING:
         return _each(lambda x: (_GROWING[name](x[0]), _GROWING[name](x[1])), first)
     if name in _ONE:
@@ -96,7 +96,7 @@ def _of(name: str, options: Mapping[str, object], operands: Sequence[Known]) -> 
     if name == "where":
         return _pair(_either, operands[1], operands[2])
     if name == "gather":
-        return Known((first.hull,))
+        return KnownRange((first.hull,))
     if name in ("concat", "stack"):
         return _joined(name, operands, options.get("dim"))
     if name == "clamp":
@@ -110,11 +110,11 @@ def _of(name: str, options: Mapping[str, object], operands: Sequence[Known]) -> 
     return UNKNOWN
 
 
-def _each(operation: Callable[[Interval], Interval], x: Known) -> Known:
-    return Known(tuple(map(operation, x.columns)), x.shape)
+def _each(operation: Callable[[Interval], Interval], x: KnownRange) -> KnownRange:
+    return KnownRange(tuple(map(operation, x.columns)), x.shape)
 
 
-def _keeps_columns(name: str, options: Mapping[str, object], x: Known) -> bool:
+def _keeps_columns(name: str, options: Mapping[str, object], x: KnownRange) -> bool:
     """Whether the last dimension stays as it is."""
     sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
@@ -122,13 +122,13 @@ def _keeps_columns(name: str, options: Mapping[str, object], x: Known) -> bool:
     return isinstance(sizes, tuple) and sizes[-1] in (len(x.columns), -1 if name == "expand" else 0)
 
 
-def _pair(operation: Callable[[Interval, Interval], Interval], a: Known, b: Known) -> Known:
+def _pair(operation: Callable[[Interval, Interval], Interval], a: KnownRange, b: KnownRange) -> KnownRange:
     shape = a.shape if b.shape in (a.shape, ()) else b.shape if a.shape == () else None
     if 1 not in (len(a.columns), len(b.columns)) and len(a.columns) != len(b.columns):
-        a, b = Known((a.hull,)), Known((b.hull,))
+        a, b = KnownRange((a.hull,)), KnownRange((b.hull,))
     width = max(len(a.columns), len(b.columns))
     wide = [each.columns if len(each.columns) == width else each.columns * width for each in (a, b)]
-    return Known(tuple(map(operation, *wide)), shape)
+    return KnownRange(tuple(map(operation, *wide)), shape)
 
 
 def _either(a: Interval, b: Interval) -> Interval:
@@ -208,7 +208,7 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 }
 
 
-def _over(name: str, x: Known, dims: object) -> Known:
+def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
     """Along dimensions of known sizes."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
@@ -218,15 +218,15 @@ def _over(name: str, x: Known, dims: object) -> Known:
     size = math.prod(x.shape[place - 1] for place in places)
     low, high = x.hull
     if name in ("argmax", "argmin"):
-        return Known(((0, max(size - 1, 0)),))
+        return KnownRange(((0, max(size - 1, 0)),))
     sums = _times(size, low), _times(size, high)
-    return Known(((min(low, sums[0]), max(high, sums[1])) if name == "cumsum" else sums,))
+    return KnownRange(((min(low, sums[0]), max(high, sums[1])) if name == "cumsum" else sums,))
 
 
-def _joined(name: str, operands: Sequence[Known], dim: object) -> Known:
+def _joined(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
     """Side by side along the last dimension the columns stay apart."""
     low, high = min(each.hull[0] for each in operands), max(each.hull[1] for each in operands)
-    together = Known(((low, high),))
+    together = KnownRange(((low, high),))
     shapes = [each.shape for each in operands]
     if any(shape is None for shape in shapes):
         return together
@@ -234,30 +234,30 @@ def _joined(name: str, operands: Sequence[Known], dim: object) -> Known:
     if len(ranks) > 1 or dim not in (-1, max(ranks) + (name == "stack")):
         return together
     if name == "stack":
-        return Known(tuple(each.hull for each in operands))
+        return KnownRange(tuple(each.hull for each in operands))
     columns: list[Interval] = []
     for each in operands:
         width = each.shape[-1] if each.shape else 0
         columns += each.columns if len(each.columns) == width else each.columns * width
         if len(columns) > _MOST_COLUMNS or width == 0:
             return together
-    return Known(tuple(columns))
+    return KnownRange(tuple(columns))
 
 
-def _indexed(x: Known, index: object) -> Known:
+def _indexed(x: KnownRange, index: object) -> KnownRange:
     """A slice of the last dimension takes its columns along."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
-        return Known(x.columns)
-    last, whole = parts[-1], Known((x.hull,))
+        return KnownRange(x.columns)
+    last, whole = parts[-1], KnownRange((x.hull,))
     taken = sum(part is not None and part is not ... for part in parts)
     if x.shape is None or last is None:
         return whole
     if last is ... or (... not in parts and taken < len(x.shape) + 1):
-        return Known(x.columns)
+        return KnownRange(x.columns)
     if isinstance(last, int):
-        return Known((x.columns[last],)) if -len(x.columns) <= last < len(x.columns) else whole
-    return Known(x.columns[last] or (x.hull,)) if isinstance(last, slice) else whole
+        return KnownRange((x.columns[last],)) if -len(x.columns) <= last < len(x.columns) else whole
+    return KnownRange(x.columns[last] or (x.hull,)) if isinstance(last, slice) else whole
 
 
 def _held(x: Interval, dtype: str, name: str) -> Interval:

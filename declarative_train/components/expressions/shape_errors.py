@@ -24,13 +24,13 @@ _OF_DTYPES = re.compile(
 _OUT_OF_BOUNDS = re.compile(r"index (-?\d+) is out of bounds for dimension (\d+) with size (\d+)")
 
 
-def misfit(operation: Operation, operands: list[Any], problem: Exception) -> ExpressionError:
+def shape_error(operation: Operation, operands: list[Any], problem: Exception) -> ExpressionError:
     """`operands`: the tensors (B, ...) and numbers that torch was given."""
     said = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
     tensors = [operand for operand in operands if hasattr(operand, "ndim")]
     reason = _reason(operation, tensors, said) if tensors else None
     dtypes = reason is None and _OF_DTYPES.search(said) is not None
-    shown = [_shown(term, operand, dtypes) for term, operand in zip(operation.operands, operands, strict=True)]
+    shown = [_format_operand(term, operand, dtypes) for term, operand in zip(operation.operands, operands, strict=True)]
     what = "this slice does not fit" if operation.name == INDEX else f"`{operation.name}` does not take"
     message = f"{what} {', '.join(shown)}" + (f": {reason}" if reason else "")
     if "ZeroDivisionError" in said:
@@ -39,7 +39,7 @@ def misfit(operation: Operation, operands: list[Any], problem: Exception) -> Exp
     return ExpressionError(message, operation.offset, operation.length, hint, rule="shapes")
 
 
-def _shown(term: Any, operand: Any, dtypes: bool) -> str:
+def _format_operand(term: Any, operand: Any, dtypes: bool) -> str:
     if not hasattr(operand, "ndim"):
         return str(operand)
     name = f"`{term.text}` " if isinstance(term, Reference) else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import LISTS, BadValueError, Column, Field, Motion, Tally
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import DType, TensorSpec
@@ -126,21 +126,21 @@ class BoxesField(Field):
     def output_of(self, name: str) -> BoxesField:
         return self.model_copy(update={"output": name})
 
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
+    def check(self, columns: Sequence[Column]) -> ShapeError | None:
         boxes = columns[0]
         are_boxes = boxes.dtype == LISTS or (
             boxes.dtype.startswith(("int", "uint", "float")) and boxes.shape and boxes.shape[-1] == 4
         )
         if not are_boxes or len(boxes.shape) > 2:
             message = f"`{boxes.name}` holds {_describe(boxes)}, and boxes are lists of four numbers each"
-            return Misfit(message, field="column")
+            return ShapeError(message, field="column")
         for labels in columns[1:]:
             kinds = ("int", "uint") if not labels.shape else ("int", "uint", "float")  # `null` makes fractions of them
             if labels.dtype not in (LISTS, "object") and not labels.dtype.startswith(kinds):
                 message = (
                     f"`{labels.name}` holds {_describe(labels)}, and the classes of boxes are whole numbers or texts"
                 )
-                return Misfit(message, field="labels")
+                return ShapeError(message, field="labels")
         return None
 
     def tally(self, columns: Sequence[Column]) -> Tally | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import LISTS, MESSAGES, BadValueError, Column, NoStatisticsError, Tally
 from declarative_train.components.fields.columns import (
     Columns,
@@ -71,26 +71,30 @@ class CategoryField(FieldOfColumns):
             raise ValueError(f"`unknown` is class {self.unknown}, and classes go from 0 to {least - 1}")
         return self
 
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
+    def check(self, columns: Sequence[Column]) -> ShapeError | None:
         dates = next((column for column in columns if column.dtype.startswith("datetime")), None)
         if dates is not None:
-            return Misfit(f"`{dates.name}` holds dates, and a category is a word or a whole number", field=self._key)
+            return ShapeError(
+                f"`{dates.name}` holds dates, and a category is a word or a whole number", field=self._key
+            )
         files = next((column for column in columns if column.dtype == "bytes"), None)
         if files is not None:
-            return Misfit(f"`{files.name}` holds files, and a category is a word or a whole number", field=self._key)
+            return ShapeError(
+                f"`{files.name}` holds files, and a category is a word or a whole number", field=self._key
+            )
         lists = next((column for column in columns if column.dtype == MESSAGES), None)
         if lists is not None:
             message = f"`{lists.name}` holds lists of messages, and a category is a word or a whole number"
-            return Misfit(message, field=self._key, help="for tokens of them, use `type: tokens`")
+            return ShapeError(message, field=self._key, help="for tokens of them, use `type: tokens`")
         nested = next((column for column in columns if column.dtype == LISTS), None)
         if nested is not None:
             message = f"`{nested.name}` holds lists, and a category is a word or a whole number"
-            return Misfit(message, field=self._key)
+            return ShapeError(message, field=self._key)
         if self.one_hot and columns[0].shape:
             message = f"`{columns[0].name}` holds {columns[0].shape} values a row, and `one_hot` takes one"
-            return Misfit(message, field="one_hot")
+            return ShapeError(message, field="one_hot")
         if isinstance(self.num_classes, tuple) and len(self.num_classes) != len(columns):
-            return Misfit(
+            return ShapeError(
                 f"`num_classes` has {counted(len(self.num_classes), 'entry')} for {counted(len(columns), 'column')}",
                 field="num_classes",
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import model_validator
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import BadValueError, Column, Field
 from declarative_train.core.names import check_unique_names
 from declarative_train.core.tensor_spec import Interval
@@ -116,12 +116,12 @@ def parse_cut(rows: str | int | None) -> slice | int | None:
     return slice(*(None if part is None else int(part) for part in found.groups()))
 
 
-def same_shape(columns: Sequence[Column], key: str) -> Misfit | None:
+def same_shape(columns: Sequence[Column], key: str) -> ShapeError | None:
     first = columns[0]
     other = next((column for column in columns if column.shape != first.shape), None)
     if other is None:
         return None
-    return Misfit(
+    return ShapeError(
         f"`{first.name}` holds {format_shape(first.shape)} in a row and `{other.name}` {format_shape(other.shape)}: "
         "they do not make one tensor",
         field=key,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field as Key
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import BadValueError, Column, Field, Size, Tally
 from declarative_train.components.transforms.sizes import Method, Sides, resized, sides
 from declarative_train.core.machine import install
@@ -184,7 +184,7 @@ class ImageField(PictureField):
     def filter(self) -> Method:
         return self.method
 
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
+    def check(self, columns: Sequence[Column]) -> ShapeError | None:
         column = columns[0]
         if column.dtype in ("bytes", "object") and not column.shape:
             return None
@@ -194,7 +194,7 @@ class ImageField(PictureField):
         found = "dates" if column.dtype.startswith("datetime") else found
         message = f"`{column.name}` holds {found}, and pictures are files, paths, or uint8 arrays (H, W) or (H, W, C)"
         hint = "for numbers that are not pictures use `type: tensor`" if column.shape else None
-        return Misfit(message, field="column", help=hint)
+        return ShapeError(message, field="column", help=hint)
 
     def spec_of_size(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
         return TensorSpec((self.channels, size[0] or 0, size[1] or 0)).between([interval])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import BadValueError, Column, Size
 from declarative_train.components.fields.image import PictureField, turn_upright
 from declarative_train.components.transforms.sizes import Method
@@ -71,7 +71,7 @@ class MaskField(PictureField):
         """Class of the pixels that a transform brings in from outside. Between `picture` and `numbers` they are 0."""
         return 0 if self.ignore is None else self._num_classes
 
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
+    def check(self, columns: Sequence[Column]) -> ShapeError | None:
         column = columns[0]
         if column.dtype in ("bytes", "object") and not column.shape:
             return None
@@ -79,7 +79,7 @@ class MaskField(PictureField):
             return None
         found = f"{column.dtype} of shape {column.shape}" if column.shape else column.dtype
         message = f"`{column.name}` holds {found}, and masks are files, paths, or arrays (H, W) of whole numbers"
-        return Misfit(message, field="column")
+        return ShapeError(message, field="column")
 
     def spec_of_size(self, size: Size, interval: tuple[float, float]) -> TensorSpec:
         last = self._num_classes - (self.ignore is None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 from pydantic import Field as Key
 from pydantic import PrivateAttr, model_validator
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import BadValueError, Column, Tally
 from declarative_train.components.datasets.plugin_columns import ColumnKeys
 from declarative_train.components.fields.columns import Columns, FieldOfColumns
@@ -80,16 +80,16 @@ class PluginField(PluginComponent, FieldOfColumns):
                 raise ValueError(f"`{size}` is {found}, and the size of a tensor is a number of 1 or more")
         return self
 
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
+    def check(self, columns: Sequence[Column]) -> ShapeError | None:
         if not self.is_variadic and len(columns) != self.num_arguments:
             message = f"`{self.method}` of `{self.type}` takes {counted(self.num_arguments, 'column')}"
-            return Misfit(f"{message}, and it has {len(columns)}", field=self._key)
+            return ShapeError(f"{message}, and it has {len(columns)}", field=self._key)
         for column in columns:
             if (column.dtype == "object") != self.takes_text:
                 holds = "text" if column.dtype == "object" else column.dtype
                 hint = "`takes_text = True` in the class says that its columns hold text" if holds == "text" else None
                 takes = "text" if self.takes_text else "no text"
-                return Misfit(
+                return ShapeError(
                     f"`{column.name}` holds {holds}, and `{self.type}` takes {takes}", field=self._key, help=hint
                 )
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import (
     LISTS,
     MESSAGES,
@@ -95,7 +95,7 @@ class TensorField(FieldOfColumns):
                 raise ValueError(f"`missing: {self.missing}` is not a whole number, as `dtype: {self.dtype}` asks for")
         return self
 
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
+    def check(self, columns: Sequence[Column]) -> ShapeError | None:
         for column in columns:
             kind = "datetime" if column.dtype.startswith("datetime") else column.dtype
             if kind in _NOT_NUMERIC:
@@ -106,13 +106,13 @@ class TensorField(FieldOfColumns):
                     left_out = f"`exclude: [{', '.join([*self.unwanted, *others])}]` leaves {them} out"
                     advice = left_out if advice is None else f"{left_out}; {advice}"
                 message = f"`{column.name}` holds {holds}, and a tensor holds numbers"
-                return Misfit(message, field=self._key, help=advice)
-        if (misfit := same_shape(columns, self._key)) is not None:
-            return misfit
+                return ShapeError(message, field=self._key, help=advice)
+        if (shape_error := same_shape(columns, self._key)) is not None:
+            return shape_error
         found = TensorSpec(self._row_shape(columns))
         if self.shape is not None and TensorSpec(self.shape).num_elements != found.num_elements:
             size = TensorSpec(self.shape).num_elements
-            return Misfit(
+            return ShapeError(
                 f"a row has {counted(found.num_elements, 'value')} and shape {format_shape(self.shape)} {size}",
                 field="shape",
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field as Key
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.data import MESSAGES, BadValueError, Column, Field, Tally
 from declarative_train.components.texts import chat, layout
 from declarative_train.components.texts.cache import Encoded
@@ -100,32 +100,34 @@ class TokensField(Field):
     def output_of(self, name: str) -> TokensField:
         return self.model_copy(update={"output": name})
 
-    def check(self, columns: Sequence[Column]) -> Misfit | None:
+    def check(self, columns: Sequence[Column]) -> ShapeError | None:
         for key, place in self._places.items():
             column = columns[place]
             if column.dtype not in ("object", MESSAGES) or column.shape:
                 holds = "files" if column.dtype == "bytes" else column.dtype
                 made = "tools are lists of JSON schemas" if key == "tools" else "tokens are made of text"
-                return Misfit(f"`{column.name}` holds {holds}, and {made}", field=key)
+                return ShapeError(f"`{column.name}` holds {holds}, and {made}", field=key)
         try:
             found = tokenizer(self.tokenizer)
         except TokenizerError as error:
-            return Misfit(str(error), field="tokenizer", help=error.help)
+            return ShapeError(str(error), field="tokenizer", help=error.help)
         if self.is_chat(columns):
             try:
                 template = chat.compile_template(chat.template_text(self.template, found))
             except (TokenizerError, chat.ChatError) as error:
-                return Misfit(str(error), field="tokenizer" if self.template is None else "template", help=error.help)
+                return ShapeError(
+                    str(error), field="tokenizer" if self.template is None else "template", help=error.help
+                )
             if self.tools is not None and not template.reads_tools:
-                return Misfit("its chat template writes no tools", field="tools", help="leave `tools` out")
+                return ShapeError("its chat template writes no tools", field="tools", help="leave `tools` out")
         elif self.tools is not None:
             message = "tools are written by a chat template, and its column holds text"
-            return Misfit(message, field="tools", help="leave `tools` out")
+            return ShapeError(message, field="tools", help="leave `tools` out")
         for key in ("bos", "eos"):
             try:
                 found.role(key, getattr(self, key))
             except TokenizerError as error:
-                return Misfit(str(error), field=key, help=error.help)
+                return ShapeError(str(error), field=key, help=error.help)
         return self._check_pad(found)
 
     def is_chat(self, columns: Sequence[Column]) -> bool:
@@ -143,12 +145,12 @@ class TokensField(Field):
         """Return whether some of a text's tokens are not to be predicted."""
         return self.prompt is not None or self.is_chat(columns)
 
-    def _check_pad(self, found: Tokenizer) -> Misfit | None:
+    def _check_pad(self, found: Tokenizer) -> ShapeError | None:
         if isinstance(self.pad, str) and found.number(self.pad) is None:
-            return Misfit(f"the tokenizer has no token `{self.pad}`", field="pad", help="write one that it has")
+            return ShapeError(f"the tokenizer has no token `{self.pad}`", field="pad", help="write one that it has")
         if isinstance(self.pad, int) and self.pad >= found.num_tokens:
             message = f"`pad` is {self.pad}, and the tokenizer has {counted(found.num_tokens, 'token')}, from 0 on"
-            return Misfit(message, field="pad")
+            return ShapeError(message, field="pad")
         return None
 
     def pad_of(self, found: Tokenizer) -> int:

@@ -7,7 +7,7 @@ INITS: Registry[Init] = Registry(
     "init",
     "declarative_train.components.inits",
     {
-        "constant": "rules.Constant",
+        "constant": "rules.ConstantInit",
         "kaiming_normal": "rules.KaimingNormal",
         "kaiming_uniform": "rules.KaimingUniform",
         "normal": "rules.Normal",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import Init, Misfit
+from declarative_train.components.component import Init, ShapeError
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from declarative_train.components.inits.draws import Draws
 
 
-class Constant(Init):
+class ConstantInit(Init):
     """Sets every element to `value`."""
 
     type: Literal["constant"] = "constant"
@@ -124,12 +124,12 @@ Nonlinearity = Literal["linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"
 class MatrixInit(Init, ABC):
     """Base class of rules that need a matrix."""
 
-    def check(self, shape: tuple[int, ...]) -> Misfit | None:
+    def check(self, shape: tuple[int, ...]) -> ShapeError | None:
         """Return why the rule cannot fill this shape: it counts inputs and outputs, which a bias or a scale does not
         have."""
         if len(shape) >= 2:
             return None
-        return Misfit(
+        return ShapeError(
             f"`{self.type}` needs a parameter of at least 2 dimensions, this one has shape "
             f"({', '.join(map(str, shape))})",
             help="select weights only, and start biases with `zeros`",

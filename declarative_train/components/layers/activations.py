@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import (
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Activation(FieldsLayer, ABC):
     """Base class of activations without parameters."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_float(self, inputs)
 
 
@@ -37,9 +37,9 @@ class Relu(FunctionLayer, Activation):
 
     type: Literal["relu"] = "relu"
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         if inputs["x"].dtype == "bool":
-            return Misfit("`relu` takes numbers, `x` is bool", port="x", help="write `float(x)` before it")
+            return ShapeError("`relu` takes numbers, `x` is bool", port="x", help="write `float(x)` before it")
         return None
 
 
@@ -70,7 +70,7 @@ class Sigmoid(FunctionLayer, Activation):
 
     type: Literal["sigmoid"] = "sigmoid"
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return None  # whole numbers and bools become floating-point numbers, as in torch
 
 
@@ -79,7 +79,7 @@ class Tanh(FunctionLayer, Activation):
 
     type: Literal["tanh"] = "tanh"
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return None
 
 
@@ -158,9 +158,9 @@ class Hardtanh(Activation):
     high: float = Field(default=1.0, allow_inf_nan=False)
     """Largest value."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         if self.low >= self.high:
-            return Misfit(f"`low: {self.low:g}` is not below `high: {self.high:g}`", field="low")
+            return ShapeError(f"`low: {self.low:g}` is not below `high: {self.high:g}`", field="low")
         return super().check(inputs)
 
 
@@ -184,7 +184,7 @@ class AlongDimension(Activation, ABC):
     dim: int = default("softmax", "dim")
     """The dimension that sums to 1, in torch's numbers (the batch is 0)."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return super().check(inputs) or needs_along(self, self.dim, inputs)
 
 
@@ -208,12 +208,12 @@ class Glu(Activation):
     dim: int = -1
     """The dimension that is halved, in torch's numbers (the batch is 0)."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := super().check(inputs) or needs_along(self, self.dim, inputs):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        if shape_error := super().check(inputs) or needs_along(self, self.dim, inputs):
+            return shape_error
         size = (0, *inputs["x"].shape)[self.dim]
         if size % 2:
-            return Misfit(
+            return ShapeError(
                 f"`glu` halves dimension {self.dim}, whose size {size} is odd: `x` is {inputs['x']}", port="x"
             )
         return None
@@ -226,9 +226,9 @@ class Prelu(Layer):
     per_channel: bool = False
     """A slope for each channel (dimension 1) instead of one for all."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        if self.per_channel and (misfit := needs_dimensions(self, inputs, "(B, C, ...)", 1)):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        if self.per_channel and (shape_error := needs_dimensions(self, inputs, "(B, C, ...)", 1)):
+            return shape_error
         return needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:

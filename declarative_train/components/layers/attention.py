@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from declarative_train.components.component import Init, Layer, Misfit, Port
+from declarative_train.components.component import Init, Layer, Port, ShapeError
 from declarative_train.components.layers.default_inits import linear_weight, start
 from declarative_train.components.layers.shape_checks import (
     Inputs,
@@ -149,24 +149,24 @@ class SelfAttention(Layer):
     def is_random(self) -> bool:
         return self.dropout > 0
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return (
             needs_dimensions(self, inputs, "(B, ..., T, D)", 2)
             or needs_parameter_dtype(self, inputs, "x")
-            or _heads_misfit(self, inputs["x"].shape[-1])
-            or _rotary_misfit(self, inputs["x"].shape[-1])
-            or _window_misfit(self)
-            or _mask_misfit(self, inputs, "x", "x")
+            or _check_heads(self, inputs["x"].shape[-1])
+            or _check_rotary(self, inputs["x"].shape[-1])
+            or _check_window(self)
+            or _check_mask(self, inputs, "x", "x")
             or needs_positions(self, inputs, "segments")
             or needs_positions(self, inputs)
         )
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.attention import SelfAttention as Module
+        from declarative_train.components.layers.modules.attention import SelfAttentionModule
 
         x = inputs["x"]
         num_positions = inputs["positions"].num_values if "positions" in inputs else None
-        return Module(x.shape[-1], _heads(self, x.shape[-1]), self.causal, dtype_of(x), num_positions or 0)
+        return SelfAttentionModule(x.shape[-1], _heads(self, x.shape[-1]), self.causal, dtype_of(x), num_positions or 0)
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if self.qk_norm_zero_centered and parameter in ("query_norm.weight", "key_norm.weight"):
@@ -209,21 +209,21 @@ class CrossAttention(Layer):
     def is_random(self) -> bool:
         return self.dropout > 0
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return (
             needs_dimensions(self, inputs, "(B, ..., T, D)", 2, port="query")
             or needs_dimensions(self, inputs, "(B, ..., S, E)", 2, port="context")
-            or _leading_misfit(self, inputs)
+            or _check_leading(self, inputs)
             or needs_parameter_dtype(self, inputs, "query", "context")
-            or _heads_misfit(self, inputs["query"].shape[-1])
-            or _mask_misfit(self, inputs, "query", "context")
+            or _check_heads(self, inputs["query"].shape[-1])
+            or _check_mask(self, inputs, "query", "context")
         )
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.attention import CrossAttention as Module
+        from declarative_train.components.layers.modules.attention import CrossAttentionModule
 
         query, context = inputs["query"], inputs["context"]
-        return Module(query.shape[-1], context.shape[-1], _heads(self, query.shape[-1]), dtype_of(query))
+        return CrossAttentionModule(query.shape[-1], context.shape[-1], _heads(self, query.shape[-1]), dtype_of(query))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return _start_of(parameter) or super().init_of(parameter, inputs)
@@ -264,55 +264,55 @@ def _angles(rotary: Rotary | None) -> Angles | None:
     return Angles(rotary.base, "" if scaling is None else scaling.type, **given)
 
 
-def _window_misfit(layer: SelfAttention) -> Misfit | None:
+def _check_window(layer: SelfAttention) -> ShapeError | None:
     if layer.window is None or layer.causal:
         return None
-    return Misfit("`window` is for a layer with `causal: true`", field="window", help="add `causal: true`")
+    return ShapeError("`window` is for a layer with `causal: true`", field="window", help="add `causal: true`")
 
 
-def _heads_misfit(layer: SelfAttention | CrossAttention, width: int) -> Misfit | None:
+def _check_heads(layer: SelfAttention | CrossAttention, width: int) -> ShapeError | None:
     if layer.head_width is None and width % layer.heads:
         message = f"a width of {width} does not divide into {layer.heads} heads"
-        return Misfit(message, field="heads", help=f"set `heads` to one of {divisors(width)}, or give `head_width`")
+        return ShapeError(message, field="heads", help=f"set `heads` to one of {divisors(width)}, or give `head_width`")
     if layer.kv_heads is not None and layer.heads % layer.kv_heads:
         message = f"{counted(layer.heads, 'head')} cannot share {layer.kv_heads} key and value heads evenly"
-        return Misfit(message, field="kv_heads", help=f"set `kv_heads` to one of {divisors(layer.heads)}")
+        return ShapeError(message, field="kv_heads", help=f"set `kv_heads` to one of {divisors(layer.heads)}")
     return None
 
 
-def _rotary_misfit(layer: SelfAttention, width: int) -> Misfit | None:
+def _check_rotary(layer: SelfAttention, width: int) -> ShapeError | None:
     head_width = layer.head_width or width // layer.heads
     if layer.rotary is not None and layer.rotary.scaling is not None and (why := layer.rotary.scaling.problem()):
-        return Misfit(why, field="rotary")
+        return ShapeError(why, field="rotary")
     if layer.rotary is None or head_width % 2 == 0:
         return None
     message = f"rotary positions turn pairs, a head width of {head_width} is odd"
-    return Misfit(message, field="head_width" if layer.head_width else "heads", help="give an even `head_width`")
+    return ShapeError(message, field="head_width" if layer.head_width else "heads", help="give an even `head_width`")
 
 
-def _mask_misfit(layer: Layer, inputs: Inputs, queries: str, keys: str) -> Misfit | None:
+def _check_mask(layer: Layer, inputs: Inputs, queries: str, keys: str) -> ShapeError | None:
     if "mask" not in inputs:
         return None
     mask, (*leading, T, _), S = inputs["mask"], inputs[queries].shape, inputs[keys].shape[-2]
     if mask.dtype != "bool":
         message = f"`mask` of `{layer.type}` is true where a position may be seen, but it is {mask.dtype}"
-        return Misfit(message, port="mask", help="compare first, as in `keep: tokens != 0`")
+        return ShapeError(message, port="mask", help="compare first, as in `keep: tokens != 0`")
     given, last = mask.shape[: len(leading)], mask.shape[len(leading) :]
     if last in ((S,), (T, S)) and all(size in (1, each) for size, each in zip(given, leading, strict=True)):
         return None
     ways = " or ".join(str(TensorSpec((*leading, *each), "bool")) for each in ((S,), (T, S)))
     hint = "a 1 for one of the first dimensions, as `unsqueeze` makes it, serves all along it" if leading else None
-    return Misfit(f"`mask` of `{layer.type}` must be {ways} here, it is {mask}", port="mask", help=hint)
+    return ShapeError(f"`mask` of `{layer.type}` must be {ways} here, it is {mask}", port="mask", help=hint)
 
 
-def _leading_misfit(layer: CrossAttention, inputs: Inputs) -> Misfit | None:
+def _check_leading(layer: CrossAttention, inputs: Inputs) -> ShapeError | None:
     query, context = inputs["query"], inputs["context"]
     if query.shape[:-2] == context.shape[:-2]:
         return None
     message = (
         f"`{layer.type}` looks from each sequence to the one at its place, `query` is {query} and `context` {context}"
     )
-    return Misfit(message, port="context", help="let both have the same dimensions before the last two")
+    return ShapeError(message, port="context", help="let both have the same dimensions before the last two")
 
 
 def _start_of(parameter: str) -> Init | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from typing import ClassVar, Literal
 
-from declarative_train.components.component import Layer, Misfit, Port
+from declarative_train.components.component import Layer, Port, ShapeError
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.shape_checks import (
     FieldsLayer,
@@ -26,23 +26,23 @@ class Combining(FieldsLayer, ABC):
 class Add(Combining):
     """Adds all inputs, element by element. A dimension of size 1 is repeated."""
 
-    module: ClassVar[str] = "shapes.Add"
+    module: ClassVar[str] = "shapes.AddModule"
     operation: ClassVar[str] = "+"
     type: Literal["add"] = "add"
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        return _elementwise_misfit(self, inputs)
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        return _check_elementwise(self, inputs)
 
 
 class Multiply(Combining):
     """Multiplies all inputs, element by element. A dimension of size 1 is repeated."""
 
-    module: ClassVar[str] = "shapes.Multiply"
+    module: ClassVar[str] = "shapes.MultiplyModule"
     operation: ClassVar[str] = "*"
     type: Literal["multiply"] = "multiply"
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        return _elementwise_misfit(self, inputs)
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        return _check_elementwise(self, inputs)
 
 
 class Concat(FunctionLayer, Combining):
@@ -53,17 +53,17 @@ class Concat(FunctionLayer, Combining):
     dim: int = default("concat", "dim")
     """The dimension that grows, in torch's numbers (the batch is 0)."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         port, first = next(iter(inputs.items()))
-        if misfit := needs_dimensions(self, inputs, "inputs (B, ..., D)", 1, port=port):
-            return misfit
+        if shape_error := needs_dimensions(self, inputs, "inputs (B, ..., D)", 1, port=port):
+            return shape_error
         dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 1)
-        if isinstance(dim, Misfit):
+        if isinstance(dim, ShapeError):
             return dim
         for other, spec in inputs.items():
             one, two = list(first.shape), list(spec.shape)
             if len(one) != len(two) or one[: dim - 1] + one[dim:] != two[: dim - 1] + two[dim:]:
-                return Misfit(
+                return ShapeError(
                     f"`concat` joins inputs that agree but for dimension {self.dim}, "
                     f"{name_port(port)} is {first} and {name_port(other)} is {spec}",
                     port=other,
@@ -78,26 +78,26 @@ class Stack(FunctionLayer, Combining):
     dim: int = default("stack", "dim")
     """Position of the new dimension in the result, in torch's numbers (the batch is 0)."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         port, first = next(iter(inputs.items()))
         for other, spec in inputs.items():
             if spec.shape != first.shape:
                 message = (
                     f"`stack` takes inputs of one shape, {name_port(port)} is {first} and {name_port(other)} is {spec}"
                 )
-                return Misfit(message, port=other, help="`concat` joins inputs that differ in one dimension")
+                return ShapeError(message, port=other, help="`concat` joins inputs that differ in one dimension")
         dim = resolve_dim(self, "dim", self.dim, len(first.shape) + 2)
-        return dim if isinstance(dim, Misfit) else None
+        return dim if isinstance(dim, ShapeError) else None
 
 
-def _elementwise_misfit(layer: Layer, inputs: Inputs) -> Misfit | None:
+def _check_elementwise(layer: Layer, inputs: Inputs) -> ShapeError | None:
     """Check that the inputs have the same number of dimensions, each equal or 1: torch would align (B, 4) with the end
     of (B, 3, 4), batch and all."""
     port, first = next(iter(inputs.items()))
     common = list(first.shape)
     for other, spec in inputs.items():
         if spec.dtype == "bool":
-            return Misfit(
+            return ShapeError(
                 f"`{layer.type}` takes numbers, {name_port(other)} is bool",
                 port=other,
                 help="write it as an expression",
@@ -106,7 +106,7 @@ def _elementwise_misfit(layer: Layer, inputs: Inputs) -> Misfit | None:
             1 in pair or pair[0] == pair[1] for pair in zip(common, spec.shape, strict=True)
         )
         if not fits:
-            return Misfit(
+            return ShapeError(
                 f"`{layer.type}` takes inputs of one shape, {name_port(port)} is {first} "
                 f"and {name_port(other)} is {spec}",
                 port=other,

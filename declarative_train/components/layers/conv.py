@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Misfit
+from declarative_train.components.component import Init, ShapeError
 from declarative_train.components.layers.default_inits import linear_bias, linear_weight
 from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_parameter_dtype, needs_shape
-from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, kernel_misfit, per_dim, sizes_misfit
+from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, check_kernel, check_sizes, per_dim
 from declarative_train.components.products import Product, Use
 from declarative_train.core.amounts import counted
 
@@ -41,15 +41,15 @@ class Convolution(Spatial, ABC):
     padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros"
     """The values of the padding."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x, n = inputs["x"], self.num_dims
         return (
             needs_shape(self, inputs, SHAPES[n], n + 1)
             or needs_parameter_dtype(self, inputs)
-            or sizes_misfit(self, n, {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
-            or groups_misfit(self.groups, x.shape[0], self.out_channels)
-            or self._padding_misfit(inputs)
-            or kernel_misfit(x, per_dim(self.kernel_size, n), per_dim(self.dilation, n), self._growth())
+            or check_sizes(self, n, {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
+            or check_groups(self.groups, x.shape[0], self.out_channels)
+            or self._check_padding(inputs)
+            or check_kernel(x, per_dim(self.kernel_size, n), per_dim(self.dilation, n), self._growth())
         )
 
     def _growth(self) -> tuple[int, ...]:
@@ -61,15 +61,15 @@ class Convolution(Spatial, ABC):
             )
         return tuple(2 * p for p in per_dim(0 if isinstance(self.padding, str) else self.padding, n))
 
-    def _padding_misfit(self, inputs: Inputs) -> Misfit | None:
+    def _check_padding(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
         if self.padding == "same" and max(per_dim(self.stride, self.num_dims)) > 1:
-            return Misfit("`padding: same` keeps the size, a stride above 1 does not", field="padding")
+            return ShapeError("`padding: same` keeps the size, a stride above 1 does not", field="padding")
         for size, padded in zip(x.shape[1:], self._growth(), strict=True):
             side = (padded + 1) // 2
             most = {"reflect": size - 1, "circular": size}.get(self.padding_mode, side)
             if side > most:
-                return Misfit(
+                return ShapeError(
                     f"`padding_mode: {self.padding_mode}` finds at most {counted(most, 'value')} to pad a size of "
                     f"{size} with, not {side}: `x` is {x}",
                     field="padding_mode",
@@ -122,11 +122,11 @@ class Conv3d(Convolution):
     type: Literal["conv3d"] = "conv3d"
 
 
-def groups_misfit(groups: int, in_channels: int, out_channels: int) -> Misfit | None:
+def check_groups(groups: int, in_channels: int, out_channels: int) -> ShapeError | None:
     """Check that the groups divide both numbers of channels."""
     for channels, which in ((in_channels, "input"), (out_channels, "output")):
         if channels % groups:
-            return Misfit(
+            return ShapeError(
                 f"{counted(channels, f'{which} channel')} cannot be divided into {groups} groups", field="groups"
             )
     return None
@@ -153,28 +153,28 @@ class TransposedConvolution(Spatial, ABC):
     bias: bool = True
     """Add a learned number per output channel."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         n = self.num_dims
         least = {"kernel_size": 1, "stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
         return (
             needs_shape(self, inputs, SHAPES[n], n + 1)
             or needs_parameter_dtype(self, inputs)
-            or sizes_misfit(self, n, least)
-            or groups_misfit(self.groups, inputs["x"].shape[0], self.out_channels)
-            or self._result_misfit(inputs)
+            or check_sizes(self, n, least)
+            or check_groups(self.groups, inputs["x"].shape[0], self.out_channels)
+            or self._check_result(inputs)
         )
 
-    def _result_misfit(self, inputs: Inputs) -> Misfit | None:
+    def _check_result(self, inputs: Inputs) -> ShapeError | None:
         x, n = inputs["x"], self.num_dims
         fields = (self.kernel_size, self.stride, self.padding, self.output_padding, self.dilation)
         for size, *numbers in zip(x.shape[1:], *(per_dim(field, n) for field in fields), strict=True):
             k, s, p, more, d = numbers
             if more >= max(s, d):
                 message = f"`output_padding` of {more} must be smaller than the stride {s} or the dilation {d}"
-                return Misfit(message, field="output_padding")
+                return ShapeError(message, field="output_padding")
             result = (size - 1) * s - 2 * p + d * (k - 1) + more + 1
             if result < 1:
-                return Misfit(f"`padding` of {p} leaves nothing of the result: `x` is {x}", field="padding")
+                return ShapeError(f"`padding` of {p} leaves nothing of the result: `x` is {x}", field="padding")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.layers.shape_checks import FieldsLayer, Inputs, needs_float, needs_shape
 from declarative_train.components.layers.sizes import SHAPES
 
@@ -23,7 +23,7 @@ class Dropping(FieldsLayer, ABC):
     def is_random(self) -> bool:
         return self.p > 0
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         n = self.num_dims
         return (needs_shape(self, inputs, SHAPES[n], n + 1) if n else None) or needs_float(self, inputs)
 
@@ -82,7 +82,7 @@ class DropPath(Dropping):
     Huang et al., Deep networks with stochastic depth, 2016.
     """
 
-    module: ClassVar[str] = "shapes.DropPath"
+    module: ClassVar[str] = "shapes.DropPathModule"
     type: Literal["drop_path"] = "drop_path"
     p: float = Field(default=0.1, ge=0, lt=1)
     """Probability that a sample skips the branch."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import (
@@ -37,17 +37,17 @@ class Embedding(Layer):
     padding_idx: int | None = Field(default=None, ge=0)
     """A number whose vector starts at zero and is not trained."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return (
             needs_integer(self, inputs)
-            or _rows_misfit(self, self.num_embeddings, inputs["x"])
-            or _padding_misfit(self, self.padding_idx, self.num_embeddings or _rows_of(inputs["x"]))
+            or _check_rows(self, self.num_embeddings, inputs["x"])
+            or _check_padding(self, self.padding_idx, self.num_embeddings or _rows_of(inputs["x"]))
         )
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.embedding import Embedding as Module
+        from declarative_train.components.layers.modules.embedding import EmbeddingModule
 
-        return Module(self.num_embeddings or _rows_of(inputs["x"]), self.embedding_dim, self.padding_idx)
+        return EmbeddingModule(self.num_embeddings or _rows_of(inputs["x"]), self.embedding_dim, self.padding_idx)
 
     def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_of(inputs["x"])})
@@ -71,24 +71,24 @@ class Embeddings(Layer):
     embedding_dim: int | tuple[int, ...]
     """Width of a vector: one number for all columns, or one per column."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
-        if misfit := needs_integer(self, inputs) or needs_dimensions(self, inputs, "(B, ..., K)", 1):
-            return misfit
+        if shape_error := needs_integer(self, inputs) or needs_dimensions(self, inputs, "(B, ..., K)", 1):
+            return shape_error
         for field in ("num_embeddings", "embedding_dim"):
             value = getattr(self, field)
             sizes = value if isinstance(value, tuple) else () if value is None else (value,)
             if isinstance(value, tuple) and len(value) != x.shape[-1]:
                 message = f"`{field}` has {counted(len(value), 'entry')}, `x` {x} has {counted(x.shape[-1], 'column')}"
-                return Misfit(message, field=field, help="write one number per column")
+                return ShapeError(message, field=field, help="write one number per column")
             if any(size < 1 for size in sizes):
-                return Misfit(f"`{field}` holds {min(sizes)}, every table needs at least 1", field=field)
+                return ShapeError(f"`{field}` holds {min(sizes)}, every table needs at least 1", field=field)
         if self.num_embeddings is None:
-            return _rows_misfit(self, None, x)
+            return _check_rows(self, None, x)
         columns = x.intervals if len(x.intervals) == x.shape[-1] else x.intervals * x.shape[-1]
         for column, (rows, (low, high)) in enumerate(zip(self.num_embeddings, columns, strict=False)):
             if low < 0 or high >= rows:
-                return Misfit(
+                return ShapeError(
                     f"`num_embeddings` gives column {column} a table of {counted(rows, 'row')}, and it holds "
                     f"numbers from {interval_in_words((low, high))}",
                     field="num_embeddings",
@@ -97,12 +97,12 @@ class Embeddings(Layer):
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.embedding import Embeddings as Module
+        from declarative_train.components.layers.modules.embedding import EmbeddingsModule
 
         columns = inputs["x"].shape[-1]
         rows = self.num_embeddings or _rows_by_column(inputs["x"])
         widths = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,) * columns
-        return Module(rows, widths)
+        return EmbeddingsModule(rows, widths)
 
     def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_by_column(inputs["x"])})
@@ -129,19 +129,19 @@ class EmbeddingBag(Layer):
     padding_idx: int | None = Field(default=None, ge=0)
     """A number that is left out of the bag."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return (
             needs_integer(self, inputs)
             or needs_shape(self, inputs, "(B, T)", 1)
-            or _rows_misfit(self, self.num_embeddings, inputs["x"])
-            or _padding_misfit(self, self.padding_idx, self.num_embeddings or _rows_of(inputs["x"]))
+            or _check_rows(self, self.num_embeddings, inputs["x"])
+            or _check_padding(self, self.padding_idx, self.num_embeddings or _rows_of(inputs["x"]))
         )
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.embedding import EmbeddingBag as Module
+        from declarative_train.components.layers.modules.embedding import EmbeddingBagModule
 
         rows = self.num_embeddings or _rows_of(inputs["x"])
-        return Module(rows, self.embedding_dim, self.mode, self.padding_idx)
+        return EmbeddingBagModule(rows, self.embedding_dim, self.mode, self.padding_idx)
 
     def with_sizes(self, inputs: Inputs) -> Self:
         return self.model_copy(update={"num_embeddings": self.num_embeddings or _rows_of(inputs["x"])})
@@ -160,8 +160,8 @@ class OneHot(FunctionLayer):
     num_classes: int | None = Field(default=default("one_hot", "num_classes"), ge=1)
     """Size of the last dimension; by default the range of the input. A number outside it gives zeros only."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        return needs_integer(self, inputs) or _rows_misfit(self, self.num_classes, inputs["x"], "num_classes")
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        return needs_integer(self, inputs) or _check_rows(self, self.num_classes, inputs["x"], "num_classes")
 
     def build(self, inputs: Inputs) -> nn.Module:
         return super(OneHot, self.with_sizes(inputs)).build(inputs)
@@ -170,18 +170,18 @@ class OneHot(FunctionLayer):
         return self.model_copy(update={"num_classes": self.num_classes or _rows_of(inputs["x"])})
 
 
-def _rows_misfit(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> Misfit | None:
+def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num_embeddings") -> ShapeError | None:
     """Check that the table has a row for every number in the known range of the input."""
     if rows is None and x.interval is None:
         hint = f"write `{field}:`, or make the field a `category` or `tokens` field, whose range is known"
-        return Misfit(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)
+        return ShapeError(f"`{layer.type}` needs `{field}`: the range of `x` is not known", help=hint, lacks_key=True)
     low, high = x.interval or (0, 0)
     if low < 0:
         message = f"`{layer.type}` looks up rows from 0 on, and `x` holds numbers from {interval_in_words((low, high))}"
-        return Misfit(message, port="x", help="add a number to it, or `clamp` it")
+        return ShapeError(message, port="x", help="add a number to it, or `clamp` it")
     if rows is not None and high >= rows:
         message = f"`{field}: {rows}` is too small, `x` holds numbers from {interval_in_words((low, high))}"
-        return Misfit(message, field=field, help=f"set `{field}` to {int(high) + 1}, or leave it out")
+        return ShapeError(message, field=field, help=f"set `{field}` to {int(high) + 1}, or leave it out")
     return None
 
 
@@ -198,8 +198,8 @@ def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
     return tuple(max(int(high), 0) + 1 for _, high in wide)
 
 
-def _padding_misfit(layer: Layer, padding_idx: int | None, rows: int | None) -> Misfit | None:
+def _check_padding(layer: Layer, padding_idx: int | None, rows: int | None) -> ShapeError | None:
     if padding_idx is None or rows is None or padding_idx < rows:
         return None
     message = f"`padding_idx: {padding_idx}` is outside the {counted(rows, 'row')} of the table"
-    return Misfit(message, field="padding_idx", help=f"it must lie in 0..{rows - 1}")
+    return ShapeError(message, field="padding_idx", help=f"it must lie in 0..{rows - 1}")

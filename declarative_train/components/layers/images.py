@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.layers.default_inits import linear_bias, linear_weight
 from declarative_train.components.layers.shape_checks import (
     FieldsLayer,
@@ -18,7 +18,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_parameter_dtype,
     needs_shape,
 )
-from declarative_train.components.layers.sizes import Sizes, per_dim, sizes_misfit
+from declarative_train.components.layers.sizes import Sizes, check_sizes, per_dim
 from declarative_train.components.products import Product, Use
 from declarative_train.core.amounts import counted
 
@@ -42,37 +42,39 @@ class Upsample(Layer):
     align_corners: bool = False
     """For the four linear and cubic modes: corner elements keep their values."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
-        if misfit := needs_shape(self, inputs, "(B, C, ...) with one to three spatial dimensions", 2, 3, 4):
-            return misfit
+        if shape_error := needs_shape(self, inputs, "(B, C, ...) with one to three spatial dimensions", 2, 3, 4):
+            return shape_error
         n = len(x.shape) - 1
-        if misfit := needs_float(self, inputs) or sizes_misfit(self, n, {"size": 1}):
-            return misfit
+        if shape_error := needs_float(self, inputs) or check_sizes(self, n, {"size": 1}):
+            return shape_error
         if (self.scale_factor is None) == (self.size is None):
-            return Misfit(
+            return ShapeError(
                 "`upsample` takes either `scale_factor` or `size`", field=None if self.size is None else "size"
             )
         if self.mode in _DIMS and _DIMS[self.mode] != n:
             fitting = [mode for mode, dims in _DIMS.items() if dims == n]
             message = f"`mode: {self.mode}` is for {counted(_DIMS[self.mode], 'spatial dimension')}, `x` {x} has {n}"
-            return Misfit(message, field="mode", help=f"use {' or '.join(fitting)}")
+            return ShapeError(message, field="mode", help=f"use {' or '.join(fitting)}")
         if self.align_corners and self.mode not in _DIMS:
-            return Misfit(f"`align_corners` means nothing with `mode: {self.mode}`", field="align_corners")
-        return self._factor_misfit(inputs, n)
+            return ShapeError(f"`align_corners` means nothing with `mode: {self.mode}`", field="align_corners")
+        return self._check_factor(inputs, n)
 
-    def _factor_misfit(self, inputs: Inputs, n: int) -> Misfit | None:
+    def _check_factor(self, inputs: Inputs, n: int) -> ShapeError | None:
         if self.scale_factor is None:
             return None
         factors = self._factors(n)
         if len(factors) != n:
             message = f"`scale_factor` has {counted(len(factors), 'entry')} for {counted(n, 'spatial dimension')}"
-            return Misfit(message, field="scale_factor")
+            return ShapeError(message, field="scale_factor")
         for size, factor in zip(inputs["x"].shape[1:], factors, strict=True):
             if not 0 < factor < float("inf"):
-                return Misfit(f"`scale_factor` holds {factor:g}, it must be above 0", field="scale_factor")
+                return ShapeError(f"`scale_factor` holds {factor:g}, it must be above 0", field="scale_factor")
             if size * factor < 1:
-                return Misfit(f"`scale_factor` of {factor:g} leaves nothing of a size of {size}", field="scale_factor")
+                return ShapeError(
+                    f"`scale_factor` of {factor:g} leaves nothing of a size of {size}", field="scale_factor"
+                )
         return None
 
     def _factors(self, n: int) -> tuple[float, ...]:
@@ -102,14 +104,14 @@ class PixelShuffle(FieldsLayer):
     factor: int = Field(ge=1)
     """The r by which height and width grow."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        if shape_error := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
+            return shape_error
         if inputs["x"].shape[0] % self.factor**2:
             message = (
                 f"{counted(inputs['x'].shape[0], 'channel')}, which is not a multiple of {self.factor} x {self.factor}"
             )
-            return Misfit(message, field="factor")
+            return ShapeError(message, field="factor")
         return None
 
 
@@ -121,11 +123,13 @@ class PixelUnshuffle(FieldsLayer):
     factor: int = Field(ge=1)
     """The r by which height and width shrink."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        if shape_error := needs_shape(self, inputs, "(B, C, H, W)", 3) or needs_float(self, inputs):
+            return shape_error
         if any(size % self.factor for size in inputs["x"].shape[1:]):
-            return Misfit(f"height and width of `x` {inputs['x']} are not multiples of {self.factor}", field="factor")
+            return ShapeError(
+                f"height and width of `x` {inputs['x']} are not multiples of {self.factor}", field="factor"
+            )
         return None
 
 
@@ -143,27 +147,27 @@ class PatchEmbedding(Layer):
     bias: bool = True
     """Add a learned vector."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := (
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        if shape_error := (
             needs_shape(self, inputs, "(B, C, H, W)", 3)
             or needs_parameter_dtype(self, inputs)
-            or sizes_misfit(self, 2, {"patch_size": 1})
+            or check_sizes(self, 2, {"patch_size": 1})
         ):
-            return misfit
+            return shape_error
         for size, patch, side in zip(
             inputs["x"].shape[1:], per_dim(self.patch_size, 2), ("height", "width"), strict=True
         ):
             if size % patch:
-                return Misfit(
+                return ShapeError(
                     f"patches of {patch} do not divide the {side} {size} of `x` {inputs['x']}", field="patch_size"
                 )
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.shapes import PatchEmbedding as Module
+        from declarative_train.components.layers.modules.shapes import PatchEmbeddingModule
 
         x = inputs["x"]
-        return Module(x.shape[0], self.embedding_dim, per_dim(self.patch_size, 2), self.bias, dtype_of(x))
+        return PatchEmbeddingModule(x.shape[0], self.embedding_dim, per_dim(self.patch_size, 2), self.bias, dtype_of(x))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":

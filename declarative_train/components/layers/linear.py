@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit, Port
+from declarative_train.components.component import Init, Layer, Port, ShapeError
 from declarative_train.components.layers.default_inits import linear_bias, linear_weight
 from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.products import Product, Use
@@ -29,7 +29,7 @@ class Linear(Layer):
     bias: bool = True
     """Add a learned vector."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_dimensions(self, inputs, "(B, ..., D)", 1) or needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
@@ -64,12 +64,12 @@ class Bilinear(Layer):
     bias: bool = True
     """Add a learned vector."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         for port in ("x", "y"):
-            if misfit := needs_dimensions(self, inputs, "(B, ..., D)", 1, port=port):
-                return misfit
+            if shape_error := needs_dimensions(self, inputs, "(B, ..., D)", 1, port=port):
+                return shape_error
         if inputs["x"].shape[:-1] != inputs["y"].shape[:-1]:
-            return Misfit(
+            return ShapeError(
                 f"`bilinear` takes inputs that agree but for their last dimension, "
                 f"`x` is {inputs['x']} and `y` is {inputs['y']}",
                 port="y",
@@ -77,10 +77,10 @@ class Bilinear(Layer):
         return needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import Bilinear as Module
+        from declarative_train.components.layers.modules.sequences import BilinearModule
 
         widths = inputs["x"].shape[-1], inputs["y"].shape[-1]
-        return Module(*widths, self.out_features, self.bias, dtype=dtype_of(inputs["x"]))
+        return BilinearModule(*widths, self.out_features, self.bias, dtype=dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter in ("weight", "bias"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.layers.default_inits import scale_and_shift, start
 from declarative_train.components.layers.sample_groups import Over, group_size
 from declarative_train.components.layers.shape_checks import (
@@ -41,14 +41,14 @@ class LayerNorm(Layer):
     bias: bool = True
     """Learn the shift too; `affine: false` has neither."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_trailing(self, inputs, self.num_dims)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.norms import LayerNorm as Module
+        from declarative_train.components.layers.modules.norms import LayerNormModule
 
         x = inputs["x"]
-        return Module(x.shape[-self.num_dims :], self.eps, self.affine, self.bias, dtype_of(x))
+        return LayerNormModule(x.shape[-self.num_dims :], self.eps, self.affine, self.bias, dtype_of(x))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return scale_and_shift(parameter) or super().init_of(parameter, inputs)
@@ -70,13 +70,13 @@ class RmsNorm(Layer):
     zero_centered: bool = False
     """The scale is 1 + `weight`, which starts at 0: weight decay pulls the scale to 1. As in Gemma."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_trailing(self, inputs, self.num_dims)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.norms import RmsNorm as Module
+        from declarative_train.components.layers.modules.norms import RmsNormModule
 
-        return Module(
+        return RmsNormModule(
             inputs["x"].shape[-self.num_dims :], self.eps, self.affine, dtype_of(inputs["x"]), self.zero_centered
         )
 
@@ -100,23 +100,23 @@ class GroupNorm(Layer):
     affine: bool = True
     """Learn a scale and a shift."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
-        if misfit := needs_dimensions(self, inputs, "(B, C, ...)", 1) or needs_parameter_dtype(self, inputs):
-            return misfit
+        if shape_error := needs_dimensions(self, inputs, "(B, C, ...)", 1) or needs_parameter_dtype(self, inputs):
+            return shape_error
         if x.shape[0] % self.num_groups:
             message = f"{counted(x.shape[0], 'channel')} of `x` {x} cannot be divided into {self.num_groups} groups"
-            return Misfit(message, field="num_groups", help=f"set `num_groups` to one of {divisors(x.shape[0])}")
+            return ShapeError(message, field="num_groups", help=f"set `num_groups` to one of {divisors(x.shape[0])}")
         if x.num_elements == self.num_groups:
             message = f"each group of `x` {x} holds one value, which normalises to 0"
-            return Misfit(message, field="num_groups", help="use fewer groups")
+            return ShapeError(message, field="num_groups", help="use fewer groups")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.norms import GroupNorm as Module
+        from declarative_train.components.layers.modules.norms import GroupNormModule
 
         x = inputs["x"]
-        return Module(self.num_groups, x.shape[0], self.eps, self.affine, dtype=dtype_of(x))
+        return GroupNormModule(self.num_groups, x.shape[0], self.eps, self.affine, dtype=dtype_of(x))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return scale_and_shift(parameter) or super().init_of(parameter, inputs)
@@ -134,21 +134,21 @@ class InstanceNorm(Layer):
     affine: bool = False
     """Learn a scale and a shift per channel."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
-        if misfit := needs_dimensions(self, inputs, "(B, C, T, ...)", 2) or needs_parameter_dtype(self, inputs):
-            return misfit
+        if shape_error := needs_dimensions(self, inputs, "(B, C, T, ...)", 2) or needs_parameter_dtype(self, inputs):
+            return shape_error
         if len(x.shape) > 4:
-            return Misfit(f"`instance_norm` takes at most (B, C, D, H, W), `x` is {x}", port="x")
+            return ShapeError(f"`instance_norm` takes at most (B, C, D, H, W), `x` is {x}", port="x")
         if prod(x.shape[1:]) == 1:
-            return Misfit(f"each channel of `x` {x} holds one value, which normalises to 0", port="x")
+            return ShapeError(f"each channel of `x` {x} holds one value, which normalises to 0", port="x")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.norms import InstanceNorm as Module
+        from declarative_train.components.layers.modules.norms import InstanceNormModule
 
         x = inputs["x"]
-        return Module(x.shape[0], self.eps, self.affine, dtype_of(x))
+        return InstanceNormModule(x.shape[0], self.eps, self.affine, dtype_of(x))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return scale_and_shift(parameter) or super().init_of(parameter, inputs)
@@ -175,22 +175,22 @@ class BatchNorm(Layer):
     affine: bool = True
     """Learn a scale and a shift."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
-        if misfit := needs_dimensions(self, inputs, "(B, C, ...)", 1) or needs_parameter_dtype(self, inputs):
-            return misfit
+        if shape_error := needs_dimensions(self, inputs, "(B, C, ...)", 1) or needs_parameter_dtype(self, inputs):
+            return shape_error
         if len(x.shape) > 4:
-            return Misfit(f"`batch_norm` takes at most (B, C, D, H, W), `x` is {x}", port="x")
+            return ShapeError(f"`batch_norm` takes at most (B, C, D, H, W), `x` is {x}", port="x")
         if group_size(self.over) == 1 and prod(x.shape[1:]) == 1:
             message = f"over 1 sample each channel of `x` {x} has one value, which normalises to 0"
-            return Misfit(message, field="over", help="take more samples, or `layer_norm`")
+            return ShapeError(message, field="over", help="take more samples, or `layer_norm`")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.batch_norm import BatchNorm as Module
+        from declarative_train.components.layers.modules.batch_norm import BatchNormModule
 
         x = inputs["x"]
-        return Module(x.shape[0], self.eps, self.momentum, self.affine, group_size(self.over), dtype_of(x))
+        return BatchNormModule(x.shape[0], self.eps, self.momentum, self.affine, group_size(self.over), dtype_of(x))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return scale_and_shift(parameter) or super().init_of(parameter, inputs)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.inits import INITS
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import Inputs
@@ -20,7 +20,7 @@ def _read(value: Any) -> Any:
     return INITS.read(value) if isinstance(value, dict) else value
 
 
-class Parameter(Layer):
+class ParameterLayer(Layer):
     """A learned tensor, the same for every sample: (B, *shape), for queries, temperatures, mask tokens, codebooks.
 
     It uses only the number of samples of its input. Parameter `weight` (*shape).
@@ -34,9 +34,9 @@ class Parameter(Layer):
     init: Annotated[SerializeAsAny[Init], BeforeValidator(_read)] | None = None
     """How it starts; by default {type: normal, std: 0.02}."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        misfit = None if self.init is None else self.init.check(self.shape)
-        return None if misfit is None else misfit._replace(field="init")
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        shape_error = None if self.init is None else self.init.check(self.shape)
+        return None if shape_error is None else shape_error._replace(field="init")
 
     def build(self, inputs: Inputs) -> nn.Module:
         from declarative_train.components.layers.modules.sequences import LearnedTensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.layers.shape_checks import (
     FieldsLayer,
     Inputs,
@@ -13,7 +13,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_float,
     needs_shape,
 )
-from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, kernel_misfit, per_dim, sizes_misfit
+from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, check_kernel, check_sizes, per_dim
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,24 +33,24 @@ class MaxPool(Spatial, ABC):
     ceil_mode: bool = False
     """Keep a last window that is not full."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         n = self.num_dims
         return (
             needs_shape(self, inputs, SHAPES[n], n + 1)
             or needs_float(self, inputs)
-            or sizes_misfit(self, n, {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
-            or window_misfit(inputs, n, self.kernel_size, self.padding, self.dilation)
-            or self._padding_only_misfit(inputs)
+            or check_sizes(self, n, {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
+            or check_window(inputs, n, self.kernel_size, self.padding, self.dilation)
+            or self._check_padding_only(inputs)
         )
 
-    def _padding_only_misfit(self, inputs: Inputs) -> Misfit | None:
+    def _check_padding_only(self, inputs: Inputs) -> ShapeError | None:
         """Check that no window sees only padding: a dilated window can straddle a small input, and its maximum would be
         -inf."""
         x, n = inputs["x"], self.num_dims
         fields = (self.kernel_size, self.stride or self.kernel_size, self.padding, self.dilation)
         for size, k, s, p, d in zip(x.shape[1:], *(per_dim(field, n) for field in fields), strict=True):
             if d > size and any(not any(0 <= at + i * d < size for i in range(k)) for at in range(-p, 0, s)):
-                return Misfit(f"with `dilation` {d} a window sees only padding: `x` is {x}", field="dilation")
+                return ShapeError(f"with `dilation` {d} a window sees only padding: `x` is {x}", field="dilation")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
@@ -98,25 +98,25 @@ class AveragePool(Spatial, ABC):
     count_include_pad: bool = True
     """Count the padding in the mean."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         n = self.num_dims
         return (
             needs_shape(self, inputs, SHAPES[n], n + 1)
             or needs_float(self, inputs)
-            or sizes_misfit(self, n, {"kernel_size": 1, "stride": 1, "padding": 0})
-            or window_misfit(inputs, n, self.kernel_size, self.padding, 1)
-            or self._volume_misfit(inputs)
+            or check_sizes(self, n, {"kernel_size": 1, "stride": 1, "padding": 0})
+            or check_window(inputs, n, self.kernel_size, self.padding, 1)
+            or self._check_volume(inputs)
         )
 
-    def _volume_misfit(self, inputs: Inputs) -> Misfit | None:
+    def _check_volume(self, inputs: Inputs) -> ShapeError | None:
         """Check what torch requires of avg_pool3d only: a window that fits without the padding, and no half precision
         (on CPU)."""
         x, n = inputs["x"], self.num_dims
         if n < 3:
             return None
         if x.dtype in ("float16", "bfloat16"):
-            return Misfit(f"`avg_pool3d` takes no {x.dtype}", port="x", help="give the field `dtype: float32`")
-        return kernel_misfit(x, per_dim(self.kernel_size, n), (1,) * n, (0,) * n)
+            return ShapeError(f"`avg_pool3d` takes no {x.dtype}", port="x", help="give the field `dtype: float32`")
+        return check_kernel(x, per_dim(self.kernel_size, n), (1,) * n, (0,) * n)
 
     def build(self, inputs: Inputs) -> nn.Module:
         from torch import nn
@@ -155,12 +155,12 @@ class AdaptivePool(Spatial, ABC):
     output_size: Sizes
     """Size of the result: one number, or one per spatial dimension."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         n = self.num_dims
         return (
             needs_shape(self, inputs, SHAPES[n], n + 1)
             or needs_float(self, inputs)
-            or sizes_misfit(self, n, {"output_size": 1})
+            or check_sizes(self, n, {"output_size": 1})
         )
 
     def build(self, inputs: Inputs) -> nn.Module:
@@ -213,24 +213,24 @@ class GlobalAvgPool(FieldsLayer):
     module: ClassVar[str] = "shapes.GlobalAveragePool"
     type: Literal["global_avg_pool"] = "global_avg_pool"
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_dimensions(self, inputs, "(B, C, ...) with a size to pool over", 2) or needs_float(self, inputs)
 
 
 class GlobalMaxPool(FieldsLayer):
     """The largest value of each channel: (B, C, ...) to (B, C)."""
 
-    module: ClassVar[str] = "shapes.GlobalMaxPool"
+    module: ClassVar[str] = "shapes.GlobalMaxPoolModule"
     type: Literal["global_max_pool"] = "global_max_pool"
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_dimensions(self, inputs, "(B, C, ...) with a size to pool over", 2) or needs_float(self, inputs)
 
 
-def window_misfit(inputs: Inputs, n: int, kernel_size: Sizes, padding: Sizes, dilation: Sizes) -> Misfit | None:
+def check_window(inputs: Inputs, n: int, kernel_size: Sizes, padding: Sizes, dilation: Sizes) -> ShapeError | None:
     """Check that the padding is at most half a window, and that the window fits."""
     kernel, sides = per_dim(kernel_size, n), per_dim(padding, n)
     for k, p in zip(kernel, sides, strict=True):
         if p > k // 2:
-            return Misfit(f"`padding` of {p} is more than half of the window of {k}", field="padding")
-    return kernel_misfit(inputs["x"], kernel, per_dim(dilation, n), tuple(2 * p for p in sides))
+            return ShapeError(f"`padding` of {p} is more than half of the window of {k}", field="padding")
+    return check_kernel(inputs["x"], kernel, per_dim(dilation, n), tuple(2 * p for p in sides))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.products import Product, Use
@@ -38,12 +38,12 @@ class Recurrent(Layer, ABC):
     def is_random(self) -> bool:
         return self.dropout > 0
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        if shape_error := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs):
+            return shape_error
         if self.dropout > 0 and self.num_layers == 1:
             hint = "set `num_layers` to 2 or more, or put a `dropout` node behind it"
-            return Misfit("`dropout` acts between layers, and there is one layer", field="dropout", help=hint)
+            return ShapeError("`dropout` acts between layers, and there is one layer", field="dropout", help=hint)
         return None
 
     def _arguments(self, inputs: Inputs) -> dict[str, Any]:
@@ -91,9 +91,9 @@ class Lstm(Recurrent):
     type: Literal["lstm"] = "lstm"
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import Lstm as Module
+        from declarative_train.components.layers.modules.sequences import LstmModule
 
-        return Module(**self._arguments(inputs))
+        return LstmModule(**self._arguments(inputs))
 
 
 class Gru(Recurrent):
@@ -106,9 +106,9 @@ class Gru(Recurrent):
     type: Literal["gru"] = "gru"
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import Gru as Module
+        from declarative_train.components.layers.modules.sequences import GruModule
 
-        return Module(**self._arguments(inputs))
+        return GruModule(**self._arguments(inputs))
 
 
 class Rnn(Recurrent):
@@ -120,6 +120,6 @@ class Rnn(Recurrent):
     """The function applied to the new state."""
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import Rnn as Module
+        from declarative_train.components.layers.modules.sequences import RnnModule
 
-        return Module(nonlinearity=self.nonlinearity, **self._arguments(inputs))
+        return RnnModule(nonlinearity=self.nonlinearity, **self._arguments(inputs))

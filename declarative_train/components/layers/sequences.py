@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Init, Layer, Misfit, Port
+from declarative_train.components.component import Init, Layer, Port, ShapeError
 from declarative_train.components.layers.default_inits import start
 from declarative_train.components.layers.shape_checks import (
     FieldsLayer,
@@ -38,23 +38,23 @@ class LearnedPositions(Layer):
     max_length: int | None = Field(default=None, ge=1)
     """Number of positions to learn; by default the length of the input. More allow longer sequences later."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        misfit = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs, "x")
-        if misfit := misfit or needs_positions(self, inputs):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        shape_error = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs, "x")
+        if shape_error := shape_error or needs_positions(self, inputs):
+            return shape_error
         asked = inputs["positions"].num_values or 0 if "positions" in inputs else 0
         if self._length(inputs) < asked:
             message = f"`positions` go up to {asked - 1}, and {counted(self._length(inputs), 'position')} can be learnt"
-            return Misfit(message, field="max_length", help=f"set `max_length` to {asked}, or leave it out")
+            return ShapeError(message, field="max_length", help=f"set `max_length` to {asked}, or leave it out")
         if self.max_length is not None and self.max_length < inputs["x"].shape[-2]:
             message = f"`max_length: {self.max_length}` is shorter than the input: `x` is {inputs['x']}"
-            return Misfit(message, field="max_length", help="leave it out to follow the input")
+            return ShapeError(message, field="max_length", help="leave it out to follow the input")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import LearnedPositions as Module
+        from declarative_train.components.layers.modules.sequences import LearnedPositionsModule
 
-        return Module(self._length(inputs), inputs["x"].shape[-1], dtype_of(inputs["x"]))
+        return LearnedPositionsModule(self._length(inputs), inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
     def _length(self, inputs: Inputs) -> int:
         positions = inputs.get("positions")
@@ -78,21 +78,21 @@ class TokenTypes(Layer):
     num_types: int = Field(ge=1)
     """Number of types to learn."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        misfit = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs, "x")
-        if misfit := misfit or needs_positions(self, inputs, "types"):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        shape_error = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs, "x")
+        if shape_error := shape_error or needs_positions(self, inputs, "types"):
+            return shape_error
         low, high = inputs["types"].interval or (0, 0) if "types" in inputs else (0, 0)
         if low < 0 or high >= self.num_types:
             message = f"`types` holds numbers from {interval_in_words((low, high))}, and there are {self.num_types}"
             hint = f"set `num_types` to {int(high) + 1}" if low >= 0 else "types are counted from 0 on"
-            return Misfit(message, field="num_types", help=hint)
+            return ShapeError(message, field="num_types", help=hint)
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import TokenTypes as Module
+        from declarative_train.components.layers.modules.sequences import TokenTypesModule
 
-        return Module(self.num_types, inputs["x"].shape[-1], dtype_of(inputs["x"]))
+        return TokenTypesModule(self.num_types, inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("normal", std=0.02) if parameter == "weight" else super().init_of(parameter, inputs)
@@ -107,17 +107,17 @@ class SinusoidalPositions(FieldsLayer):
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("positions", optional=True))
 
-    module: ClassVar[str] = "sequences.SinusoidalPositions"
+    module: ClassVar[str] = "sequences.SinusoidalPositionsModule"
     type: Literal["sinusoidal_positions"] = "sinusoidal_positions"
     base: float = Field(default=10000.0, gt=1, allow_inf_nan=False)
     """Ratio of the highest to the lowest frequency."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        misfit = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs, "x")
-        if misfit := misfit or needs_positions(self, inputs):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        shape_error = needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs, "x")
+        if shape_error := shape_error or needs_positions(self, inputs):
+            return shape_error
         if inputs["x"].shape[-1] % 2:
-            return Misfit(f"sines and cosines come in pairs, the width of `x` {inputs['x']} is odd", port="x")
+            return ShapeError(f"sines and cosines come in pairs, the width of `x` {inputs['x']} is odd", port="x")
         return None
 
 
@@ -129,13 +129,13 @@ class ClassToken(Layer):
 
     type: Literal["class_token"] = "class_token"
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import ClassToken as Module
+        from declarative_train.components.layers.modules.sequences import ClassTokenModule
 
-        return Module(inputs["x"].shape[-1], dtype_of(inputs["x"]))
+        return ClassTokenModule(inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("normal", std=0.02) if parameter == "token" else super().init_of(parameter, inputs)
@@ -151,13 +151,13 @@ class LayerScale(Layer):
     start: float = Field(default=1e-4, allow_inf_nan=False)
     """Start value of every factor."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_dimensions(self, inputs, "(B, ..., D)", 1) or needs_parameter_dtype(self, inputs)
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.sequences import LayerScale as Module
+        from declarative_train.components.layers.modules.sequences import LayerScaleModule
 
-        return Module(inputs["x"].shape[-1], dtype_of(inputs["x"]))
+        return LayerScaleModule(inputs["x"].shape[-1], dtype_of(inputs["x"]))
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return start("constant", value=self.start) if parameter == "weight" else super().init_of(parameter, inputs)
@@ -170,18 +170,18 @@ class SequencePool(FieldsLayer):
     """
 
     ports: ClassVar[tuple[Port, ...]] = (Port("x"), Port("mask", optional=True))
-    module: ClassVar[str] = "sequences.SequencePool"
+    module: ClassVar[str] = "sequences.SequencePoolModule"
     type: Literal["sequence_pool"] = "sequence_pool"
     mode: Literal["mean", "max", "first", "last"] = "mean"
     """How the positions are reduced: their mean, the largest value of each element, the first or the last one."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
-        if misfit := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs, "x"):
-            return misfit
+    def check(self, inputs: Inputs) -> ShapeError | None:
+        if shape_error := needs_dimensions(self, inputs, "(B, ..., T, D)", 2) or needs_float(self, inputs, "x"):
+            return shape_error
         mask = inputs.get("mask")
         if mask is not None and (mask.dtype != "bool" or mask.shape != inputs["x"].shape[:-1]):
             wanted = TensorSpec(inputs["x"].shape[:-1], "bool")
             message = f"`mask` of `sequence_pool` must be bool {wanted}, it is {mask.dtype} {mask}"
             hint = None if mask.dtype == "bool" else "compare first, as in `keep: tokens != 0`"
-            return Misfit(message, port="mask", help=hint)
+            return ShapeError(message, port="mask", help=hint)
         return None

@@ -1,4 +1,4 @@
-"""Base classes of layers, and checks of their inputs: each returns a Misfit with a sentence, or None.
+"""Base classes of layers, and checks of their inputs: each returns a ShapeError with a sentence, or None.
 
 Layers with parameters take float32 or float64 and make their parameters of the same dtype; `training.precision` decides
 which dtype the model computes in. Layers without parameters take any floating-point dtype.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.component import Layer, ShapeError
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec
 
@@ -24,7 +24,7 @@ Inputs = Mapping[str, TensorSpec]
 
 class FieldsLayer(Layer, ABC):
     """Layer whose module takes the fields in their order. `module`: the class, in `torch.nn` (`nn.GELU`) or in
-    `layers/modules` (`shapes.Add`)."""
+    `layers/modules` (`shapes.AddModule`)."""
 
     module: ClassVar[str]
 
@@ -55,12 +55,12 @@ class FunctionLayer(Layer, ABC):
         return FunctionModule(self.type, self.options())
 
 
-def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
     """Check that these ports (default: all) have floating-point numbers and are not empty."""
     for port in ports or tuple(inputs):
         spec = inputs[port]
         if not spec.is_floating:
-            return Misfit(
+            return ShapeError(
                 f"`{layer.type}` computes with floating-point numbers, `{port}` is {spec.dtype}",
                 port=port,
                 help="an `embedding` or `one_hot` turns numbers of classes into floating-point numbers"
@@ -68,29 +68,29 @@ def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
                 else "give the field `dtype: float32`",
             )
         if not spec.num_elements:
-            return Misfit(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
+            return ShapeError(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
     return None
 
 
-def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+def needs_parameter_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
     """Check that these ports (default: all) have the same dtype, float32 or float64."""
     names = ports or tuple(inputs)
-    if misfit := needs_float(layer, inputs, *names):
-        return misfit
+    if shape_error := needs_float(layer, inputs, *names):
+        return shape_error
     for port in names:
         if inputs[port].dtype not in ("float32", "float64"):
             message = f"`{layer.type}` has float32 parameters, `{port}` is {inputs[port].dtype}"
             hint = "let the field be float32: `training.precision` decides what the model computes in"
-            return Misfit(message, port=port, help=hint)
+            return ShapeError(message, port=port, help=hint)
     return needs_same_dtype(layer, inputs, *names)
 
 
-def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> Misfit | None:
+def needs_same_dtype(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
     """Check that these ports (default: all) have the same dtype."""
     names = ports or tuple(inputs)
     for port in names[1:]:
         if inputs[port].dtype != inputs[names[0]].dtype:
-            return Misfit(
+            return ShapeError(
                 f"`{layer.type}` takes inputs of one dtype, {name_port(names[0])} is {inputs[names[0]].dtype} "
                 f"and {name_port(port)} is {inputs[port].dtype}",
                 port=port,
@@ -104,65 +104,65 @@ def name_port(port: str) -> str:
     return f"input {int(number) + 1}" if number else f"`{name}`"
 
 
-def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> Misfit | None:
+def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError | None:
     """Check that a port has whole numbers, such as token ids or categories, and is not empty."""
     spec = inputs[port]
     if spec.is_floating or spec.dtype == "bool":
         message = f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}"
-        return Misfit(message, port=port, help="give the field an integer dtype, or make it `type: category`")
+        return ShapeError(message, port=port, help="give the field an integer dtype, or make it `type: category`")
     if not spec.num_elements:
-        return Misfit(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
+        return ShapeError(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
     return None
 
 
-def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> Misfit | None:
+def needs_positions(layer: Layer, inputs: Inputs, port: str = "positions") -> ShapeError | None:
     """Check that the port, if it is bound, has a whole number from 0 on for each position of the sequences `x`."""
     if port not in inputs:
         return None
     spec, wanted = inputs[port], TensorSpec(inputs["x"].shape[:-1], "int64")
     if spec.shape != wanted.shape or spec.is_floating or spec.dtype == "bool":
         message = f"`{port}` of `{layer.type}` must be {wanted} of whole numbers here, it is {spec} {spec.dtype}"
-        return Misfit(message, port=port)
+        return ShapeError(message, port=port)
     if port == "positions" and spec.num_values is None:
         hint = "those of a field of tokens are known: `NAME.positions`"
         message = f"how large `{port}` of `{layer.type}` can be is not known"
-        return Misfit(message, port=port, help=hint, lacks_key=True)
+        return ShapeError(message, port=port, help=hint, lacks_key=True)
     return None
 
 
-def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> Misfit | None:
+def needs_shape(layer: Layer, inputs: Inputs, wanted: str, *ranks: int, port: str = "x") -> ShapeError | None:
     """Check that a port has one of these numbers of dimensions per sample; `wanted` is the shape in words, `(B, C, H,
     W)`."""
     spec = inputs[port]
     if len(spec.shape) in ranks:
         return None
-    return Misfit(
+    return ShapeError(
         f"`{layer.type}` takes {wanted}, {name_port(port)} is {spec}", port=port, help=_reshaping(spec, ranks)
     )
 
 
-def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> Misfit | None:
+def needs_dimensions(layer: Layer, inputs: Inputs, wanted: str, least: int, port: str = "x") -> ShapeError | None:
     """Check that a port has at least this many dimensions per sample."""
     spec = inputs[port]
     if len(spec.shape) >= least:
         return None
-    return Misfit(
+    return ShapeError(
         f"`{layer.type}` takes {wanted}, {name_port(port)} is {spec}", port=port, help=_reshaping(spec, (least,))
     )
 
 
-def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> Misfit | None:
+def needs_trailing(layer: Layer, inputs: Inputs, num_dims: int) -> ShapeError | None:
     """Check that there are this many last dimensions to normalise over, in a dtype that parameters have."""
     wanted = "(B, ..., D)" if num_dims == 1 else f"at least {num_dims} dimensions apart from the batch"
     return needs_dimensions(layer, inputs, wanted, num_dims) or needs_parameter_dtype(layer, inputs)
 
 
-def needs_along(layer: Layer, dim: int, inputs: Inputs) -> Misfit | None:
+def needs_along(layer: Layer, dim: int, inputs: Inputs) -> ShapeError | None:
     """Check that dimension `dim` exists and is not the batch."""
-    if misfit := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
-        return misfit
+    if shape_error := needs_dimensions(layer, inputs, "(B, ..., C)", 1):
+        return shape_error
     found = resolve_dim(layer, "dim", dim, len(inputs["x"].shape) + 1)
-    return found if isinstance(found, Misfit) else None
+    return found if isinstance(found, ShapeError) else None
 
 
 def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
@@ -173,17 +173,18 @@ def _reshaping(spec: TensorSpec, ranks: tuple[int, ...]) -> str | None:
     return "an `unsqueeze` or `reshape` before it adds dimensions"
 
 
-def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | Misfit:
-    """Return torch's number of a dimension (the batch is 0) as a positive one, or a Misfit; `rank` counts the batch."""
+def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | ShapeError:
+    """Return torch's number of a dimension (the batch is 0) as a positive one, or a ShapeError; `rank` counts the
+    batch."""
     known = f"1 to {rank - 1} or -1 to {1 - rank}" if rank > 1 else "none"
     found = dim + rank if dim < 0 else dim
     if found == 0 and dim in (0, -rank):
-        return Misfit(
+        return ShapeError(
             f"`{field}: {dim}` is the batch, which every layer keeps", field=field, help=f"dimensions here: {known}"
         )
     if not 0 < found < rank:
         message = f"there is no dimension {dim} in an input of {counted(rank, 'dimension')}, the batch included"
-        return Misfit(message, field=field, help=f"dimensions here: {known}")
+        return ShapeError(message, field=field, help=f"dimensions here: {known}")
     return found
 
 

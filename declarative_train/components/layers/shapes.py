@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod
 from typing import ClassVar, Literal
 
-from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.component import Layer, ShapeError
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.shape_checks import FieldsLayer, FunctionLayer, Inputs, resolve_dim
 from declarative_train.core.amounts import counted
@@ -32,18 +32,18 @@ class Flatten(FunctionLayer):
     end_dim: int = default("flatten", "end_dim")
     """The last of these dimensions."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
         if not x.shape:
             return None if (self.start_dim, self.end_dim) == (1, -1) else _no_dimensions(self, x)
         start = resolve_dim(self, "start_dim", self.start_dim, len(x.shape) + 1)
         end = resolve_dim(self, "end_dim", self.end_dim, len(x.shape) + 1)
-        if isinstance(start, Misfit):
+        if isinstance(start, ShapeError):
             return start
-        if isinstance(end, Misfit):
+        if isinstance(end, ShapeError):
             return end
         if start > end:
-            return Misfit(f"`start_dim: {self.start_dim}` comes after `end_dim: {self.end_dim}`", field="start_dim")
+            return ShapeError(f"`start_dim: {self.start_dim}` comes after `end_dim: {self.end_dim}`", field="start_dim")
         return None
 
 
@@ -58,12 +58,12 @@ class Unflatten(FieldsLayer):
     sizes: tuple[int, ...]
     """The new sizes; one of them may be -1 and is computed from the others."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
         dim = resolve_dim(self, "dim", self.dim, len(x.shape) + 1)
-        if isinstance(dim, Misfit):
+        if isinstance(dim, ShapeError):
             return dim
-        return _sizes_misfit("sizes", self.sizes, x.shape[dim - 1], f"dimension {self.dim} of `x` {x}")
+        return _check_sizes("sizes", self.sizes, x.shape[dim - 1], f"dimension {self.dim} of `x` {x}")
 
 
 class Reshape(FunctionLayer):
@@ -78,12 +78,12 @@ class Reshape(FunctionLayer):
         """Sizes of a sample."""
         return tuple(size for size in self.shape if size != "B")
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
         if self.shape[:1] != ("B",) or "B" in self.shape[1:]:
             message = "a shape begins with the batch, `B`, and has it once"
-            return Misfit(message, field="shape", help=f"write [{', '.join(['B', *map(str, self.sizes)])}]")
-        return _sizes_misfit("shape", self.sizes, x.num_elements, f"a sample of `x` {x}")
+            return ShapeError(message, field="shape", help=f"write [{', '.join(['B', *map(str, self.sizes)])}]")
+        return _check_sizes("shape", self.sizes, x.num_elements, f"a sample of `x` {x}")
 
 
 class Permute(FunctionLayer):
@@ -93,18 +93,18 @@ class Permute(FunctionLayer):
     dims: tuple[int, ...]
     """The new order, which begins with the batch, 0: [0, 2, 1] turns (B, C, T) into (B, T, C)."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         rank = len(inputs["x"].shape) + 1
         if self.dims[:1] != (0,):
             order = [0, *(dim for dim in self.dims if dim)]
             message = "an order of dimensions begins with the batch, 0"
-            return Misfit(message, field="dims", help=f"write {order}")
+            return ShapeError(message, field="dims", help=f"write {order}")
         found = [resolve_dim(self, "dims", dim, rank) for dim in self.dims[1:]]
-        if wrong := next((dim for dim in found if isinstance(dim, Misfit)), None):
+        if wrong := next((dim for dim in found if isinstance(dim, ShapeError)), None):
             return wrong
         if sorted(dim for dim in found if isinstance(dim, int)) != list(range(1, rank)):
             message = f"`dims` must name each dimension of `x` {inputs['x']} once, the batch as 0"
-            return Misfit(message, field="dims", help=f"an order of {', '.join(map(str, range(rank)))}")
+            return ShapeError(message, field="dims", help=f"an order of {', '.join(map(str, range(rank)))}")
         return None
 
 
@@ -115,13 +115,15 @@ class Squeeze(FunctionLayer):
     dim: int = default("squeeze", "dim")
     """The dimension to drop."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         x = inputs["x"]
         dim = resolve_dim(self, "dim", self.dim, len(x.shape) + 1)
-        if isinstance(dim, Misfit):
+        if isinstance(dim, ShapeError):
             return dim
         if x.shape[dim - 1] != 1:
-            return Misfit(f"`squeeze` drops a dimension of size 1, dimension {self.dim} of `x` {x} is not", field="dim")
+            return ShapeError(
+                f"`squeeze` drops a dimension of size 1, dimension {self.dim} of `x` {x} is not", field="dim"
+            )
         return None
 
 
@@ -132,29 +134,29 @@ class Unsqueeze(FunctionLayer):
     dim: int = default("unsqueeze", "dim")
     """Position of the new dimension in the result."""
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         found = resolve_dim(self, "dim", self.dim, len(inputs["x"].shape) + 2)
-        return found if isinstance(found, Misfit) else None
+        return found if isinstance(found, ShapeError) else None
 
 
-def _no_dimensions(layer: Layer, x: TensorSpec) -> Misfit:
-    return Misfit(f"`{layer.type}` finds no dimension but the batch: `x` is {x}", port="x")
+def _no_dimensions(layer: Layer, x: TensorSpec) -> ShapeError:
+    return ShapeError(f"`{layer.type}` finds no dimension but the batch: `x` is {x}", port="x")
 
 
-def _sizes_misfit(field: str, sizes: tuple[int, ...], elements: int, what: str) -> Misfit | None:
+def _check_sizes(field: str, sizes: tuple[int, ...], elements: int, what: str) -> ShapeError | None:
     """Check that the sizes have exactly `elements` elements; `what` names the tensor or dimension in the message."""
     if bad := [size for size in sizes if size < 1 and size != -1]:
-        return Misfit(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)
+        return ShapeError(f"`{field}` holds {bad[0]}: sizes are 1 or more, or -1", field=field)
     if sizes.count(-1) > 1:
-        return Misfit(f"`{field}` holds -1 more than once", field=field)
+        return ShapeError(f"`{field}` holds -1 more than once", field=field)
     if not sizes and field == "sizes":
-        return Misfit("`sizes` is empty", field=field)
+        return ShapeError("`sizes` is empty", field=field)
     known = prod(size for size in sizes if size != -1)
     if -1 in sizes:
         if elements and elements % known == 0:
             return None
-        return Misfit(f"{what} has {counted(elements, 'element')}, which {known} does not divide", field=field)
+        return ShapeError(f"{what} has {counted(elements, 'element')}, which {known} does not divide", field=field)
     if known == elements:
         return None
     written = " x ".join(map(str, sizes)) or "1"
-    return Misfit(f"{what} has {counted(elements, 'element')}, `{field}` {written} = {known}", field=field)
+    return ShapeError(f"{what} has {counted(elements, 'element')}, `{field}` {written} = {known}", field=field)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping
 
-from declarative_train.components.component import Layer, Misfit
+from declarative_train.components.component import Layer, ShapeError
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec
 
@@ -27,7 +27,7 @@ def per_dim(value: Sizes, num_dims: int) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (value,) * num_dims
 
 
-def sizes_misfit(layer: Layer, num_dims: int, least: Mapping[str, int]) -> Misfit | None:
+def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeError | None:
     """Check the fields that hold sizes. `least` maps each to the smallest value that it may have; None in a field is
     skipped."""
     for field, smallest in least.items():
@@ -35,20 +35,20 @@ def sizes_misfit(layer: Layer, num_dims: int, least: Mapping[str, int]) -> Misfi
         if value is None or isinstance(value, str):
             continue
         if isinstance(value, tuple) and len(value) != num_dims:
-            return Misfit(
+            return ShapeError(
                 f"`{field}` has {counted(len(value), 'entry')}, `{layer.type}` has "
                 f"{counted(num_dims, 'spatial dimension')}",
                 field=field,
                 help=f"write one number for all, or {num_dims}",
             )
         if (found := min(per_dim(value, num_dims))) < smallest:
-            return Misfit(f"`{field}` holds {found}, it must be at least {smallest}", field=field)
+            return ShapeError(f"`{field}` holds {found}, it must be at least {smallest}", field=field)
     return None
 
 
-def kernel_misfit(
+def check_kernel(
     x: TensorSpec, kernel: tuple[int, ...], dilation: tuple[int, ...], padded: tuple[int, ...]
-) -> Misfit | None:
+) -> ShapeError | None:
     """Check that the dilated kernel fits into the input, enlarged by `padded` in each spatial dimension."""
     for size, k, d, more in zip(x.shape[1:], kernel, dilation, padded, strict=True):
         reach = d * (k - 1) + 1
@@ -57,5 +57,5 @@ def kernel_misfit(
             room = f" padded to {size + more}" if more else ""
             message = f"a kernel of {k}{spread} is larger than the input: `x` {x} has size {size}{room}"
             hint = "use a smaller kernel, more padding, or fewer strides before it"
-            return Misfit(message, field="kernel_size", help=hint)
+            return ShapeError(message, field="kernel_size", help=hint)
     return None

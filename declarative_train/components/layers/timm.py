@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.layers.libraries.files import (
     Files,
     match,
@@ -53,23 +53,23 @@ class Timm(LibraryLayer):
     options: dict[str, Any] = {}
     """Further arguments of `timm.create_model`, such as `img_size`, `drop_path_rate`, `global_pool`."""
 
-    def misfit(self, inputs: Inputs) -> Misfit | None:
+    def check_inputs(self, inputs: Inputs) -> ShapeError | None:
         from declarative_train.components.layers.libraries.modules.node import bare, foreign_batch_norms
 
         x = inputs["x"]
         if len(x.shape) != 3 or not x.is_floating:
-            return Misfit(f"`timm` takes pictures (B, C, H, W) of floats, and `x` is {x}", port="x")
+            return ShapeError(f"`timm` takes pictures (B, C, H, W) of floats, and `x` is {x}", port="x")
         module = bare(self, inputs)
         files = self.files(module)
         if files is not None and files.missing:
             message = f"{several(files.missing)}: not in the files of `pretrained`, and start at random"
-            return Misfit(message, field="pretrained", help="`pretrained: false` says that all do", is_warning=True)
+            return ShapeError(message, field="pretrained", help="`pretrained: false` says that all do", is_warning=True)
         foreign = foreign_batch_norms(module)
         if foreign:
             message = (
                 f"the running statistics of {several(foreign)} depend on the layout: a batch normalisation of its own"
             )
-            return Misfit(message, field="name", is_warning=True)
+            return ShapeError(message, field="name", is_warning=True)
         return None
 
     def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:

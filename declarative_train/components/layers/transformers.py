@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Misfit, Port
+from declarative_train.components.component import Port, ShapeError
 from declarative_train.components.layers.libraries.files import Files, reject_leftovers, several, tensors_in
 from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
 from declarative_train.components.layers.libraries.problem import LibraryError
@@ -72,32 +72,36 @@ class Transformers(LibraryLayer):
         others = (Port(port.name, optional=True) for port in cls.ports if port.name != first)
         return (Port(first), *others)
 
-    def misfit(self, inputs: Inputs) -> Misfit | None:
+    def check_inputs(self, inputs: Inputs) -> ShapeError | None:
         from declarative_train.components.layers.libraries.modules.node import bare
 
         module: Any = bare(self, inputs)
         main, known = module.main_input_name, _arguments(type(module))
         if MAIN in inputs and main in inputs:
-            return Misfit(f"`{MAIN}` is `{main}` of a `{type(module).__name__}`, which is wired, too", port=main)
+            return ShapeError(f"`{MAIN}` is `{main}` of a `{type(module).__name__}`, which is wired, too", port=main)
         for port, spec in inputs.items():
             name = main if port == MAIN else port
             if name not in known:
                 takes = ", ".join(each for each in (*_MAINS, *_OTHERS) if each in known)
-                return Misfit(f"a `{type(module).__name__}` has no input `{name}`", port=port, help=f"it takes {takes}")
+                return ShapeError(
+                    f"a `{type(module).__name__}` has no input `{name}`", port=port, help=f"it takes {takes}"
+                )
             if name in _IDS and spec.is_floating:
-                return Misfit(f"`{name}` takes whole numbers, and `{port}` is {spec}", port=port)
+                return ShapeError(f"`{name}` takes whole numbers, and `{port}` is {spec}", port=port)
             vocabulary = getattr(module.config.get_text_config(), "vocab_size", None)
             if name.endswith("input_ids") and vocabulary is not None and (spec.num_values or 0) > vocabulary:
                 message = (
                     f"`{port}` has ids up to {(spec.num_values or 0) - 1}, and the model's vocabulary is {vocabulary}"
                 )
-                return Misfit(message, port=port, help=f"`config: {{vocab_size: {spec.num_values}}}` makes it larger")
+                return ShapeError(
+                    message, port=port, help=f"`config: {{vocab_size: {spec.num_values}}}` makes it larger"
+                )
         files = self.files(module)
         if files is not None and files.missing:
             message = f"{several(files.missing)}: not in the files of `path`, and start at random"
             if files.unexpected:
                 message += f"; the files have {several(files.unexpected)}, which the model has not"
-            return Misfit(message, field="path", help="`pretrained: false` says that all do", is_warning=True)
+            return ShapeError(message, field="path", help="`pretrained: false` says that all do", is_warning=True)
         return None
 
     @property

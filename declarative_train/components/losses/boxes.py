@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.component import Loss, LossModule, ShapeError
 from declarative_train.components.losses.shape_checks import (
     needs_float,
     needs_mask_shape,
@@ -16,13 +16,13 @@ from declarative_train.core.tensor_spec import TensorSpec
 Format = Literal["xyxy", "xywh", "cxcywh"]
 
 
-def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
     """Input and target (..., 4), and a mask with a value for each box."""
-    if (misfit := needs_target(type, target)) is not None or target is None:
-        return misfit
+    if (shape_error := needs_target(type, target)) is not None or target is None:
+        return shape_error
     if not input.shape or input.shape[-1] != 4:
         message = f"`{type}` compares boxes, four numbers in the last dimension, but the input is {input}"
-        return Misfit(message, port="input", help="give the node that makes them 4 outputs for each box")
+        return ShapeError(message, port="input", help="give the node that makes them 4 outputs for each box")
     return (
         needs_float(type, "input", input)
         or needs_float(type, "target", target)
@@ -43,7 +43,7 @@ class Giou(Loss):
     """What the four numbers are, of input and target: left, top, right, bottom; left, top, width, height; or the middle
     (x, y), width and height. Corners may be in any order, and widths negative: the box is the one between them."""
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         return boxes(self.type, input, target, mask)
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:

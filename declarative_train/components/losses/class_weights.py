@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.losses.shape_checks import class_axis
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec
@@ -28,7 +28,7 @@ ClassWeights = tuple[Weight, ...] | Literal["balanced"] | None
 
 def needs_class_weights(
     type: str, class_weights: ClassWeights, num_classes: int, target: TensorSpec | None
-) -> Misfit | None:
+) -> ShapeError | None:
     """One number for each class."""
     if class_weights is None:
         return None
@@ -36,11 +36,11 @@ def needs_class_weights(
         if target is None or not target.is_floating:
             return None
         message = "`class_weights: balanced` counts the classes of the training rows, but the target has parts of each"
-        return Misfit(message, field="class_weights", help="give a number for each class")
+        return ShapeError(message, field="class_weights", help="give a number for each class")
     if len(class_weights) == num_classes:
         return None
     message = f"`class_weights` has {counted(len(class_weights), 'number')} for {counted(num_classes, 'class')}"
-    return Misfit(message, field="class_weights")
+    return ShapeError(message, field="class_weights")
 
 
 def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.component import Loss, LossModule, ShapeError
 from declarative_train.components.losses.class_weights import (
     ClassDim,
     ClassWeights,
@@ -64,23 +64,23 @@ class OfClasses(Loss, ABC):
     def balance(self, tally: np.ndarray) -> Self:
         return self.model_copy(update={"class_weights": balanced_weights(tally)})
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if self.takes_parts and target is not None and target.is_floating and self.ignore_index is not None:
-            return Misfit(
+            return ShapeError(
                 f"`ignore_index` is the number of a class, but the target is {target.dtype}: a part for each class",
                 field="ignore_index",
                 help="leave some items out with a `mask`, or give the target `dtype: int64`",
             )
-        misfit = classes(
+        shape_error = classes(
             self.type, input, target, self.class_dim, soft=self.takes_parts, ignore_index=self.ignore_index
         )
-        if misfit is not None and not misfit.is_warning:
-            return misfit
+        if shape_error is not None and not shape_error.is_warning:
+            return shape_error
         axis = class_axis(input.shape, self.class_dim)
         assert axis is not None
         items = input.shape[:axis] + input.shape[axis + 1 :]
         weights = needs_class_weights(self.type, self.class_weights, input.shape[axis], target)
-        return weights or needs_mask_shape(self.type, mask, items) or misfit
+        return weights or needs_mask_shape(self.type, mask, items) or shape_error
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
         from declarative_train.components.losses.modules.classes import OfItems, OverClasses
@@ -123,9 +123,9 @@ class CrossEntropy(OfClasses):
     computed once more in the backward. Nothing else may read the scores."""
 
     def _function(self) -> Callable[..., torch.Tensor]:
-        from declarative_train.components.losses.modules.elementwise import CrossEntropy as Function
+        from declarative_train.components.losses.modules.elementwise import CrossEntropyFunction
 
-        return Function(self.label_smoothing)
+        return CrossEntropyFunction(self.label_smoothing)
 
 
 class Nll(OfClasses):
@@ -180,15 +180,15 @@ class BceWithLogits(Loss):
         weights = tuple(float(weight) for weight in negatives / positives)
         return self.model_copy(update={"pos_weight": weights[0] if len(weights) == 1 else weights})
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
-        if (misfit := elementwise(self.type, input, target, mask)) is not None or target is None:
-            return misfit
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
+        if (shape_error := elementwise(self.type, input, target, mask)) is not None or target is None:
+            return shape_error
         several = "use `cross_entropy`, with a score for each class"
-        if misfit := needs_values(self.type, target, 0, 1, "yes or no", several):
-            return misfit
+        if shape_error := needs_values(self.type, target, 0, 1, "yes or no", several):
+            return shape_error
         last = input.shape[-1] if input.shape else 1
         if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:
-            return Misfit(
+            return ShapeError(
                 f"`pos_weight` has {counted(len(self.pos_weight), 'number')}, but an input of shape {input} takes "
                 f"{last}",
                 field="pos_weight",
@@ -197,11 +197,11 @@ class BceWithLogits(Loss):
         return None
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules.elementwise import BinaryCrossEntropy, Elementwise
+        from declarative_train.components.losses.modules.elementwise import BinaryCrossEntropy, ElementwiseModule
 
         if self.pos_weight == "balanced":
             raise TypeError("`pos_weight: balanced` was not replaced by numbers")
-        return Elementwise(BinaryCrossEntropy(self.pos_weight), input.shape, mask is not None)
+        return ElementwiseModule(BinaryCrossEntropy(self.pos_weight), input.shape, mask is not None)
 
 
 class KlDiv(Loss):
@@ -214,11 +214,11 @@ class KlDiv(Loss):
     log_target: bool = False
     """The target is log-probabilities too."""
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
-        if (misfit := needs_target(self.type, target)) is not None or target is None:
-            return misfit
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
+        if (shape_error := needs_target(self.type, target)) is not None or target is None:
+            return shape_error
         if not input.shape:
-            return Misfit(
+            return ShapeError(
                 f"`kl_div` compares distributions, but the input is {input}: one number per sample", port="input"
             )
         return (
@@ -229,7 +229,7 @@ class KlDiv(Loss):
             or self._needs_probabilities(target)
         )
 
-    def _needs_probabilities(self, target: TensorSpec) -> Misfit | None:
+    def _needs_probabilities(self, target: TensorSpec) -> ShapeError | None:
         if self.log_target:
             return needs_values(self.type, target, -inf, 1e-4, "log-probabilities", "`log_target: false` takes others")
         return needs_values(self.type, target, 0, 1.0001, "probabilities", "`softmax` makes some")

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.component import Loss, LossModule, ShapeError
 from declarative_train.components.losses.shape_checks import (
     elementwise,
     needs_float,
@@ -20,14 +20,14 @@ from declarative_train.components.losses.shape_checks import (
 from declarative_train.core.tensor_spec import TensorSpec
 
 
-class Elementwise(Loss, ABC):
+class ElementwiseLoss(Loss, ABC):
     """What they have in common. `function`: its name in `modules/elementwise.py`, where one with fields takes them in
     their order."""
 
     about: ClassVar[str] = "numbers"
     function: ClassVar[str]
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         return elementwise(self.type, input, target, mask)
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
@@ -35,46 +35,46 @@ class Elementwise(Loss, ABC):
 
         function = getattr(modules, self.function)
         fields = [getattr(self, name) for name in type(self).model_fields if name != "type"]
-        return modules.Elementwise(function(*fields) if fields else function, input.shape, mask is not None)
+        return modules.ElementwiseModule(function(*fields) if fields else function, input.shape, mask is not None)
 
 
-class L1(Elementwise):
+class L1(ElementwiseLoss):
     """Mean absolute error, over the elements of input and target, which have one shape."""
 
     function: ClassVar[str] = "l1"
     type: Literal["l1"] = "l1"
 
 
-class Mse(Elementwise):
+class MseLoss(ElementwiseLoss):
     """Mean squared error, over the elements of input and target, which have one shape."""
 
     function: ClassVar[str] = "mse"
     type: Literal["mse"] = "mse"
 
 
-class SmoothL1(Elementwise):
+class SmoothL1(ElementwiseLoss):
     """Squared error / (2 `beta`) up to `beta`, beyond it the absolute error - `beta` / 2."""
 
-    function: ClassVar[str] = "SmoothL1"
+    function: ClassVar[str] = "SmoothL1Function"
     type: Literal["smooth_l1"] = "smooth_l1"
     beta: float = Field(1.0, ge=0)
     """The error at which the square becomes a straight line of slope 1; 0 is `l1`."""
 
 
-class Huber(Elementwise):
+class Huber(ElementwiseLoss):
     """Half the squared error up to `delta`, beyond it `delta` times (the absolute error - `delta` / 2)."""
 
-    function: ClassVar[str] = "Huber"
+    function: ClassVar[str] = "HuberFunction"
     type: Literal["huber"] = "huber"
     delta: float = Field(1.0, gt=0)
     """The error at which the square becomes a straight line."""
 
 
-class PoissonNll(Elementwise):
+class PoissonNll(ElementwiseLoss):
     """Negative log likelihood of counts that are Poisson distributed; the input is the logarithm of the rate."""
 
     bounds: ClassVar[tuple[float, float]] = (-inf, inf)
-    function: ClassVar[str] = "PoissonNll"
+    function: ClassVar[str] = "PoissonNllFunction"
     type: Literal["poisson_nll"] = "poisson_nll"
     log_input: bool = True
     """The input is the logarithm of the rate; false: the rate itself."""
@@ -83,13 +83,13 @@ class PoissonNll(Elementwise):
     eps: float = Field(1e-8, gt=0)
     """Added to a rate before its logarithm (`log_input: false`)."""
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
-        if (misfit := elementwise(self.type, input, target, mask)) is not None or target is None:
-            return misfit
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
+        if (shape_error := elementwise(self.type, input, target, mask)) is not None or target is None:
+            return shape_error
         return needs_values(self.type, target, 0, inf, "a count, from 0 on", "use `mse` or `l1` for other numbers")
 
 
-class Mean(Loss):
+class MeanLoss(Loss):
     """The mean of any tensor that the model computes, over its elements; it has no target."""
 
     bounds: ClassVar[tuple[float, float]] = (-inf, inf)
@@ -97,7 +97,7 @@ class Mean(Loss):
 
     type: Literal["mean"] = "mean"
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         return (
             needs_no_target(self.type, target)
             or needs_float(self.type, "input", input)
@@ -106,6 +106,6 @@ class Mean(Loss):
         )
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules.elementwise import Elementwise, itself
+        from declarative_train.components.losses.modules.elementwise import ElementwiseModule, itself
 
-        return Elementwise(itself, input.shape, mask is not None)
+        return ElementwiseModule(itself, input.shape, mask is not None)

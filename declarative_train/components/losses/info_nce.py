@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.component import Loss, LossModule, ShapeError
 from declarative_train.components.layers.sample_groups import Over, group_size
 from declarative_train.components.losses.shape_checks import needs_float, needs_same_shape, needs_target
 from declarative_train.core.tensor_spec import TensorSpec
@@ -35,18 +35,20 @@ class InfoNce(Loss):
     gathered from other GPUs where needed. `microbatch`: whatever one GPU has at a time, so that the loss depends on the
     layout."""
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
-        if (misfit := needs_target(self.type, target)) is not None or target is None:
-            return misfit
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
+        if (shape_error := needs_target(self.type, target)) is not None or target is None:
+            return shape_error
         if mask is not None:
-            return Misfit("`info_nce` takes no mask: each sample is compared with all others of its group", port="mask")
+            return ShapeError(
+                "`info_nce` takes no mask: each sample is compared with all others of its group", port="mask"
+            )
         if len(input.shape) != 1:
             message = f"`info_nce` compares one vector per sample, (B, D), but the input is {input}"
             hint = "a `flatten`, or a mean over the other dimensions, before it gives (B, D)"
-            return Misfit(message, port="input", help=hint)
+            return ShapeError(message, port="input", help=hint)
         if group_size(self.over) == 1:
             message = "a group of 1 sample has no negatives, so that the loss is always 0"
-            return Misfit(message, field="over", help="take as many samples as fit, such as `256 samples`")
+            return ShapeError(message, field="over", help="take as many samples as fit, such as `256 samples`")
         return (
             needs_float(self.type, "input", input)
             or needs_float(self.type, "target", target)

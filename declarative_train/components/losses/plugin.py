@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from declarative_train.components.component import Loss, LossModule, Misfit
+from declarative_train.components.component import Loss, LossModule, ShapeError
 from declarative_train.components.losses.shape_checks import (
     needs_float,
     needs_mask_shape,
@@ -30,10 +30,10 @@ class PluginLoss(PluginComponent, Loss):
     def settle(cls) -> None:
         cls.needs_target = cls.num_arguments == 2
 
-    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         of_target = needs_target(self.type, target) if self.needs_target else needs_no_target(self.type, target)
-        if (misfit := of_target or needs_float(self.type, "input", input)) is not None:
-            return misfit
+        if (shape_error := of_target or needs_float(self.type, "input", input)) is not None:
+            return shape_error
         try:
             items = items_of(self, input, target)
         except Exception as problem:  # whatever the user's code raises is the user's to see
@@ -42,7 +42,7 @@ class PluginLoss(PluginComponent, Loss):
         if items not in known:
             found = str(TensorSpec(items))
             message = f"`{self.type}` gives {found}; it gives one value per sample, or one per element"
-            return Misfit(message, help=f"return {' or '.join(dict.fromkeys(known.values()))} from `forward`")
+            return ShapeError(message, help=f"return {' or '.join(dict.fromkeys(known.values()))} from `forward`")
         return needs_mask_shape(self.type, mask, items)
 
     def mixing(self, input: TensorSpec, target: TensorSpec | None) -> bool:

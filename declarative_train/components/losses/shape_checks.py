@@ -1,57 +1,60 @@
-"""Sentences that losses and metrics share: what the edges are, against what a term takes. Each gives a Misfit or None.
+"""Sentences that losses and metrics share: what the edges are, against what a term takes. Each gives a ShapeError
+or None.
 
 Nothing broadcasts: torch would make (B, B) of (B,) against (B, 1), and train on it without a word.
 """
 
 from __future__ import annotations
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
 
-def needs_float(type: str, port: str, spec: TensorSpec) -> Misfit | None:
+def needs_float(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
     if spec.is_floating:
         return None
-    return Misfit(f"`{type}` needs floating-point numbers, but the {port} is {spec.dtype}", port=port)
+    return ShapeError(f"`{type}` needs floating-point numbers, but the {port} is {spec.dtype}", port=port)
 
 
-def needs_number(type: str, port: str, spec: TensorSpec) -> Misfit | None:
+def needs_number(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
     """Numbers of any kind: integers and bool are taken as numbers."""
     if spec.num_elements:
         return None
-    return Misfit(f"`{type}` has nothing to count: the {port} is {spec}, which is empty", port=port)
+    return ShapeError(f"`{type}` has nothing to count: the {port} is {spec}, which is empty", port=port)
 
 
-def needs_same_shape(type: str, input: TensorSpec, target: TensorSpec) -> Misfit | None:
+def needs_same_shape(type: str, input: TensorSpec, target: TensorSpec) -> ShapeError | None:
     """Element against element."""
     if input.shape == target.shape:
         return None
     message = f"`{type}` compares element with element and never broadcasts: the input is {input}, the target {target}"
-    return Misfit(message, port="target", help=_both_ways(input, target))
+    return ShapeError(message, port="target", help=_both_ways(input, target))
 
 
-def needs_target(type: str, target: TensorSpec | None) -> Misfit | None:
-    return None if target is not None else Misfit(f"`{type}` compares with a target, and none is given", port="target")
+def needs_target(type: str, target: TensorSpec | None) -> ShapeError | None:
+    return (
+        None if target is not None else ShapeError(f"`{type}` compares with a target, and none is given", port="target")
+    )
 
 
-def needs_no_target(type: str, target: TensorSpec | None) -> Misfit | None:
-    return None if target is None else Misfit(f"`{type}` takes no target: it has nothing to compare", port="target")
+def needs_no_target(type: str, target: TensorSpec | None) -> ShapeError | None:
+    return None if target is None else ShapeError(f"`{type}` takes no target: it has nothing to compare", port="target")
 
 
-def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...]) -> Misfit | None:
+def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...]) -> ShapeError | None:
     """A weight for each item that is counted."""
     if mask is None or mask.shape == shape:
         return None
     wanted = TensorSpec(shape)
     message = f"`{type}` counts items of shape {wanted}, but the mask is {mask}: a mask has a value for each of them"
-    return Misfit(message, port="mask", help=_both_ways(wanted, mask, "items", "mask"))
+    return ShapeError(message, port="mask", help=_both_ways(wanted, mask, "items", "mask"))
 
 
-def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> Misfit | None:
+def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
     """A floating-point input, a target and a mask of its shape."""
-    if (misfit := needs_target(type, target)) is not None or target is None:
-        return misfit
+    if (shape_error := needs_target(type, target)) is not None or target is None:
+        return shape_error
     return (
         needs_float(type, "input", input)
         or needs_number(type, "input", input)
@@ -60,13 +63,13 @@ def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: T
     )
 
 
-def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> Misfit | None:
+def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> ShapeError | None:
     """A target whose values are known to lie outside of what the loss is for."""
     found = target.interval
     if found is None or (low <= found[0] and found[1] <= high):
         return None
     message = f"the target of `{type}` is {what}, but its values go from {interval_in_words(found)}"
-    return Misfit(message, port="target", help=help)
+    return ShapeError(message, port="target", help=help)
 
 
 def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
@@ -78,52 +81,52 @@ def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
 
 def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
-) -> Misfit | None:
+) -> ShapeError | None:
     """Scores for each class in one dimension of the input; the target has the number of the class instead, or, where
     `soft`, a floating-point part for each class."""
-    if (misfit := needs_target(type, target)) is not None or target is None:
-        return misfit
-    if (misfit := needs_float(type, "input", input)) is not None:
-        return misfit
+    if (shape_error := needs_target(type, target)) is not None or target is None:
+        return shape_error
+    if (shape_error := needs_float(type, "input", input)) is not None:
+        return shape_error
     axis = class_axis(input.shape, class_dim)
     if axis is None:
         return _no_class_dimension(type, input, class_dim)
     if input.shape[axis] == 1:
         message = f"`{type}` over one class says nothing: the input is {input}, with one value in dimension {class_dim}"
         hint = "for a yes or no, use `bce_with_logits`; a node `flat: INPUT[:, 0]` gives the input the target's shape"
-        return Misfit(message, port="input", help=hint)
+        return ShapeError(message, port="input", help=hint)
     if target.is_floating:
         return _soft_target(type, input, target, class_dim, soft)
     return _class_numbers(type, input, target, axis, class_dim, ignore_index)
 
 
-def _no_class_dimension(type: str, input: TensorSpec, class_dim: int) -> Misfit:
+def _no_class_dimension(type: str, input: TensorSpec, class_dim: int) -> ShapeError:
     if not input.shape:
         message = f"`{type}` needs a score for each class, but the input is {input}: one number per sample"
         hint = "give the last layer as many outputs as there are classes, or use `bce_with_logits` for a yes or no"
-        return Misfit(message, port="input", help=hint)
+        return ShapeError(message, port="input", help=hint)
     known = ", ".join(str(dim) for dim in range(1, len(input.shape) + 1))
     message = f"`class_dim: {class_dim}` is not a dimension of the input, which is {input}"
-    return Misfit(message, field="class_dim", help=f"use -1 for the last one, or one of {known}")
+    return ShapeError(message, field="class_dim", help=f"use -1 for the last one, or one of {known}")
 
 
-def _soft_target(type: str, input: TensorSpec, target: TensorSpec, class_dim: int, soft: bool) -> Misfit | None:
+def _soft_target(type: str, input: TensorSpec, target: TensorSpec, class_dim: int, soft: bool) -> ShapeError | None:
     if soft and target.shape == input.shape:
         return None
     parts = f", or parts for each class in the input's shape {input}" if soft else ""
     message = f"the target of `{type}` is {target.dtype} {target}; it takes the number of the class{parts}"
-    return Misfit(message, port="target", help="give the field `dtype: int64`, or `type: category`")
+    return ShapeError(message, port="target", help="give the field `dtype: int64`, or `type: category`")
 
 
 def _class_numbers(
     type: str, input: TensorSpec, target: TensorSpec, axis: int, class_dim: int, ignore_index: int | None
-) -> Misfit | None:
+) -> ShapeError | None:
     items = TensorSpec(input.shape[:axis] + input.shape[axis + 1 :])
     if target.dtype == "bool":
         hint = "give the field `dtype: int64`, or use `bce_with_logits` for a yes or no"
-        return Misfit(f"the target of `{type}` is bool; it takes the number of the class", port="target", help=hint)
+        return ShapeError(f"the target of `{type}` is bool; it takes the number of the class", port="target", help=hint)
     if target.shape != items.shape:
-        return Misfit(
+        return ShapeError(
             f"`{type}` with classes in dimension {class_dim} of {input} takes a target {items}, but it is {target}",
             port="target",
             help=_other_class_dim(input, target)
@@ -135,7 +138,7 @@ def _class_numbers(
     if low < 0 and low != ignore_index:
         message = f"the target's classes go from {interval_in_words((low, high))}, and classes are counted from 0"
         hint = "add to it what takes the least of them to 0, or name the one to leave out: `ignore_index`"
-        return Misfit(message, port="target", help=hint)
+        return ShapeError(message, port="target", help=hint)
     if low < 0 and high >= num_classes:
         found = int(high) + 1
     if found is None or found == num_classes:
@@ -143,14 +146,14 @@ def _class_numbers(
     if found > num_classes:
         if ignore_index == found - 1 == num_classes:  # the value past the last class is the one to ignore
             return None
-        return Misfit(
+        return ShapeError(
             f"the target's classes go from {interval_in_words((max(low, 0), found - 1))}, but the input has "
             f"{counted(num_classes, 'score')} in "
             f"dimension {class_dim}",
             port="input",
             help=f"let the node that makes the scores give {found} of them",
         )
-    return Misfit(
+    return ShapeError(
         f"the input has {counted(num_classes, 'score')} in dimension {class_dim}, but the target only "
         f"{counted(found, 'class')}",
         port="input",

@@ -9,14 +9,14 @@ LR_SCHEDULES: Registry[LrSchedule] = Registry(
     "lr schedule",
     __name__,
     {
-        "constant": "factors.Constant",
+        "constant": "factors.ConstantLr",
         "cosine": "factors.Cosine",
         "exponential": "timed.Exponential",
         "inverse_sqrt": "factors.InverseSqrt",
-        "linear": "factors.Linear",
+        "linear": "factors.LinearLr",
         "one_cycle": "factors.OneCycle",
         "polynomial": "factors.Polynomial",
-        "step": "timed.Step",
+        "step": "timed.StepLr",
         "wsd": "timed.Wsd",
     },
 )

@@ -23,7 +23,7 @@ def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
     return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
 
 
-class Constant(LrSchedule):
+class ConstantLr(LrSchedule):
     """Keeps the optimizer's lr, after a warm-up if there is one."""
 
     type: Literal["constant"] = "constant"
@@ -32,7 +32,7 @@ class Constant(LrSchedule):
         return warmup_factor(step, num_warmup_steps)
 
 
-class Linear(LrSchedule):
+class LinearLr(LrSchedule):
     """Falls in a straight line to `min_factor` at the end of the run."""
 
     type: Literal["linear"] = "linear"

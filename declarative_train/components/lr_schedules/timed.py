@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import LrSchedule, Misfit
+from declarative_train.components.component import LrSchedule, ShapeError
 from declarative_train.components.durations import DurationText, in_steps, num_steps_of
 from declarative_train.components.lr_schedules.factors import warmup_factor
 from declarative_train.core.amounts import counted
@@ -32,7 +32,7 @@ class Exponential(LrSchedule):
         return self.model_copy(update={"every": in_steps(to_steps(parse_duration(self.every)))})
 
 
-class Step(LrSchedule):
+class StepLr(LrSchedule):
     """Drops by `gamma` again and again: `every: 30 epochs`, or at `milestones: [30 epochs, 60 epochs]`.
 
     Both count from the start of the run, its warm-up included.
@@ -59,7 +59,7 @@ class Step(LrSchedule):
             drops = sum(step >= num_steps_of(milestone) for milestone in self.milestones or ())
         return warmup_factor(step, num_warmup_steps) * float(self.gamma**drops)
 
-    def resolve(self, to_steps: Callable[[Duration], int]) -> Step:
+    def resolve(self, to_steps: Callable[[Duration], int]) -> StepLr:
         def steps(text: str) -> str:
             return in_steps(to_steps(parse_duration(text)))
 
@@ -70,12 +70,16 @@ class Step(LrSchedule):
             }
         )
 
-    def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
+    def check_milestones(
+        self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
+    ) -> Sequence[ShapeError]:
         places = {} if self.every is None else {"every": self.every}
         places |= {f"milestones.{index}": text for index, text in enumerate(self.milestones or ())}
         hint = "make it shorter, or leave it out"
         return [
-            Misfit(f"a drop at {text} never comes in a run of {counted(num_steps, 'step')}", None, field, hint, True)
+            ShapeError(
+                f"a drop at {text} never comes in a run of {counted(num_steps, 'step')}", None, field, hint, True
+            )
             for field, text in places.items()
             if exact_steps(parse_duration(text)) > num_steps
         ]
@@ -105,7 +109,9 @@ class Wsd(LrSchedule):
     def resolve(self, to_steps: Callable[[Duration], int]) -> Wsd:
         return self.model_copy(update={"decay": in_steps(to_steps(parse_duration(self.decay)))})
 
-    def misfits(self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float) -> Sequence[Misfit]:
+    def check_milestones(
+        self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
+    ) -> Sequence[ShapeError]:
         decay = exact_steps(parse_duration(self.decay))
         if warmup + decay <= num_steps:
             return ()
@@ -114,4 +120,4 @@ class Wsd(LrSchedule):
         room = f"what the warm-up leaves of {run}" if warmup else run
         message = f"a decay of {counted(ceil(decay), 'step')} is longer than {room}"
         hint = f"the longest is `{in_steps(int(left))}`, or `{int(100 * left / num_steps)}%`"
-        return (Misfit(message, field="decay", help=hint),)
+        return (ShapeError(message, field="decay", help=hint),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
+from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.boxes import Format, boxes
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ class BoxIou(Metric):
     """What the four numbers are, of input and target: left, top, right, bottom; left, top, width, height; or the middle
     (x, y), width and height."""
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         return boxes(self.type, edges.input, edges.target, edges.mask)
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.means import BoxOverlap, MeanOfItems
 
         return MeanOfItems(BoxOverlap(self.format), device)

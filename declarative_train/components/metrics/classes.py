@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
+from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.shape_checks import (
     class_axis,
     classes,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Task = Literal["binary", "multiclass", "multilabel"]
 
 
-def task_of(given: Task | None, edges: Judged) -> Task:
+def task_of(given: Task | None, edges: MetricInputs) -> Task:
     """Return the task, decided by the shapes where it is not given: input and target of one shape are scores and
     answers, (B, K) of K labels; otherwise one dimension of the input is the classes."""
     if given is not None:
@@ -35,32 +35,32 @@ def task_of(given: Task | None, edges: Judged) -> Task:
     return "multilabel" if len(shape) == 1 and shape[0] > 1 else "binary"
 
 
-def fits_task(type: str, task: Task, edges: Judged, *, needs_bool_mask: bool = False) -> Misfit | None:
+def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bool = False) -> ShapeError | None:
     """The sentence for edges that are not what the task takes."""
     target, mask = edges.target, edges.mask
-    if (misfit := needs_target(type, target)) is not None or target is None:
-        return misfit
+    if (shape_error := needs_target(type, target)) is not None or target is None:
+        return shape_error
     if needs_bool_mask and mask is not None and mask.dtype != "bool":
         message = f"`{type}` takes items or leaves them, but the mask is {mask.dtype}, a weight for each"
         hint = "give the metric a `mask` of its own: a comparison, such as `weight > 0`, is bool"
-        return Misfit(message, port="mask", help=hint)
+        return ShapeError(message, port="mask", help=hint)
     if task == "multilabel" and not edges.input.shape:
         message = f"`{type}` of several labels takes a score for each of them, but the input has one number per sample"
-        return Misfit(message, port="input", help="leave `task` out, or give the node an output for each label")
+        return ShapeError(message, port="input", help="leave `task` out, or give the node an output for each label")
     if task != "multiclass":
         return elementwise(type, edges.input, target, mask) or _yes_or_no(type, target)
-    misfit = classes(type, edges.input, target, edges.class_dim, soft=True, ignore_index=edges.ignore_index)
-    if misfit is not None and not misfit.is_warning:  # of scores without a class the loss has warned
-        return misfit
+    shape_error = classes(type, edges.input, target, edges.class_dim, soft=True, ignore_index=edges.ignore_index)
+    if shape_error is not None and not shape_error.is_warning:  # of scores without a class the loss has warned
+        return shape_error
     axis = class_axis(edges.input.shape, edges.class_dim)
     assert axis is not None
     return needs_mask_shape(type, mask, edges.input.shape[:axis] + edges.input.shape[axis + 1 :])
 
 
-def _yes_or_no(type: str, target: TensorSpec) -> Misfit | None:
+def _yes_or_no(type: str, target: TensorSpec) -> ShapeError | None:
     if target.is_floating or target.num_values is None or target.num_values <= 2:
         return None
-    return Misfit(
+    return ShapeError(
         f"`{type}` of an input and a target of one shape is about yes and no, but the target's values go from 0 to "
         f"{target.num_values - 1}",
         port="target",
@@ -68,16 +68,16 @@ def _yes_or_no(type: str, target: TensorSpec) -> Misfit | None:
     )
 
 
-def idle_average(metric: Counted | Ranked, edges: Judged) -> Misfit | None:
+def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | None:
     """Return a warning for an `average` that is written though there is one label."""
     if "average" not in metric.model_fields_set or task_of(metric.task, edges) != "binary":
         return None
     message = f"`average` changes nothing: `{metric.type}` is about yes or no, all elements alike"
     several = "leave it out" + (", or add `task: multilabel`" if edges.input.shape else "")
-    return Misfit(message, field="average", help=several, is_warning=True)
+    return ShapeError(message, field="average", help=several, is_warning=True)
 
 
-def items_of(task: Task | None, edges: Judged) -> tuple[ClassItems | YesNoItems, int]:
+def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
     """Return the items that a metric looks at, and the number of classes or labels."""
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
@@ -105,10 +105,10 @@ class Counted(Metric, ABC):
     `multiclass`: one class of several. Left out: multilabel for scores and answers (B, K), binary for those of another
     one shape, else multiclass."""
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         return fits_task(self.type, task_of(self.task, edges), edges) or idle_average(self, edges)
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules import items as modules
 
         items, num_columns = items_of(self.task, edges)
@@ -116,7 +116,7 @@ class Counted(Metric, ABC):
         return modules.FromCounts(getattr(modules, self.type), items, threshold, num_columns, self.average, device)
 
 
-class Precision(Counted):
+class PrecisionMetric(Counted):
     """The part of the items said to be of a class that are.
 
     An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
@@ -171,11 +171,11 @@ class Ranked(Metric, ABC):
     `multiclass`: one class of several. Left out: multilabel for scores and answers (B, K), binary for those of another
     one shape, else multiclass."""
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         task = task_of(self.task, edges)
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from torchmetrics.functional import classification
 
         from declarative_train.components.metrics.modules.items import OfRanking

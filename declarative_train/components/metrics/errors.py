@@ -6,23 +6,23 @@ from abc import ABC
 from math import prod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
+from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.shape_checks import elementwise
 
 if TYPE_CHECKING:
     import torch
 
 
-class Elementwise(Metric, ABC):
+class ElementwiseMetric(Metric, ABC):
     """Input and target of one shape."""
 
     about: ClassVar[str] = "numbers"
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         return elementwise(self.type, edges.input, edges.target, edges.mask)
 
 
-class MeanOfErrors(Elementwise, ABC):
+class MeanOfErrors(ElementwiseMetric, ABC):
     """A mean over the elements of input and target."""
 
     is_mean: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class MeanOfErrors(Elementwise, ABC):
     error: ClassVar[Literal["absolute", "squared", "relative"]]
     is_root: ClassVar[bool] = False
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules import means
 
         errors = means.Errors(getattr(means, self.error), edges.ignore_index)
@@ -56,7 +56,7 @@ class Mape(MeanOfErrors):
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "relative"
 
 
-class Mse(MeanOfErrors):
+class MseMetric(MeanOfErrors):
     """Mean squared error, over the elements of input and target, in the square of the target's own unit: as its column
     holds it, before `scale` and `normalize`."""
 
@@ -73,7 +73,7 @@ class Rmse(MeanOfErrors):
     is_root: ClassVar[bool] = True
 
 
-class R2(Elementwise):
+class R2(ElementwiseMetric):
     """How much better than the mean of the target: 1 is perfect, 0 no better.
 
     Of several outputs (B, D) the mean of each one's.
@@ -81,7 +81,7 @@ class R2(Elementwise):
 
     type: Literal["r2"] = "r2"
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.means import Determination
 
         return Determination(prod(edges.input.shape), edges.ignore_index, device)

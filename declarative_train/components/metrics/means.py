@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
+from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.shape_checks import class_axis, needs_float, needs_mask_shape, needs_number
 from declarative_train.components.metrics.classes import Task, fits_task, items_of, task_of
 from declarative_train.core.amounts import counted
@@ -34,21 +34,21 @@ class Accuracy(Metric):
     task: Task | None = None
     """`binary` or `multilabel`: yes or no; `multiclass`: one class of several. Left out: decided by the shapes."""
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         task = task_of(self.task, edges)
-        misfit = fits_task(self.type, task, edges)
-        if misfit is not None or self.top_k == 1:
-            return misfit
+        shape_error = fits_task(self.type, task, edges)
+        if shape_error is not None or self.top_k == 1:
+            return shape_error
         if task != "multiclass":
-            return Misfit("`top_k` is about classes, but the input is yes or no", field="top_k")
+            return ShapeError("`top_k` is about classes, but the input is yes or no", field="top_k")
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         if self.top_k >= edges.input.shape[axis]:
             message = f"`top_k: {self.top_k}` of {counted(edges.input.shape[axis], 'class')} is always right"
-            return Misfit(message, field="top_k", help=f"use less than {edges.input.shape[axis]}")
+            return ShapeError(message, field="top_k", help=f"use less than {edges.input.shape[axis]}")
         return None
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.items import ClassItems
         from declarative_train.components.metrics.modules.means import Agreements, Hits, MeanOfItems
 
@@ -70,21 +70,21 @@ class Perplexity(Metric):
 
     type: Literal["perplexity"] = "perplexity"
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         return fits_task(self.type, "multiclass", edges)
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.items import ClassItems
-        from declarative_train.components.metrics.modules.means import Known, MeanOfItems, Surprises
+        from declarative_train.components.metrics.modules.means import ItemLoss, MeanOfItems, Surprises
 
         if edges.target is not None and edges.input.shape == edges.target.shape and not edges.target.is_floating:
-            return MeanOfItems(Known(edges.ignore_index), device, lambda mean: mean.exp())  # of a loss in chunks
+            return MeanOfItems(ItemLoss(edges.ignore_index), device, lambda mean: mean.exp())  # of a loss in chunks
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         return MeanOfItems(Surprises(ClassItems(axis, edges.ignore_index)), device, lambda mean: mean.exp())
 
 
-class Mean(Metric):
+class MeanMetric(Metric):
     """The mean of any tensor that the model computes, over its elements. A target, if there is one, is not used."""
 
     is_mean: ClassVar[bool] = True
@@ -93,14 +93,14 @@ class Mean(Metric):
 
     type: Literal["mean"] = "mean"
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         return (
             needs_float(self.type, "input", edges.input)
             or needs_number(self.type, "input", edges.input)
             or needs_mask_shape(self.type, edges.mask, edges.input.shape)
         )
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.means import Itself, MeanOfItems
 
         return MeanOfItems(Itself(), device)

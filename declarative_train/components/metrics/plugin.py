@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from declarative_train.components.component import Judged, Metric, MetricModule, Misfit
+from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.shape_checks import needs_mask_shape, needs_no_target, needs_target
 from declarative_train.components.plugin_components import PluginComponent, describe_failure
 from declarative_train.core.tensor_spec import TensorSpec
@@ -23,23 +23,23 @@ class PluginMetric(PluginComponent, Metric):
         cls.needs_target = cls.num_arguments == 2
         cls.is_mean = cls.method == "forward"
 
-    def check(self, edges: Judged) -> Misfit | None:
+    def check(self, edges: MetricInputs) -> ShapeError | None:
         of_target = needs_target if self.needs_target else needs_no_target
-        if (misfit := of_target(self.type, edges.target)) is not None:
-            return misfit
+        if (shape_error := of_target(self.type, edges.target)) is not None:
+            return shape_error
         try:
             items = _items_of(self, edges.input, edges.target)
         except Exception as problem:  # whatever the user's code raises is the user's to see
             return describe_failure(self.type, problem)
         return needs_mask_shape(self.type, edges.mask, items)
 
-    def build(self, edges: Judged, device: torch.device) -> MetricModule:
+    def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.means import MeanOfItems
-        from declarative_train.components.metrics.modules.plugin import OfAllRows, Values
+        from declarative_train.components.metrics.modules.plugin import OfAllRows, PluginValues
 
         made = self.make()
         if self.is_mean:
-            return MeanOfItems(Values(made.forward), device)
+            return MeanOfItems(PluginValues(made.forward), device)
         return OfAllRows(made.whole, edges, device)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import PrivateAttr
 
-from declarative_train.components.component import Misfit, Optimizer
+from declarative_train.components.component import Optimizer, ShapeError
 from declarative_train.components.plugin_components import PluginComponent, describe_failure
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class PluginOptimizer(PluginComponent, Optimizer):
     takes_shards: ClassVar[bool] = True
     _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
 
-    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> Misfit | None:
+    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
         """A step is tried on a few numbers."""
         if not self.may_import:
             return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import Misfit, Optimizer
+from declarative_train.components.component import Optimizer, ShapeError
 
 if TYPE_CHECKING:
     import torch
@@ -138,9 +138,9 @@ class Lion(Optimizer):
     """Times lr: the part of the weights that is taken away at each step."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        from declarative_train.components.optimizers.modules.lion import Lion as Module
+        from declarative_train.components.optimizers.modules.lion import LionOptimizer
 
-        return Module(groups, **self.arguments())
+        return LionOptimizer(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         return prod(shape)
@@ -174,25 +174,25 @@ class Muon(Optimizer):
     adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None
     """How the rate goes with a matrix's sides: `original`, or `match_rms_adamw`, which takes adamw's lr and decay."""
 
-    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> Misfit | None:
+    def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
         others = {name: shape for name, shape in parameters.items() if len(shape) != 2}
         if not others:
-            return self._misfit_of_shards(parameters, num_shards)
+            return self._check_shards(parameters, num_shards)
         name, shape = next(iter(others.items()))
         more = f", as {'are' if len(others) > 2 else 'is'} {len(others) - 1} more" if len(others) > 1 else ""
-        return Misfit(
+        return ShapeError(
             f"`muon` updates matrices only, but `{name}` is {shape}{more}",
             field="type",
             help="give them another optimizer: under `model.parameters`, "
             f"`{name.rpartition('.')[2]}: {{optimizer: {{type: adamw, lr: 3e-4}}}}`",
         )
 
-    def _misfit_of_shards(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int) -> Misfit | None:
+    def _check_shards(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int) -> ShapeError | None:
         """torch multiplies the shards of a matrix, and stops where a rank has none of its rows."""
         name = next((name for name, shape in parameters.items() if shape[0] < num_shards), None)
         if name is None:
             return None
-        return Misfit(
+        return ShapeError(
             f"`muon` needs a row of each matrix on every rank of fsdp, and `{name}` {parameters[name]} has fewer rows "
             f"than the {num_shards} ranks",
             field="type",
@@ -297,9 +297,9 @@ class Adafactor(Optimizer):
     """Times lr: the part of the weights that is taken away at each step."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        from declarative_train.components.optimizers.modules.adafactor import Adafactor as Module
+        from declarative_train.components.optimizers.modules.adafactor import AdafactorOptimizer
 
-        return Module(groups, **self.arguments())
+        return AdafactorOptimizer(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         """Two vectors instead of a matrix: that is what it saves."""

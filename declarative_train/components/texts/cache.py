@@ -25,7 +25,7 @@ from declarative_train.core.amounts import counted
 from declarative_train.core.machine import num_cores
 from declarative_train.files.cache import cache_folder
 from declarative_train.files.lock import FileLock, hold_lock
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -106,11 +106,11 @@ def make_tokens(work: EncodingJob) -> Tokens:
             return _encode_in_memory(work)
         # after a short write numpy reports how many items were written, but no reason
         reason = (error.strerror or os.strerror(errno.ENOSPC)).lower()
-        message = f"cannot keep tokens in {shown(os.path.dirname(folder))}: {reason}"
+        message = f"cannot keep tokens in {format_path(os.path.dirname(folder))}: {reason}"
         raise SourceError("unreadable", message, help="name another place: XDG_CACHE_HOME") from error
     found = found or _open_folder(folder)
     if found is None:
-        raise SourceError("unreadable", f"the tokens in {shown(folder)} are damaged")
+        raise SourceError("unreadable", f"the tokens in {format_path(folder)} are damaged")
     return found
 
 
@@ -231,7 +231,7 @@ def _write(work: EncodingJob, folder: str, lock: FileLock) -> None:
         with_ = "" if num_processes == 1 else f" by {num_processes} processes"
         print(
             f"dtrain: {counted(num_tokens, 'token')} of {counted(work.num_texts, 'text')} made in {took:.0f} s{with_}, "
-            f"once; cached in {shown(folder)}",
+            f"once; cached in {format_path(folder)}",
             file=sys.stderr,
         )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline
 from declarative_train.core.amounts import counted
 from declarative_train.core.untrusted import parse_json
-from declarative_train.files.open_files import local_path, read_bytes, shown
+from declarative_train.files.open_files import format_path, local_path, read_bytes
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def template_text(asked: str | bool | None, found: Tokenizer) -> str:
     try:
         return _read(asked, 0 if local is None else os.stat(local).st_mtime_ns)
     except OSError:
-        raise TokenizerError(f"there is no file {shown(asked)}", "name a file with a Jinja template") from None
+        raise TokenizerError(f"there is no file {format_path(asked)}", "name a file with a Jinja template") from None
 
 
 @lru_cache(maxsize=16)
@@ -149,7 +149,7 @@ def _read(path: str, modified_ns: int) -> str:
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError:
-        raise TokenizerError(f"{shown(path)} is not a text file") from None
+        raise TokenizerError(f"{format_path(path)} is not a text file") from None
     except SourceError as error:
         raise TokenizerError(str(error), error.help) from error
 

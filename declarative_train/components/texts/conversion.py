@@ -18,7 +18,7 @@ from typing import Any
 
 from declarative_train.components.texts.problem import TokenizerError
 from declarative_train.core.machine import install
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 
 _NEEDED = {"sentencepiece": "sentencepiece", "google.protobuf": "protobuf", "transformers": "transformers"}
 _PROBES = ("Every word of it, 1234 times.", "na\u00efve \u4f60\u597d \U0001f600", "a, b; (c)")
@@ -30,24 +30,27 @@ def convert(path: str, modified_ns: int) -> bytes:
     TokenizerError."""
     missing = [name for module, name in _NEEDED.items() if not _is_installed(module)]
     if missing:
-        what = f"{shown(path)} is a sentencepiece model, which needs the package"
+        what = f"{format_path(path)} is a sentencepiece model, which needs the package"
         raise TokenizerError(f"{what}{'s' if len(missing) > 1 else ''} {', '.join(missing)}", install("sentencepiece"))
     spm: Any = import_module("sentencepiece")
     library: Any = import_module("transformers")
     try:
         own = spm.SentencePieceProcessor(model_file=path)
     except Exception as error:  # the library raises plain ones
-        raise TokenizerError(f"{shown(path)} is not a sentencepiece model: {_first_line(error)}") from None
+        raise TokenizerError(f"{format_path(path)} is not a sentencepiece model: {_first_line(error)}") from None
     try:
         with _silence_transformers():
             made = library.AutoTokenizer.from_pretrained(os.path.dirname(path) or ".", local_files_only=True)
             content: str = made.backend_tokenizer.to_str()
             differing = next((text for text in _PROBES if _pieces(made, text) != own.encode(text, out_type=str)), None)
     except Exception as error:  # any problem of the folder that the library reports
-        raise TokenizerError(f"transformers cannot convert {shown(path)}: {_first_line(error)}", _CLASS_HINT) from None
+        raise TokenizerError(
+            f"transformers cannot convert {format_path(path)}: {_first_line(error)}", _CLASS_HINT
+        ) from None
     if differing is not None:
         message = (
-            f"transformers makes a tokenizer of {shown(path)} that splits `{differing}` differently from sentencepiece"
+            f"transformers makes a tokenizer of {format_path(path)} that splits `{differing}` differently from "
+            "sentencepiece"
         )
         raise TokenizerError(message, _CLASS_HINT)
     return content.encode()

@@ -17,7 +17,7 @@ from declarative_train.components.texts.conversion import convert
 from declarative_train.components.texts.problem import TokenizerError as TokenizerError
 from declarative_train.core.machine import install
 from declarative_train.core.untrusted import parse_json
-from declarative_train.files.open_files import local_path, read_bytes, shown
+from declarative_train.files.open_files import format_path, local_path, read_bytes
 from declarative_train.files.paths import SourceError
 
 BYTES = "bytes"
@@ -192,7 +192,7 @@ def tokenizer(path: str) -> Tokenizer:
     try:
         return _open_file(local, os.stat(local).st_mtime_ns)
     except OSError:
-        raise TokenizerError(f"there is no file {shown(path)}") from None
+        raise TokenizerError(f"there is no file {format_path(path)}") from None
 
 
 def _in_folder(folder: str) -> str:
@@ -204,17 +204,19 @@ def _in_folder(folder: str) -> str:
     other = next((name for name in names if name.endswith(".tiktoken")), None)
     if other is not None:
         raise _tiktoken_error(os.path.join(folder, other))
-    raise TokenizerError(f"{shown(folder)} has no {FILE}", "name a file of the library `tokenizers`, or its folder")
+    raise TokenizerError(
+        f"{format_path(folder)} has no {FILE}", "name a file of the library `tokenizers`, or its folder"
+    )
 
 
 def _tiktoken_error(path: str) -> TokenizerError:
     """Return the error for a tiktoken file, which has merges but not the pattern that splits a text."""
     code = (
         "from transformers.convert_slow_tokenizer import TikTokenConverter as C; "
-        f"C('{shown(path)}', extra_special_tokens=['<|endoftext|>']).converted().save('{FILE}')"
+        f"C('{format_path(path)}', extra_special_tokens=['<|endoftext|>']).converted().save('{FILE}')"
     )
     return TokenizerError(
-        f"{shown(path)} is a tiktoken file, which does not say how to split a text; dtrain reads a {FILE}",
+        f"{format_path(path)} is a tiktoken file, which does not say how to split a text; dtrain reads a {FILE}",
         f'published models have one; to split texts as cl100k_base does: python -c "{code}"',
     )
 
@@ -234,7 +236,7 @@ def _open_file(path: str, modified_ns: int) -> Tokenizer:
             raise ValueError
     except (ValueError, AttributeError):
         hint = "such a file is what `Tokenizer.save` of the library `tokenizers` writes"
-        raise TokenizerError(f"{shown(path)} is not a tokenizer", hint) from None
+        raise TokenizerError(f"{format_path(path)} is not a tokenizer", hint) from None
     try:
         from tokenizers import Tokenizer as Library
     except ImportError:
@@ -242,7 +244,7 @@ def _open_file(path: str, modified_ns: int) -> Tokenizer:
     try:
         found = _call(Library.from_str, content.decode())
     except TokenizerError as error:
-        raise TokenizerError(f"{shown(path)} cannot be used: {error}") from error
+        raise TokenizerError(f"{format_path(path)} cannot be used: {error}") from error
     return _FileTokenizer(found, path, content, file, _read_side_files(path), is_made=is_made)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Size, Transform
 
@@ -64,12 +64,12 @@ class ColorJitter(Transform):
         own: float | None = getattr(self, part)
         return self.strength if own is None else own
 
-    def check(self, size: Size, channels: int) -> Misfit | None:
+    def check(self, size: Size, channels: int) -> ShapeError | None:
         if channels > 1:
             return None
         key = "hue" if self.hue else "saturation"
         if self.hue or self.saturation:
-            return Misfit(f"pictures of one channel have no {key}", field=key, help=f"leave `{key}` out")
+            return ShapeError(f"pictures of one channel have no {key}", field=key, help=f"leave `{key}` out")
         return None
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:

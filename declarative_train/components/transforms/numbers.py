@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Size, Transform
 
@@ -35,11 +35,13 @@ class Normalize(Transform):
         std = _IMAGENET["std"] if self.std == "imagenet" else self.std
         return mean, std
 
-    def check(self, size: Size, channels: int) -> Misfit | None:
+    def check(self, size: Size, channels: int) -> ShapeError | None:
         for key, values in zip(("mean", "std"), self._numbers, strict=True):
             if len(values) not in (1, channels):
                 message = f"`{key}` has {len(values)} numbers, and the pictures have {channels} channel"
-                return Misfit(message + ("s" if channels > 1 else ""), field=key, help="one for each channel, or one")
+                return ShapeError(
+                    message + ("s" if channels > 1 else ""), field=key, help="one for each channel, or one"
+                )
         return None
 
     def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:

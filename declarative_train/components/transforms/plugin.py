@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import PrivateAttr
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Size, Transform
 from declarative_train.components.plugin_components import PluginComponent, line_in_plugin, make_seeded
@@ -55,10 +55,10 @@ class PluginTransform(PluginComponent, Transform):
             raise ValueError("`interval` does not tell it", "it is (least, greatest): two numbers")
         cls.ends = tuple(value)  # type: ignore[arg-type,assignment]
 
-    def check(self, size: Size, channels: int) -> Misfit | None:
+    def check(self, size: Size, channels: int) -> ShapeError | None:
         if self.sides is not None and (bad := next((each for each in self._sides() if not _is_side(each)), None)):
-            return Misfit(f"`size` of `{self.type}` is {bad}, and a side is a number of 1 or more")
-        return self._misfit(size, channels) if self.may_import else None
+            return ShapeError(f"`size` of `{self.type}` is {bad}, and a side is a number of 1 or more")
+        return self._check_size(size, channels) if self.may_import else None
 
     def size_after(self, size: Size) -> Size:
         return size if self.sides is None else self._sides()
@@ -121,7 +121,7 @@ class PluginTransform(PluginComponent, Transform):
             )
         return found
 
-    def _misfit(self, size: Size, channels: int) -> Misfit | None:
+    def _check_size(self, size: Size, channels: int) -> ShapeError | None:
         """What is wrong with how it changes a made picture."""
         from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
@@ -136,15 +136,17 @@ class PluginTransform(PluginComponent, Transform):
                     if "`apply` gives" in str(error)
                     else None
                 )
-                return Misfit(f"`{self.type}` cannot change a made picture: {error}", field="type", help=hint)
+                return ShapeError(f"`{self.type}` cannot change a made picture: {error}", field="type", help=hint)
             draws = read_random_states() != before
         if draws:
             message = f"`{self.type}` draws random numbers, and does not say so"
             hint = "take the generator: `def apply(self, picture, random)`; or say `is_random = True`"
-            return Misfit(message, field="type", help=hint)
+            return ShapeError(message, field="type", help=hint)
         if not _same(*ways):
             message = f"`{self.type}` changes the same picture in another way when it is asked again"
-            return Misfit(message, field="type", help="draw from `random` alone: `def apply(self, picture, random)`")
+            return ShapeError(
+                message, field="type", help="draw from `random` alone: `def apply(self, picture, random)`"
+            )
         return None
 
     def _made(self) -> Any:

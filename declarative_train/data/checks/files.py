@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified
 from declarative_train.core.diagnostics.suggest import did_you_mean, hint_on_path, nearest, suggest_fix
 from declarative_train.core.span import Span
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.files.paths import SourceError
 
 
@@ -108,7 +108,7 @@ def remote_source(span: Span, path: str) -> Diagnostic:
     -     source: {type: parquet, path: "s3://corpus/*.parquet"}  # not wrong, but not checked by lint
     +     source: {type: csv, path: data/digits.csv}  # a copy on this machine is checked
     """
-    message = f"{shown(path)} is remote and was not checked"
+    message = f"{format_path(path)} is remote and was not checked"
     return unverified("D015", span, message, "`dtrain plan` reads its columns and rows")
 
 

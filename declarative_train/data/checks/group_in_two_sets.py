@@ -22,12 +22,12 @@ from declarative_train.components.data import Split, Table
 from declarative_train.components.splits.shares import codes
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, warning
 from declarative_train.core.span import Span
-from declarative_train.data.rows import Rows
+from declarative_train.data.rows import SetRows
 from declarative_train.data.splitting import TRAINING
 
 
 def check(
-    table: Table, rows: Mapping[str, Rows], splits: Mapping[str, Split], span: Callable[[str], Span]
+    table: Table, rows: Mapping[str, SetRows], splits: Mapping[str, Split], span: Callable[[str], Span]
 ) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each pair of such sets; `rows` are the sets that are divided from `table`."""
     grouped = {name: str(split.columns[0]) for name, split in splits.items() if split.type == "grouped"}
@@ -49,5 +49,5 @@ def check(
                 )
 
 
-def _groups(table: Table, rows: Rows, column: str) -> np.ndarray:
+def _groups(table: Table, rows: SetRows, column: str) -> np.ndarray:
     return np.unique(codes(table.read([column], rows.between(0, len(rows)))[column]))

@@ -20,7 +20,7 @@ from declarative_train.components.adapters.adapted import is_added
 from declarative_train.core.untrusted import parse_json
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.engine.step.tensor_files import Tensors, join_rows, open_tensors, under_names
-from declarative_train.files.open_files import local_path, shown
+from declarative_train.files.open_files import format_path, local_path
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.plan import PartPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.published import is_selected, parts_in, shape_of
@@ -116,11 +116,13 @@ def locate_files(record: Record, checkpoint: str) -> Record:
         other = next((name for name, each in record["files"].items() if found.get(name) != each), None)
         if other is None:
             return record | {"weights": weights | {"path": place}}
-        changed = changed or f"{other} at {shown(place)}"
+        changed = changed or f"{other} at {format_path(place)}"
     if changed is not None:
         message = f"the base of the adapters has changed: {changed} is not the file that the run started with"
         raise CheckpointFailure(f"{message}; help: restore that file, or a link to it")
-    message = f"the checkpoint has the adapters only, and their base is not at {' nor at '.join(map(shown, places))}"
+    message = (
+        f"the checkpoint has the adapters only, and their base is not at {' nor at '.join(map(format_path, places))}"
+    )
     raise CheckpointFailure(f"{message}; help: restore it there, or make a link to its new place")
 
 
@@ -173,7 +175,7 @@ def _files(path: str) -> dict[str, dict[str, Any]]:
                 paths |= set(files_of_index(path, parse_json(stream.read())).values())
         return {each.rpartition("/")[2]: _identity(each) for each in sorted(paths)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # the file may have been replaced
-        raise RunFailure(f"model.weights: cannot read {shown(path)}: {error}") from None
+        raise RunFailure(f"model.weights: cannot read {format_path(path)}: {error}") from None
 
 
 def _identity(path: str) -> dict[str, Any]:

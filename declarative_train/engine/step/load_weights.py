@@ -32,7 +32,7 @@ from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.published import ModelTensors, check_published, is_selected, parts_in, shape_of
 from declarative_train.plan.renames import find_unmatched, join_shapes, joins, resolve_joins, same_name
 from declarative_train.plan.run_folder import EMA, PLAN, Shapes
-from declarative_train.plan.weights import INDEX, TORCH_BEGINS, misfit
+from declarative_train.plan.weights import INDEX, TORCH_BEGINS, check_shapes
 
 if TYPE_CHECKING:
     from declarative_train.components.published import TensorPart
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import TensorMapPlan, WeightsPlan
 
 
-class Source(Protocol):
+class WeightSource(Protocol):
     """Unread tensors by name."""
 
     @property
@@ -60,7 +60,7 @@ class Source(Protocol):
 class OpenedWeights:
     """File and the destination of its tensors: `names[name in the model]` is the name in the file."""
 
-    source: Source
+    source: WeightSource
     names: Mapping[str, str]
 
 
@@ -92,7 +92,7 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
         held = model.state_dict()
         made = {name: parts for name, parts in made.items() if f"{prefix}{name}" in held}
     shapes, wrong = join_shapes(made, source.shapes)
-    _require_none(plan, wrong or misfit(model, plan, shapes, whole=whole))
+    _require_none(plan, wrong or check_shapes(model, plan, shapes, whole=whole))
     made = {name: parts for name, parts in made.items() if not is_selected(plan.exclude, name)}
     if joins(plan.rename) is None:
         return OpenedWeights(source, {f"{prefix}{name}": part.name for name, (part,) in made.items()})
@@ -102,7 +102,7 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
 
 
 def _open_published(
-    model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: Source, whole: bool
+    model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: WeightSource, whole: bool
 ) -> OpenedWeights:
     """Open a published model, with each parameter made of the tensors that the map lists."""
     assert isinstance(source, Tensors)
@@ -134,7 +134,7 @@ def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:
             write_packed(each.source, into, held_so)
 
 
-def write_packed(source: Source, into: Mapping[str, torch.Tensor], packed: Mapping[str, Packed]) -> None:
+def write_packed(source: WeightSource, into: Mapping[str, torch.Tensor], packed: Mapping[str, Packed]) -> None:
     """Write also into packed weights, one after the other, so that only one is in float32 at a time."""
     if plain := {name: target for name, target in into.items() if name not in packed}:
         source.write(plain)
@@ -201,7 +201,7 @@ class CheckpointWithBase:
         return {name: shape for source in self._all for name, shape in source.shapes.items()}
 
     @property
-    def _all(self) -> tuple[Source, ...]:
+    def _all(self) -> tuple[WeightSource, ...]:
         return (*self.base, self.held)
 
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
@@ -216,7 +216,7 @@ class CheckpointWithBase:
         return {name: item for source in self._all for name, item in source.all().items()}
 
 
-def open_averages(path: str) -> Source:
+def open_averages(path: str) -> WeightSource:
     """Return the weights of a checkpoint, with moving averages in place of the parameters that have one. Raises
     RunFailure."""
     entry = read_entry(path)
@@ -224,7 +224,7 @@ def open_averages(path: str) -> Source:
     return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
 
 
-def open_source(path: str) -> Source:
+def open_source(path: str) -> WeightSource:
     """Open a `.safetensors` file, the index of several, a `.pt` file, or a checkpoint's folder (chosen by
     `find.resolve_weights`). No code in it is run. Raises RunFailure."""
     if path.endswith((".safetensors", INDEX)):
@@ -261,7 +261,7 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     return dict(found)
 
 
-def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> Source:
+def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSource:
     """Open a checkpoint with the base that it references. Raises CheckpointFailure if the base changed."""
     from declarative_train.engine.checkpoints.format import entries
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from declarative_train.components.component import Collective, Judged, MetricModule
+from declarative_train.components.component import Collective, MetricInputs, MetricModule
 from declarative_train.engine.step.objective import Values, tensor_specs
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Metrics:
             if component.is_mean or not training:
                 target = None if metric.target is None else specs[metric.target]
                 mask = None if metric.mask is None else specs[metric.mask]
-                edges = Judged(specs[metric.input], target, mask, metric.class_dim, metric.ignore_index)
+                edges = MetricInputs(specs[metric.input], target, mask, metric.class_dim, metric.ignore_index)
                 module = component.build(edges, device)
                 self._parts.append((metric, module))
                 if (unit := metric.unit) is not None:  # made here, so that no step copies from the host

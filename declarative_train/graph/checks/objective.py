@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
 from declarative_train.core.span import Span
 
@@ -105,7 +105,7 @@ def metric_without_unit(span: Span, metric: str, target: str, field: str) -> Dia
     return error("O011", span, message, advice)
 
 
-def objective_does_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()) -> Diagnostic:
+def objective_does_not_fit(span: Span, shape_error: ShapeError, made: tuple[Related, ...] = ()) -> Diagnostic:
     """objective-does-not-fit (O101)
 
     Finds: a loss or metric that does not take its input, target or mask: shape, dtype, or number of classes.
@@ -116,8 +116,8 @@ def objective_does_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...]
     +     loss: {type: cross_entropy, input: logits, target: digit}
     """
     # A warning if the term can be computed but is probably not intended.
-    grade = warning if misfit.is_warning else error
-    return grade("O101", span, misfit.message, misfit.help, made)
+    grade = warning if shape_error.is_warning else error
+    return grade("O101", span, shape_error.message, shape_error.help, made)
 
 
 def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_drawn: bool = False) -> Diagnostic:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import TensorSpec
 
 
-def inputs_do_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()) -> Diagnostic:
+def inputs_do_not_fit(span: Span, shape_error: ShapeError, made: tuple[Related, ...] = ()) -> Diagnostic:
     """inputs-do-not-fit (G001)
 
     Finds: a layer that does not accept its inputs: their shape, dtype, or range of whole numbers; or a field of the layer
@@ -27,8 +27,8 @@ def inputs_do_not_fit(span: Span, misfit: Misfit, made: tuple[Related, ...] = ()
     -       hidden: {type: conv2d, out_channels: 8, kernel_size: 3, input: pixels}
     +       hidden: {type: linear, out_features: 32, input: pixels}
     """  # noqa: E501
-    grade = warning if misfit.is_warning else error
-    return grade("G001", span, misfit.message, misfit.help, made)
+    grade = warning if shape_error.is_warning else error
+    return grade("G001", span, shape_error.message, shape_error.help, made)
 
 
 CODE = "G002"

@@ -17,8 +17,8 @@ from declarative_train.components.data import Preparation
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.core.secrets import masked
-from declarative_train.data.pictures import Chain
-from declarative_train.files.open_files import shown
+from declarative_train.data.pictures import TransformChain
+from declarative_train.files.open_files import format_path
 from declarative_train.inference.trained import Trained
 from declarative_train.packs.export.program import Program, ProgramInput, ProgramOutput
 from declarative_train.plan.output_semantics import Meaning
@@ -72,7 +72,7 @@ def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
     field = FIELDS.read(entry.spec.component)
     if not field.reads_late:
         return {}
-    chain = Chain.of(trained.plan.data)
+    chain = TransformChain.of(trained.plan.data)
     keys = {key: value for key, value in field.as_data().items() if key not in ("type", "column", "folder")}
     if field.takes_lists:
         return {"before_the_model": ["boxes are moved with their picture, as `picture` says"], "picture": keys}
@@ -111,7 +111,7 @@ def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]
     before = [] if inside else steps
     if PLUGIN in component:
         before.append(
-            f"the field `{component['type']}` of the plugin {shown(str(component[PLUGIN]))} converts the columns"
+            f"the field `{component['type']}` of the plugin {format_path(str(component[PLUGIN]))} converts the columns"
         )
     if component.get("type") == "category":
         if "vocabulary" in statistics:

@@ -37,7 +37,7 @@ _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, tor
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class ExportFormat:
     """Format of an export. `is_program`: the file also holds the computation; otherwise it holds `tensors`. `needs` are
     packages, of the extra `extra`. `merges`: adapters are first merged into the weights."""
 
@@ -59,7 +59,7 @@ class Format:
                 raise ExportFailure(f"--to {name} needs the package {package}; help: {install(self.extra)}") from None
 
 
-def check(format: Format, program: Program, path: Path) -> float:
+def check(format: ExportFormat, program: Program, path: Path) -> float:
     """Return the largest difference between the file and the model: of outputs for made-up rows, or of tensors. Raises
     ExportFailure if it is more than rounding."""
     rows = program.rows(_CHECKED_ROWS)
@@ -211,14 +211,14 @@ def _quietly() -> Iterator[None]:
                 each.setLevel(level)
 
 
-FORMATS: Mapping[str, Format] = {
-    "onnx": Format("model.onnx", True, _write_onnx, _read_onnx, ("onnx", "onnxscript", "onnxruntime"), "onnx"),
-    "peft": Format(
+FORMATS: Mapping[str, ExportFormat] = {
+    "onnx": ExportFormat("model.onnx", True, _write_onnx, _read_onnx, ("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "peft": ExportFormat(
         peft.FILE, False, peft.write, _read_safetensors, ("safetensors",), "safetensors", False, peft.tensors
     ),
-    "safetensors": Format(
+    "safetensors": ExportFormat(
         "model.safetensors", False, _write_safetensors, _read_safetensors, ("safetensors",), "safetensors"
     ),
-    "state-dict": Format("model.pt", False, _write_state_dict, _read_state_dict),
-    "torch-export": Format("model.pt2", True, _write_program, _read_program),
+    "state-dict": ExportFormat("model.pt", False, _write_state_dict, _read_state_dict),
+    "torch-export": ExportFormat("model.pt2", True, _write_program, _read_program),
 }

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from declarative_train.components.data import Column, Dataset, Table
 from declarative_train.files.folders import files_below, list_remote, read_all
-from declarative_train.files.open_files import local_path, objects, read_bytes, shown
+from declarative_train.files.open_files import format_path, local_path, objects, read_bytes
 from declarative_train.files.paths import SourceError
 from declarative_train.packs.images import ENDINGS
 
@@ -45,7 +45,7 @@ class ImageFolderDataset(Dataset):
         try:
             return _table_of(root, files_below(root, ENDINGS))
         except OSError as error:
-            raise SourceError("unreadable", f"cannot look at {shown(root)}: {error.strerror}") from error
+            raise SourceError("unreadable", f"cannot look at {format_path(root)}: {error.strerror}") from error
 
     @classmethod
     def open_files(cls, paths: Sequence[str], source: Mapping[str, object]) -> Table:
@@ -54,12 +54,14 @@ class ImageFolderDataset(Dataset):
 
 def _no_folder(root: str) -> SourceError:
     if os.path.isfile(root):
-        return SourceError("unreadable", f"{shown(root)} is a file; a folder of pictures is expected")
+        return SourceError("unreadable", f"{format_path(root)} is a file; a folder of pictures is expected")
     above = os.path.dirname(root.rstrip("/")) or "."
     beside = tuple(sorted(os.listdir(above))) if os.path.isdir(above) else ()
     hint = f"folders in its folder: {', '.join(beside[:8])}" if beside else None
     name = os.path.basename(root.rstrip("/"))
-    return SourceError("not_found", f"there is no folder {shown(root)}", help=hint, name=name, known=beside, path=root)
+    return SourceError(
+        "not_found", f"there is no folder {format_path(root)}", help=hint, name=name, known=beside, path=root
+    )
 
 
 class FilesTable(Table):
@@ -94,7 +96,7 @@ class FilesTable(Table):
         return objects(read_all(paths, _content) if is_elsewhere(self._root) else [_content(path) for path in paths])
 
     def place(self, row: int) -> str:
-        return shown(os.path.join(self._root, self._names[row]))
+        return format_path(os.path.join(self._root, self._names[row]))
 
 
 def _content(path: str) -> bytes | OSError:
@@ -117,7 +119,7 @@ def _table_of(root: str, found: Iterable[str]) -> FilesTable:
     names = sorted(tuple(name.split("/" if is_elsewhere(root) else os.sep)) for name in found)
     if not names:
         kinds = ", ".join(sorted(ENDINGS))
-        raise SourceError("no_match", f"there is no picture in {shown(root)}", help=f"looked for: {kinds}")
+        raise SourceError("no_match", f"there is no picture in {format_path(root)}", help=f"looked for: {kinds}")
     is_quoted = root.startswith(("http://", "https://"))
     classes = {parts[0]: unquote(parts[0]) if is_quoted else parts[0] for parts in names}  # one string of each
     has_classes = any(len(parts) > 1 for parts in names)

@@ -17,10 +17,10 @@ from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
     expand,
+    format_path,
     local_path,
     map_bytes,
     read_bytes,
-    shown,
     size_bytes,
 )
 from declarative_train.files.paths import SourceError
@@ -78,8 +78,10 @@ class SafetensorsTable(Table):
         for path, places in zip(files, self._places, strict=True):
             for name in places.keys() - left_out.keys():
                 if places[name][:2] != (places[name].shape[:1] + first[name].shape[1:], first[name].dtype):
-                    message = f"`{name}` holds {_kind(places[name])} in {shown(path)} and {_kind(first[name])} in "
-                    raise SourceError("different_columns", f"{message}{shown(files[0])}")
+                    message = (
+                        f"`{name}` holds {_kind(places[name])} in {format_path(path)} and {_kind(first[name])} in "
+                    )
+                    raise SourceError("different_columns", f"{message}{format_path(files[0])}")
         self.left_out = left_out
         self.columns = {
             name: Column(name, _name(place.dtype), place.shape[1:])
@@ -133,7 +135,7 @@ class SafetensorsTable(Table):
         is_here = local_path(path) is not None
         content = self._maps.get(path)[begin:end] if is_here else np.frombuffer(read_bytes(path, begin, end), np.uint8)
         if len(content) < end - begin:
-            raise SourceError("unreadable", f"{shown(path)} ends within the tensor `{name}`")
+            raise SourceError("unreadable", f"{format_path(path)} ends within the tensor `{name}`")
         return _values(content.view(_DTYPES[place.dtype]).reshape(stop - start, *place.shape[1:]), place.dtype)
 
     def _pick(self, file: int, name: str, rows: np.ndarray) -> np.ndarray:
@@ -162,9 +164,9 @@ def _places(path: str) -> dict[str, TensorPlace]:
             if place.dtype in _DTYPES and prod(place.shape[:1]) * _row_bytes(place) != place.end - place.begin:
                 raise ValueError(f"the bytes of the tensor `{name}` do not match its shape")
     except ValueError as error:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+        raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
     if not found:
-        raise SourceError("unreadable", f"{shown(path)} holds no tensor")
+        raise SourceError("unreadable", f"{format_path(path)} holds no tensor")
     return found
 
 

@@ -13,7 +13,7 @@ from declarative_train.components.data import FilesDataset, Paths, Table
 from declarative_train.components.datasets.arrow import check_same_columns
 from declarative_train.components.datasets.arrow_conversion import BLOCK_BYTES, convert, is_large
 from declarative_train.files.cache import stamp
-from declarative_train.files.open_files import check_beginning, local_path, shown, size_bytes
+from declarative_train.files.open_files import check_beginning, format_path, local_path, size_bytes
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SqliteDataset(FilesDataset):
         files = self.files()
         for path in files:
             if local_path(path) is None:
-                raise SourceError("unreadable", f"{shown(path)} is not on this machine", help="copy it")
+                raise SourceError("unreadable", f"{format_path(path)} is not on this machine", help="copy it")
             check_beginning(path, "an SQLite database", _MAGIC)
         if is_large(files):
             options = [self.table, [stamp(each) for path in files if os.path.exists(each := f"{path}-wal")]]
@@ -91,14 +91,14 @@ class SqliteDataset(FilesDataset):
                 name = next((name for name in known if name.lower() == self.table.lower()), None)
                 if name is None:
                     hint = f"it has {', '.join(f'`{each}`' for each in sorted(known)[:8])}" if known else "it has none"
-                    raise SourceError("unreadable", f"{shown(path)} has no table `{self.table}`", help=hint)
+                    raise SourceError("unreadable", f"{format_path(path)} has no table `{self.table}`", help=hint)
                 is_view = known[name] == "view"
                 file.set_progress_handler(count, _STEPS)
                 yield file, _quote(name) + (" ORDER BY rowid" if _has_rowid(file, name, known[name]) else "")
         except sqlite3.OperationalError as error:
             if steps <= most:
                 raise _unreadable(path, self.table, error) from error
-            message = f"the view `{self.table}` of {shown(path)} has not ended after {steps:,} steps of SQLite"
+            message = f"the view `{self.table}` of {format_path(path)} has not ended after {steps:,} steps of SQLite"
             hint = f"limit it, or keep its rows: `CREATE TABLE chosen AS SELECT ... FROM {self.table}`"
             raise SourceError("unreadable", message, help=hint) from error
         except (sqlite3.Error, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
@@ -121,7 +121,7 @@ class SqliteDataset(FilesDataset):
                     for name in some:
                         found.setdefault(name, set()).update(kind for kind in _KINDS if next(answers))
                         if "blob" in found[name] and len(found[name]) > 1:
-                            message = f"`{name}` in `{self.table}` of {shown(path)} holds blobs and other values"
+                            message = f"`{name}` in `{self.table}` of {format_path(path)} holds blobs and other values"
                             hint = f"name a view without them: `CREATE VIEW chosen AS SELECT ... FROM {self.table}`"
                             raise SourceError("unreadable", message, help=hint)
         return pa.schema([(name, _type_of(kinds)) for name, kinds in found.items()])
@@ -144,7 +144,7 @@ class SqliteDataset(FilesDataset):
 
 
 def _unreadable(path: str, table: str, error: Exception) -> SourceError:
-    return SourceError("unreadable", f"cannot read `{table}` of {shown(path)}: {str(error).splitlines()[0]}")
+    return SourceError("unreadable", f"cannot read `{table}` of {format_path(path)}: {str(error).splitlines()[0]}")
 
 
 def only_table(path: str, wanted: str | None = None) -> str:
@@ -153,14 +153,14 @@ def only_table(path: str, wanted: str | None = None) -> str:
     from pathlib import Path
 
     if (local := local_path(path)) is None:
-        raise SourceError("unreadable", f"{shown(path)} is not on this machine", help="copy it")
+        raise SourceError("unreadable", f"{format_path(path)} is not on this machine", help="copy it")
     check_beginning(path, "an SQLite database", _MAGIC)
     try:
         with closing(sqlite3.connect(f"{Path(local).absolute().as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)) as file:
             found = file.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
             names: list[str] = sorted(name for (name,) in found if not name.startswith("sqlite_"))
     except sqlite3.Error as error:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {str(error).splitlines()[0]}") from error
+        raise SourceError("unreadable", f"cannot read {format_path(path)}: {str(error).splitlines()[0]}") from error
     same = None if wanted is None else next((name for name in names if name.lower() == wanted.lower()), None)
     if same is not None:
         return same
@@ -168,7 +168,7 @@ def only_table(path: str, wanted: str | None = None) -> str:
         return names[0]
     hint = f"it has {', '.join(f'`{name}`' for name in names[:8])}" if names else "it has none"
     what = f"no table `{wanted}`" if wanted is not None else "more than one table, or none"
-    raise SourceError("unreadable", f"{shown(path)} has {what}", help=hint)
+    raise SourceError("unreadable", f"{format_path(path)} has {what}", help=hint)
 
 
 def _type_of(kinds: Collection[str]) -> Any:

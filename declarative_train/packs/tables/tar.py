@@ -20,12 +20,12 @@ from declarative_train.files.cache import Stamp, cache_path, load, save, stamp
 from declarative_train.files.open_files import (
     OpenFiles,
     by_piece,
+    format_path,
     local_path,
     objects,
     open_file,
     packing,
     read_bytes,
-    shown,
 )
 from declarative_train.files.paths import SourceError
 
@@ -139,7 +139,7 @@ class TarTable(Table):
             part = content[span.begin - first : span.end - first]
             if len(part) < span.end - span.begin:
                 key = self._index(archive).keys[span.row]
-                raise SourceError("unreadable", f"{shown(path)} ends within `{key}.{span.name}`")
+                raise SourceError("unreadable", f"{format_path(path)} ends within `{key}.{span.name}`")
             into[span.name][span.place] = _text(part, path, span.name) if span.name in _TEXTS else part
 
     def _bytes(self, path: str, begin: int, end: int) -> bytes:
@@ -148,7 +148,7 @@ class TarTable(Table):
         try:
             return os.pread(self._opened.get(path).number, end - begin, begin)
         except OSError as error:
-            raise SourceError("unreadable", f"cannot read {shown(path)}: {error.strerror}") from error
+            raise SourceError("unreadable", f"cannot read {format_path(path)}: {error.strerror}") from error
 
     def _index(self, archive: int) -> TarIndex:
         """Return the index of an archive. Thread-safe."""
@@ -174,7 +174,7 @@ class TarTable(Table):
 
         keys, places = self._index(archive)
         if not len(keys):
-            raise SourceError("unreadable", f"{shown(self.files[archive])} holds no file with an ending")
+            raise SourceError("unreadable", f"{format_path(self.files[archive])} holds no file with an ending")
         sizes = {name: each[:, 1] for name, each in places.items()}
         before = np.cumsum(sum(sizes.values())) - sum(sizes.values())
         _, blocks = np.unique(before // _BLOCK_BYTES, return_index=True)
@@ -186,7 +186,7 @@ class TarTable(Table):
 
     def place(self, row: int) -> str:
         archive = bisect_right(self._starts, row) - 1
-        return f"`{self._index(archive).keys[row - self._starts[archive]]}` of {shown(self.files[archive])}"
+        return f"`{self._index(archive).keys[row - self._starts[archive]]}` of {format_path(self.files[archive])}"
 
 
 def _together(spans: Sequence[FileSpan], gap: int) -> Iterator[list[FileSpan]]:
@@ -207,7 +207,7 @@ def _text(content: bytes, path: str, name: str) -> str:
     try:
         return content.decode().strip()
     except UnicodeDecodeError as error:
-        message = f"a file `.{name}` of {shown(path)} is not UTF-8 text"
+        message = f"a file `.{name}` of {format_path(path)} is not UTF-8 text"
         raise SourceError("unreadable", message) from error
 
 
@@ -221,7 +221,7 @@ class _FileHandle:
         try:
             self.number = os.open(local, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise SourceError("unreadable", f"cannot open {shown(path)}: {error.strerror}") from error
+            raise SourceError("unreadable", f"cannot open {format_path(path)}: {error.strerror}") from error
 
     def __del__(self) -> None:
         if self.number >= 0:
@@ -233,13 +233,13 @@ def _stamp(path: str) -> Stamp | None:
     try:
         return stamp(path)
     except OSError as error:
-        raise SourceError("unreadable", f"cannot look at {shown(path)}: {error.strerror}") from error
+        raise SourceError("unreadable", f"cannot look at {format_path(path)}: {error.strerror}") from error
 
 
 def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:
     """Return the index of an archive, from the cache if possible. Raises SourceError."""
     if packing(path) is not None:
-        message = f"{shown(path)} is compressed, so its files cannot be read directly"
+        message = f"{format_path(path)} is compressed, so its files cannot be read directly"
         raise SourceError("unreadable", message, help="decompress it to a `.tar`: pictures are compressed already")
     local = local_path(path)
     kept = None if stamped is None else cache_path("tar", path if local is None else os.path.realpath(local), *stamped)
@@ -249,9 +249,9 @@ def _index_of(path: str, stamped: Stamp | None) -> BuiltIndex:
         with open_file(path) as file:
             index = _build_index(file)
     except (tarfile.TarError, EOFError, ValueError) as error:
-        raise SourceError("unreadable", f"{shown(path)} is not a whole tar archive: {error}") from error
+        raise SourceError("unreadable", f"{format_path(path)} is not a whole tar archive: {error}") from error
     except OSError as error:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {error.strerror or error}") from error
+        raise SourceError("unreadable", f"cannot read {format_path(path)}: {error.strerror or error}") from error
     save(kept, index)
     return index
 

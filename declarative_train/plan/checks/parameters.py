@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.diagnostics.suggest import did_you_mean, hint_on_path, nearest, suggest_fix
 from declarative_train.core.span import Span
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 
 
-def init_does_not_fit(span: Span, parameter: str, misfit: Misfit) -> Diagnostic:
+def init_does_not_fit(span: Span, parameter: str, shape_error: ShapeError) -> Diagnostic:
     """init-does-not-fit (U101)
 
     Finds: an `init` for a parameter whose shape the rule cannot fill.
@@ -26,7 +26,7 @@ def init_does_not_fit(span: Span, parameter: str, misfit: Misfit) -> Diagnostic:
     -       hidden: {init: {type: orthogonal}}
     +       hidden.weight: {init: {type: orthogonal}}
     """
-    return error("U101", span, f"`{parameter}`: {misfit.message}", misfit.help)
+    return error("U101", span, f"`{parameter}`: {shape_error.message}", shape_error.help)
 
 
 def tie_does_not_fit(
@@ -68,7 +68,7 @@ def _format_shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
-def optimizer_does_not_fit(span: Span, misfit: Misfit) -> Diagnostic:
+def optimizer_does_not_fit(span: Span, shape_error: ShapeError) -> Diagnostic:
     """optimizer-does-not-fit (U103)
 
     Finds: an optimizer that cannot update some of the parameters it is given, such as muon with a bias.
@@ -78,8 +78,8 @@ def optimizer_does_not_fit(span: Span, misfit: Misfit) -> Diagnostic:
     -     optimizer: {type: muon, lr: 0.01}
     +     optimizer: {type: adamw, lr: 0.001}
     """
-    grade = warning if misfit.is_warning else error
-    return grade("U103", span, misfit.message, misfit.help)
+    grade = warning if shape_error.is_warning else error
+    return grade("U103", span, shape_error.message, shape_error.help)
 
 
 def nothing_trains(span: Span) -> Diagnostic:
@@ -108,7 +108,7 @@ def weights_not_found(span: Span, path: str) -> Diagnostic:
     +       hidden: {type: linear, out_features: 32, input: pixels}
     +       logits: {type: linear, out_features: 10}
     """
-    return error("U105", span, f"there is no file or run at `{shown(path)}`", hint_on_path(span, path))
+    return error("U105", span, f"there is no file or run at `{format_path(path)}`", hint_on_path(span, path))
 
 
 def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) -> Diagnostic:
@@ -123,7 +123,7 @@ def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) ->
     +       hidden: {type: linear, out_features: 8, input: pixels}
     +     weights: {hidden: {path: data/backbone.safetensors, rename: {"head.": drop}}}
     """  # noqa: E501
-    return error("U106", span, f"{shown(path)} {problem}", hint)
+    return error("U106", span, f"{format_path(path)} {problem}", hint)
 
 
 def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.components.component import Misfit
+from declarative_train.components.component import ShapeError
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified, warning
 from declarative_train.core.duration import Duration
@@ -148,10 +148,10 @@ def _count_averaged_steps(decay: float) -> int:
     return round(1 / (1 - decay))
 
 
-def schedule_past_the_end(span: Span, misfit: Misfit) -> Diagnostic:
+def schedule_past_the_end(span: Span, shape_error: ShapeError) -> Diagnostic:
     """Report a problem of an lr schedule under R103."""
-    say = warning if misfit.is_warning else error
-    return say("R103", span, misfit.message, misfit.help)
+    say = warning if shape_error.is_warning else error
+    return say("R103", span, shape_error.message, shape_error.help)
 
 
 def group_does_not_divide(span: Span, name: str, size: int, near: Sequence[int], batch: BatchSpec) -> Diagnostic:

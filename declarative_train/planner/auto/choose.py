@@ -21,7 +21,7 @@ from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
 from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan
 from declarative_train.planner.auto.candidates import Candidate, candidates
 from declarative_train.planner.auto.hints import hints
-from declarative_train.planner.auto.judge import Judge, Verdict, findings
+from declarative_train.planner.auto.judge import Judge, LayoutVerdict, findings
 from declarative_train.planner.auto.target import Target
 from declarative_train.recipe.recipe import Recipe
 
@@ -31,7 +31,7 @@ CORRECTED_TOO_HIGH = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LayoutChoice:
     """Result of a choice. `recipe` has the mode in place of `auto`, None if no mode works. `doubtful`, then without the
     rest: a candidate that must be traced first; `is_last_hope`: by the estimates nothing fits."""
 
@@ -42,13 +42,15 @@ class Choice:
     is_last_hope: bool = False
 
 
-def judge_all(judge: Judge) -> list[Verdict]:
+def judge_all(judge: Judge) -> list[LayoutVerdict]:
     """Return the verdict on every candidate."""
     most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, most_stages)]
 
 
-def choose(judge: Judge, verdicts: Sequence[Verdict], known: Mapping[str, int], *, may_trace: bool) -> Choice:
+def choose(
+    judge: Judge, verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], *, may_trace: bool
+) -> LayoutChoice:
     """Choose a mode. `known`: memory in bytes of traced candidates, by their words; `may_trace`: more of them can be
     traced."""
     recipe, target = judge.recipe, judge.target
@@ -56,16 +58,16 @@ def choose(judge: Judge, verdicts: Sequence[Verdict], known: Mapping[str, int], 
     fitting = [each for each in verdicts if each.fits]
     possible = [each for each in verdicts if each.refusal is None]
     if not possible:
-        return Choice(None, None, [_nothing_left(recipe, verdicts)])
+        return LayoutChoice(None, None, [_nothing_left(recipe, verdicts)])
     promising = [each for each in possible if may_fit(each)] if may_trace else fitting
     doubtful = _find_doubtful(promising, possible, known, target) if may_trace else None
     if doubtful is not None:
-        return Choice(None, None, [], doubtful.candidate, is_last_hope=not promising)
+        return LayoutChoice(None, None, [], doubtful.candidate, is_last_hope=not promising)
     diagnostics = []
     if not fitting:
         diagnostics.append(_too_large(judge, possible))
         if target.hardware is not None:
-            return Choice(None, None, diagnostics)
+            return LayoutChoice(None, None, diagnostics)
     best = fastest(promising) if fitting else _smallest(possible)
     chosen = recipe._replace(parallelism=best.candidate.parallelism)
     before = findings(recipe)
@@ -73,15 +75,17 @@ def choose(judge: Judge, verdicts: Sequence[Verdict], known: Mapping[str, int], 
     plan = replace(_choice(best, verdicts, target), num_traced=len(known))
     if known:  # otherwise nothing is traced
         plan = replace(plan, untried=tuple(_list_untried(filter(may_fit, possible), best)))
-    return Choice(chosen, plan, diagnostics)
+    return LayoutChoice(chosen, plan, diagnostics)
 
 
-def _apply_trace(verdict: Verdict, known: Mapping[str, int], target: Target) -> Verdict:
+def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Target) -> LayoutVerdict:
     needed = known.get(verdict.candidate.words)
     return verdict if needed is None else replace(verdict, memory_bytes=needed, fits=target.holds(needed))
 
 
-def _may_fit(verdicts: Sequence[Verdict], known: Mapping[str, int], target: Target) -> Callable[[Verdict], bool]:
+def _may_fit(
+    verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
+) -> Callable[[LayoutVerdict], bool]:
     """Return a function that tells whether a candidate may fit, given the error of the estimate. `verdicts` are by the
     estimate alone."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
@@ -91,7 +95,7 @@ def _may_fit(verdicts: Sequence[Verdict], known: Mapping[str, int], target: Targ
         if needed is not None and number and each.memory_bytes:
             found.setdefault(kind, []).append((number, needed / each.memory_bytes))
 
-    def may_fit(each: Verdict) -> bool:
+    def may_fit(each: LayoutVerdict) -> bool:
         if each.candidate.words in known:
             return each.fits
         kind, number = _kind(each)
@@ -102,7 +106,7 @@ def _may_fit(verdicts: Sequence[Verdict], known: Mapping[str, int], target: Targ
     return may_fit
 
 
-def _kind(each: Verdict) -> tuple[tuple[str, str], int]:
+def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
     """Return the kind of a candidate and its number of microbatches, 0 without a pipeline."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
@@ -110,8 +114,8 @@ def _kind(each: Verdict) -> tuple[tuple[str, str], int]:
 
 
 def _find_doubtful(
-    promising: Sequence[Verdict], possible: Sequence[Verdict], known: Mapping[str, int], target: Target
-) -> Verdict | None:
+    promising: Sequence[LayoutVerdict], possible: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
+) -> LayoutVerdict | None:
     """Return the candidate to trace before a mode is chosen, or None.
 
     It is the fastest candidate, if the estimate says that it is too large; otherwise it is traced when chosen. It is
@@ -131,11 +135,11 @@ def _find_doubtful(
     return None
 
 
-def _seconds(each: Verdict) -> float:
+def _seconds(each: LayoutVerdict) -> float:
     return each.step_s or 0.0
 
 
-def _list_untried(may_fit: Iterable[Verdict], best: Verdict) -> Iterator[str]:
+def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iterator[str]:
     """Yield the candidates that would be chosen if they fitted, the fastest first."""
     if best.step_s is None:
         return
@@ -144,7 +148,7 @@ def _list_untried(may_fit: Iterable[Verdict], best: Verdict) -> Iterator[str]:
             yield each.candidate.words
 
 
-def fastest(fitting: Sequence[Verdict]) -> Verdict:
+def fastest(fitting: Sequence[LayoutVerdict]) -> LayoutVerdict:
     """Return the first candidate with the least time; the first of all if no time is known."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
@@ -152,17 +156,17 @@ def fastest(fitting: Sequence[Verdict]) -> Verdict:
     return next(each for each in fitting if each.step_s is not None and each.step_s <= least * EQUAL)
 
 
-def _smallest(possible: Sequence[Verdict]) -> Verdict:
+def _smallest(possible: Sequence[LayoutVerdict]) -> LayoutVerdict:
     return min(possible, key=lambda each: each.memory_bytes)
 
 
-def _nothing_left(recipe: Recipe, verdicts: Sequence[Verdict]) -> Diagnostic:
+def _nothing_left(recipe: Recipe, verdicts: Sequence[LayoutVerdict]) -> Diagnostic:
     first = verdicts[0]
     assert first.refusal is not None
     return no_mode_left(recipe.span("parallelism"), first.candidate.words, first.refusal)
 
 
-def _too_large(judge: Judge, possible: Sequence[Verdict]) -> Diagnostic:
+def _too_large(judge: Judge, possible: Sequence[LayoutVerdict]) -> Diagnostic:
     """Return the error that nothing fits; a warning if no hardware is named, as the run may be meant for another
     machine."""
     least, memory = _smallest(possible), judge.target.memory_bytes
@@ -173,20 +177,20 @@ def _too_large(judge: Judge, possible: Sequence[Verdict]) -> Diagnostic:
     return does_not_fit(span, least.candidate.words, least.memory_bytes, memory, ways, is_certain=is_certain)
 
 
-def _choice(best: Verdict, verdicts: Sequence[Verdict], target: Target) -> ChoicePlan:
+def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Target) -> ChoicePlan:
     rows = [_row(each, best, target) for each in _best_of_families(verdicts, best)]
     return ChoicePlan(_reason(best, verdicts), tuple(rows), len(verdicts), target.assumptions)
 
 
-def _best_of_families(verdicts: Iterable[Verdict], best: Verdict) -> list[Verdict]:
+def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
     """Return one verdict for each family, in the order of the candidates."""
-    families: dict[str, list[Verdict]] = {}
+    families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)
     return [best if best in members else _representative(members) for members in families.values()]
 
 
-def _representative(members: Sequence[Verdict]) -> Verdict:
+def _representative(members: Sequence[LayoutVerdict]) -> LayoutVerdict:
     fitting = [each for each in members if each.fits]
     if fitting:
         return fastest(fitting)
@@ -194,7 +198,7 @@ def _representative(members: Sequence[Verdict]) -> Verdict:
     return _smallest(possible) if possible else members[0]
 
 
-def _row(each: Verdict, best: Verdict, target: Target) -> CandidatePlan:
+def _row(each: LayoutVerdict, best: LayoutVerdict, target: Target) -> CandidatePlan:
     if each.refusal is not None:
         return CandidatePlan(each.candidate.words, None, None, f"{each.refusal.code}: {each.refusal.message}")
     if each is best:
@@ -209,7 +213,7 @@ def _row(each: Verdict, best: Verdict, target: Target) -> CandidatePlan:
     return CandidatePlan(each.candidate.words, each.memory_bytes, each.step_s, verdict)
 
 
-def _reason(best: Verdict, verdicts: Sequence[Verdict]) -> str:
+def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
     """Return one sentence."""
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
@@ -220,7 +224,7 @@ def _reason(best: Verdict, verdicts: Sequence[Verdict]) -> str:
     return f"{name}: {'; '.join([*reasons, *_explain_skipped(verdicts[: verdicts.index(best)])])}"
 
 
-def _compare_others(best: Verdict, others: Sequence[Verdict]) -> list[str]:
+def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> list[str]:
     """Compare the best candidate with those of other families that fit."""
     if not others:
         return ["nothing else fits"]
@@ -234,7 +238,7 @@ def _compare_others(best: Verdict, others: Sequence[Verdict]) -> list[str]:
     return [f"{time_in_words(best.step_s)} a step, the least of all that fit; next is {then}"]
 
 
-def _explain_skipped(simpler: Sequence[Verdict]) -> list[str]:
+def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
     """Return why simpler candidates were not chosen, other than for their time."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)

@@ -22,7 +22,7 @@ from declarative_train.plan.stages import PlacementInput, Stages, stages_of, wir
 from declarative_train.plan.timing import batch_of
 from declarative_train.planner.auto.candidates import Candidate
 from declarative_train.planner.auto.target import Target
-from declarative_train.planner.estimate.memory import Scale, largest_bytes, least_bytes
+from declarative_train.planner.estimate.memory import MemoryScale, largest_bytes, least_bytes
 from declarative_train.planner.estimate.model import ModelFacts, model_facts
 from declarative_train.planner.estimate.placement import (
     DevicePart,
@@ -38,12 +38,12 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Parallelism, PipelineAxis
 from declarative_train.recipe.sections.top import SECTIONS
 
-ScaleOf = Callable[[Recipe, ModelFacts], Scale | None]
+ScaleOf = Callable[[Recipe, ModelFacts], MemoryScale | None]
 Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LayoutVerdict:
     """Verdict on a candidate. `refusal`: the error that lint would report, then without the rest. `least_bytes`: memory
     that every step needs."""
 
@@ -94,27 +94,27 @@ class Judge:
         )
         return Judge(recipe, lowered, parameters, data, target, model, scales)
 
-    def verdict(self, candidate: Candidate) -> Verdict:
+    def verdict(self, candidate: Candidate) -> LayoutVerdict:
         recipe = self.recipe._replace(parallelism=candidate.parallelism)
         refusal = _first_error(findings(recipe))
         if refusal is not None:
-            return Verdict(candidate, refusal)
+            return LayoutVerdict(candidate, refusal)
         batch, found = batch_of(recipe, self.data)
         if batch is None:
-            return Verdict(candidate, _first_error(found))
+            return LayoutVerdict(candidate, _first_error(found))
         mixing = check_mixing(recipe, self.lowered, batch, self.data)
         refusal = _first_error([*mixing, *check_shards(recipe, self.lowered)])
         if refusal is not None:
-            return Verdict(candidate, refusal)
+            return LayoutVerdict(candidate, refusal)
         placement, refusal = self._placement(recipe, candidate.parallelism, batch)
         if placement is None:
-            return Verdict(candidate, refusal)
+            return LayoutVerdict(candidate, refusal)
         needed = largest_bytes(self.model, placement, self.scales(self.recipe, self.model))
         hardware = self.target.hardware
         time = None if hardware is None else step_time(self.model, placement, hardware)
         step_s = None if time is None else time.total_s
         least = least_bytes(self.model, placement)
-        return Verdict(candidate, None, needed, step_s, self.target.holds(needed), least)
+        return LayoutVerdict(candidate, None, needed, step_s, self.target.holds(needed), least)
 
     def _placement(
         self, recipe: Recipe, parallelism: Parallelism, batch: BatchSpec

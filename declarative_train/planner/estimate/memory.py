@@ -4,10 +4,10 @@ trace, and if a trace is impossible.
 Parameters, gradients and optimizer state follow from shapes. With fsdp a device has its shards of the gradients, or
 whole gradients if they are kept over several microbatches and reduced once a step. fsdp gathers two units at a time
 (the current and the next one), in a pipeline the whole stage; in other modes forward and backward read half-precision
-copies of the parameters. Activations are counted from shapes and scaled by a trace of the same model (`Scale`), which
-includes what layers keep inside, mixed precision and the loss. Without a trace the loss has the bound of a loss over
-classes: three times its input in float32, one of which waits for its backward. A rank of a pipeline has receive buffers
-for a whole step, as in torch's stages.
+copies of the parameters. Activations are counted from shapes and scaled by a trace of the same model (`MemoryScale`),
+which includes what layers keep inside, mixed precision and the loss. Without a trace the loss has the bound of a loss
+over classes: three times its input in float32, one of which waits for its backward. A rank of a pipeline has receive
+buffers for a whole step, as in torch's stages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from declarative_train.planner.estimate.traffic import BUCKET_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class MemoryScale:
     """Bytes from a trace: `kept` per element that nodes keep until their backward, by count; per row the additional
     working memory at the peak, and the memory of the loss."""
 
@@ -33,21 +33,21 @@ class Scale:
     loss: float
 
 
-def memory_of(model: ModelFacts, placement: Placement, scale: Scale | None = None) -> list[MemoryPlan]:
+def memory_of(model: ModelFacts, placement: Placement, scale: MemoryScale | None = None) -> list[MemoryPlan]:
     """Return the memory of each kind of device."""
     last = len(placement.parts) - 1 if placement.loss_part is None else placement.loss_part
     scale = scale or scale_from_shapes(model)
     return [_memory_of_part(part, model, placement, scale, at == last) for at, part in enumerate(placement.parts)]
 
 
-def scale_from_shapes(model: ModelFacts) -> Scale:
+def scale_from_shapes(model: ModelFacts) -> MemoryScale:
     """Return the scale without a trace."""
     width = COMPUTE_BYTES[model.precision]
     working = max((node.passing for node in model.nodes.values()), default=0) * width
-    return Scale(width, working, 3 * max(4, width) * model.judged)
+    return MemoryScale(width, working, 3 * max(4, width) * model.judged)
 
 
-def largest_bytes(model: ModelFacts, placement: Placement, scale: Scale | None = None) -> int:
+def largest_bytes(model: ModelFacts, placement: Placement, scale: MemoryScale | None = None) -> int:
     """Return the memory of the device that needs the most."""
     return max(each.total for each in memory_of(model, placement, scale))
 
@@ -71,7 +71,7 @@ def _bytes_of_copies(model: ModelFacts, nodes: Iterable[str]) -> int:
 
 
 def _memory_of_part(
-    part: DevicePart, model: ModelFacts, placement: Placement, scale: Scale, has_loss: bool
+    part: DevicePart, model: ModelFacts, placement: Placement, scale: MemoryScale, has_loss: bool
 ) -> MemoryPlan:
     """Return the memory at the larger of two moments: after the loss, when all activations wait for the backward and
     gradients are only those of earlier microbatches; and at the end of the backward, when all gradients exist."""

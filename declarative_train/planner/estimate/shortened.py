@@ -18,13 +18,13 @@ MOST_RANKS = 8  # of an axis
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class CopyChain:
     """Chain of copies, each of which reads the one before it, by their paths in the model."""
 
     paths: tuple[str, ...]
 
 
-def find_chains(plan: Plan, least: int) -> list[Chain]:
+def find_chains(plan: Plan, least: int) -> list[CopyChain]:
     """Return the chains of at least `least` equal copies with equal parameter settings, each in one pipeline stage."""
     settings = _settings(plan.parameters)
     found = []
@@ -33,14 +33,14 @@ def find_chains(plan: Plan, least: int) -> list[Chain]:
         for path in (*run, None):
             if alike and (path is None or not _are_equal(alike[-1], path, plan, settings)):
                 if len(alike) >= least and not _has_ties(alike, plan.parameters):
-                    found.append(Chain(tuple(alike)))
+                    found.append(CopyChain(tuple(alike)))
                 alike = []
             if path is not None:
                 alike.append(path)
     return found
 
 
-def shorten(plan: Plan, runs: Sequence[Chain], kept: Sequence[int]) -> Plan:
+def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
     """Return the plan with the first `kept` copies of each chain."""
     moved: dict[str, str] = {}  # removed path -> the path that replaces it
     for run, number in zip(runs, kept, strict=True):

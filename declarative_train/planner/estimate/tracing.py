@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.plan.predicted import MemoryPlan
-    from declarative_train.planner.estimate.memory import Scale
+    from declarative_train.planner.estimate.memory import MemoryScale
     from declarative_train.planner.estimate.model import ModelFacts
 
 
@@ -31,5 +31,5 @@ class Tracer(Protocol):
 
     def memory(self, plan: Plan) -> TraceResult: ...
 
-    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
+    def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
         """Return the scale for all plans of this plan's model; None if the trace failed."""

@@ -21,8 +21,8 @@ from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.machine import num_cores
 from declarative_train.engine.engine import slots_of
 from declarative_train.plan.predicted import MemoryPlan
-from declarative_train.planner.estimate.memory import Scale, bytes_of_copies
-from declarative_train.planner.estimate.shortened import Chain, fewer_ranks, find_chains, kinds_of_rank, shorten
+from declarative_train.planner.estimate.memory import MemoryScale, bytes_of_copies
+from declarative_train.planner.estimate.shortened import CopyChain, fewer_ranks, find_chains, kinds_of_rank, shorten
 from declarative_train.planner.estimate.tracing import TraceResult
 from declarative_train.planner.footprint.child import ChildError, in_a_line, in_children
 from declarative_train.planner.footprint.extrapolate import FEW, UnevenError, extrapolate, memory_trace
@@ -80,7 +80,7 @@ class Forecast:
             return TraceResult((), str(error) if isinstance(error, ChildError | TooLongError) else in_a_line(error))
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
-    def scale(self, plan: Plan, model: ModelFacts) -> Scale | None:
+    def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
         """Return the scale of a plan that is sharded, or for one device: then half-precision copies are subtracted."""
         try:
             moments = self._trace(*_prepare(plan))[0]
@@ -94,7 +94,7 @@ class Forecast:
         kept = max(0.0, float(before[-1]) - copies)
         rows, elements = plan.batch.microbatch_size, sum(node.kept for node in model.nodes.values())
         working = max(0.0, float(moving[peak] - loss) - kept - copies)
-        return Scale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
+        return MemoryScale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
     def _trace(self, small: Plan, is_begun: bool) -> Found:
         """Return the traces of all kinds of rank. Raises the errors of the traces."""
@@ -217,7 +217,7 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
     return MemoryPlan(name=name, is_traced=True, **sizes)
 
 
-def _moments(plan: Plan, runs: list[Chain], rank: int, is_begun: bool) -> Any:
+def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool) -> Any:
     """Return (operations, kinds) of a step of the whole plan, as floats."""
     is_fake = not _is_small(plan)
     with _one_thread():
@@ -278,14 +278,14 @@ def _are_chunks_alike(layout: LayoutPlan) -> bool:
     return layout.is_one_process and not layout.scatters
 
 
-def _few(plan: Plan, runs: list[Chain]) -> list[int]:
+def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
     """Return the number of copies of each chain to trace. If one of several blocks is recomputed, that many count as
     one."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 
 
-def _long_runs(plan: Plan) -> list[Chain]:
+def _long_runs(plan: Plan) -> list[CopyChain]:
     """Return the longest chains, in order of length; only a few, since each costs a trace."""
     runs = sorted(find_chains(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
     if _is_small(plan):
@@ -293,7 +293,7 @@ def _long_runs(plan: Plan) -> list[Chain]:
     return runs[:MOST_RUNS]
 
 
-def _calls(plan: Plan, runs: list[Chain]) -> int:
+def _calls(plan: Plan, runs: list[CopyChain]) -> int:
     return _leaves(shorten(plan, runs, _few(plan, runs)).graph) * _chunks(plan)
 
 

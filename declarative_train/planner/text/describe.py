@@ -5,7 +5,6 @@ Equal ranks and equal rows are printed once, so that 4,096 ranks fit on a page.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 
 from declarative_train.components.datasets import DATASETS
@@ -17,6 +16,7 @@ from declarative_train.core.amounts import amount, clock, counted, plural
 from declarative_train.core.secrets import masked
 from declarative_train.data.mixing import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
+from declarative_train.files.paths import format_path
 from declarative_train.plan.channels_last import describe_layout as channels_last
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import MetricPlan, Plan, TermPlan, TrainingPlan
@@ -319,11 +319,3 @@ def _files(plan: Plan) -> list[str]:
     shown = [*rows, *data[:8]]
     more = [f"and {counted(len(data) - 8, 'more data file')}"] if len(data) > 8 else []
     return columns(shown) + more
-
-
-def format_path(path: str) -> str:
-    """Return a path for display: relative to the working directory if it is below it."""
-    if not os.path.isabs(path):
-        return masked(path)
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative

@@ -13,7 +13,7 @@ from declarative_train.components.layers.libraries import LIBRARIES, model_name
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.storages import storage_bytes
 from declarative_train.core.amounts import amount, counted
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.graph.graph import Node
 from declarative_train.graph.partition import open_blocks
 from declarative_train.plan.plan import ParameterPlan, Plan, WeightsPlan
@@ -112,7 +112,9 @@ def _totals(plan: Plan) -> list[str]:
         lines.append(f"{amount(sum(item.num_elements for item in held))} of them held in {storage}: {size}")
     bare = ", and has no adapter" if any(is_added(item.name) for item in plan.parameters) else ""
     lines += [f"{item.name} is tied to {item.tie}{bare}" for item in plan.parameters if item.tie is not None]
-    given = ((weights.node or "the model", _format_excluded(weights), shown(weights.path)) for weights in plan.weights)
+    given = (
+        (weights.node or "the model", _format_excluded(weights), format_path(weights.path)) for weights in plan.weights
+    )
     return lines + [f"start values of {held}{but} from {path}" for held, but, path in given]
 
 

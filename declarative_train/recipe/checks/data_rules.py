@@ -33,12 +33,12 @@ class _Sequence(NamedTuple):
     stop: int | None
 
 
-class _Frame(NamedTuple):
+class _ScopeFrame(NamedTuple):
     """Scope, and the block around it."""
 
     scope: Scope
     node: BlockNode | None = None
-    outer: _Frame | None = None
+    outer: _ScopeFrame | None = None
 
 
 def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
@@ -84,7 +84,7 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
     """Return a layer on a path from `wire` back to the sequence of the target that sees the whole sequence."""
     assert draft.scope is not None
-    waiting: list[tuple[_Frame, Wire, LayerNode | None]] = [(_Frame(draft.scope), wire, None)]
+    waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
     while waiting:
         frame, wire, layer = waiting.pop()
@@ -100,7 +100,7 @@ def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNo
             continue
         node = next(each for each in frame.scope.nodes if each.name == name)
         if isinstance(node, BlockNode):
-            waiting.append((_Frame(node.scope, node, frame), node.scope.outputs[output], layer))
+            waiting.append((_ScopeFrame(node.scope, node, frame), node.scope.outputs[output], layer))
             continue
         if isinstance(node, LayerNode) and _sees_all(node):
             layer = node

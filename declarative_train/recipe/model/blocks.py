@@ -242,7 +242,7 @@ def read_shipped_file(name: str) -> SourceFile:
     return SourceFile(str(path), text, "block")
 
 
-class Library:
+class TypeLibrary:
     """Types that a node can name: layers, the recipe's blocks, the shipped blocks."""
 
     def __init__(self, layers: MappingABC[str, type[Layer]], node: Node | None) -> None:

@@ -18,7 +18,7 @@ from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
 from declarative_train.recipe.model.block_errors import field_spans, move_outside, param_spans, report_outside
-from declarative_train.recipe.model.blocks import BlockDefinition, Library
+from declarative_train.recipe.model.blocks import BlockDefinition, TypeLibrary
 from declarative_train.recipe.model.blocks_params import bind_params
 from declarative_train.recipe.model.expand_paths import set_paths, units_of
 from declarative_train.recipe.model.library_nodes import library_fields
@@ -93,13 +93,13 @@ def expand(
     of the main scope; None if it could not be read, and then no node counts as unused. A `graph` that is missing or
     not a mapping is reported by the section.
     """
-    library = Library(layers, model.get("blocks"))
+    library = TypeLibrary(layers, model.get("blocks"))
     expander = _Expander(library, templates, paths)
     graph = model.get("graph")
     if not isinstance(graph, Mapping) or not graph.entries:
         return None, library.diagnostics
     spans = fields if isinstance(fields, MappingABC) else {}
-    frame = _Frame(graph, Surroundings(tuple(fields), input_spans=spans, field_outputs=field_outputs or {}), names)
+    frame = _GraphFrame(graph, Surroundings(tuple(fields), input_spans=spans, field_outputs=field_outputs or {}), names)
     wiring = expander.wire_up(frame)
     outputs, wrong = _outputs(wiring, objective or ())
     used = None if wrong or objective is None else [edge.name for edge in outputs.values()]
@@ -134,7 +134,7 @@ def _outputs(
     return outputs, wrong
 
 
-class _Frame(NamedTuple):
+class _GraphFrame(NamedTuple):
     """Graph to expand. `chain`: the blocks around it, outermost first."""
 
     graph: Mapping
@@ -151,7 +151,7 @@ class _Frame(NamedTuple):
 class _Expander:
     """Expansion of graphs and blocks: collects each diagnostic once, and caches expanded blocks."""
 
-    def __init__(self, library: Library, templates: Templates, paths: Paths) -> None:
+    def __init__(self, library: TypeLibrary, templates: Templates, paths: Paths) -> None:
         self._paths = paths
         self._library = library
         self._templates = templates
@@ -173,7 +173,7 @@ class _Expander:
             any_error |= problem.is_error
         return any_error
 
-    def wire_up(self, frame: _Frame) -> Wiring:
+    def wire_up(self, frame: _GraphFrame) -> Wiring:
         reader = EntryReader(self._library, self._templates, frame.names, frame.inside, frame.graph)
         wiring = Wiring([reader.read(entry) for entry in frame.graph], frame.around, self._library)
         self._say(reader.found)
@@ -182,7 +182,7 @@ class _Expander:
 
     def build(
         self,
-        frame: _Frame,
+        frame: _GraphFrame,
         wiring: Wiring,
         outputs: MappingABC[str, Edge],
         used: Collection[str] | None,
@@ -227,7 +227,7 @@ class _Expander:
 
     # -- nodes
 
-    def _nodes(self, draft: Typed | ExpressionDraft, frame: _Frame, wiring: Wiring) -> Iterable[ModelNode | None]:
+    def _nodes(self, draft: Typed | ExpressionDraft, frame: _GraphFrame, wiring: Wiring) -> Iterable[ModelNode | None]:
         """Yield the node of a draft, or its copies; ends with None after an error."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
@@ -261,7 +261,7 @@ class _Expander:
         name: str,
         inputs: dict[str, Wire],
         spans: dict[str, Span],
-        frame: _Frame,
+        frame: _GraphFrame,
         index: int | None,
     ) -> ModelNode | None:
         common = (name, name, inputs, draft.entry.value.span, draft.entry.key.span, dict(spans))
@@ -297,7 +297,7 @@ class _Expander:
         params = {field: self._given[span] for field, span in spans.items() if span in self._given}
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
-    def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _Frame) -> Scope | None:
+    def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
         """Return the scope of a block for a node."""
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
@@ -324,7 +324,7 @@ class _Expander:
         spans: MappingABC[str, Span],
         bound: frozenset[str],
         at: Span,
-        frame: _Frame,
+        frame: _GraphFrame,
     ) -> Scope | None:
         if block in frame.chain:
             names = [each.name for each in frame.chain[frame.chain.index(block) :]]
@@ -339,14 +339,14 @@ class _Expander:
         if key not in self._memory:
             around = Surroundings(ports, still_open, block.name, block.port_spans)
             self._memory[key] = self._open_body(
-                block, _Frame(block.graph, around, {"params": values}, (*frame.chain, block), spans)
+                block, _GraphFrame(block.graph, around, {"params": values}, (*frame.chain, block), spans)
             )
             scope = self._memory[key]
             if scope is not None:
                 self.opened[id(scope)] = (block, {"params": values})
         return self._memory[key]
 
-    def _open_body(self, block: BlockDefinition, frame: _Frame) -> Scope | None:
+    def _open_body(self, block: BlockDefinition, frame: _GraphFrame) -> Scope | None:
         wiring = self.wire_up(frame)
         problems = [problem for edge in block.outputs.values() if (problem := wiring.problem_of(edge)) is not None]
         is_wrong = self._say(problems)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from declarative_train.components.component import Layer, Port
-from declarative_train.components.expressions.grammar import Expression, Name, parse
+from declarative_train.components.expressions.grammar import Expression, TypedName, parse
 from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import nearest
@@ -22,7 +22,7 @@ from declarative_train.recipe.checks.expressions import (
     unknown_function,
 )
 from declarative_train.recipe.checks.keys import missing_key, unknown_key, unknown_type, wrong_type, wrong_value
-from declarative_train.recipe.model.blocks import BlockDefinition, Library
+from declarative_train.recipe.model.blocks import BlockDefinition, TypeLibrary
 from declarative_train.recipe.model.references import (
     REUSE,
     Edge,
@@ -83,7 +83,7 @@ class ExpressionDraft(_Draft):
         """Return the place where a name first occurs in the expression."""
         return self._place(next(name for name in self.expression.names if name.text == text))
 
-    def _place(self, name: Name) -> Span:
+    def _place(self, name: TypedName) -> Span:
         return self.scalar.place(name.offset, len(name.text))
 
 
@@ -146,7 +146,7 @@ class EntryReader:
 
     def __init__(
         self,
-        library: Library,
+        library: TypeLibrary,
         templates: Templates,
         names: MappingABC[str, object],
         inside: BlockDefinition | None,

@@ -27,7 +27,7 @@ from declarative_train.recipe.checks.wiring import (
     unknown_edge,
     unknown_output,
 )
-from declarative_train.recipe.model.blocks import Library
+from declarative_train.recipe.model.blocks import TypeLibrary
 from declarative_train.recipe.model.node_draft import (
     BlockDraft,
     BrokenDraft,
@@ -71,7 +71,7 @@ class Wiring:
     which each follows all that it reads (or the order of the text, if there is a cycle).
     """
 
-    def __init__(self, drafts: Iterable[NodeDraft], around: Surroundings, library: Library) -> None:
+    def __init__(self, drafts: Iterable[NodeDraft], around: Surroundings, library: TypeLibrary) -> None:
         self.around = around
         self._library = library
         self.diagnostics: list[Diagnostic] = []

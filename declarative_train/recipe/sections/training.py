@@ -27,9 +27,9 @@ class LrScheduleSection(Section):
 
 
 def _constant() -> LrScheduleSection:
-    from declarative_train.components.lr_schedules.factors import Constant
+    from declarative_train.components.lr_schedules.factors import ConstantLr
 
-    return LrScheduleSection(component=Constant())
+    return LrScheduleSection(component=ConstantLr())
 
 
 class EarlyStop(Section):

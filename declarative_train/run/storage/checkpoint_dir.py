@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck
 from declarative_train.engine.failures import RunFailure
-from declarative_train.files.open_files import file_system, local_path, shown
+from declarative_train.files.open_files import file_system, format_path, local_path
 from declarative_train.files.paths import SourceError
 from declarative_train.plan.run_folder import CHECKPOINTS, OWNER, checkpoints_root, newest_first
 
@@ -32,8 +32,8 @@ def claim(folder: str, name: str, run_dir: Path) -> str:
         if not any(run_dir.iterdir()):
             run_dir.rmdir()
         raise RunFailure(
-            f"the folder for checkpoints {shown(folder)} cannot be made: {error}; help: let `checkpoint.dir` name a "
-            "folder or a URL that can be written, or leave it out"
+            f"the folder for checkpoints {format_path(folder)} cannot be made: {error}; help: let `checkpoint.dir` "
+            "name a folder or a URL that can be written, or leave it out"
         ) from None
 
 
@@ -90,7 +90,7 @@ def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
     begins = None if root is None else root.rsplit("/", 3)[0]
     if begins == (None if folder is None else _absolute(folder)):
         return []
-    return [f"the checkpoints stay in {shown(root or str(run_dir))}: `checkpoint.dir` is for new runs"]
+    return [f"the checkpoints stay in {format_path(root or str(run_dir))}: `checkpoint.dir` is for new runs"]
 
 
 def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointEntry | None, list[str]]:

@@ -28,7 +28,7 @@ from declarative_train.core.secrets import in_texts, with_names
 from declarative_train.engine.checkpoints.find import NoWholeCheckpoint, resolve_weights
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.plan.codec import PlanError, from_json, save, to_saved_json
 from declarative_train.plan.resumable import judge
 from declarative_train.plan.run_folder import (
@@ -356,7 +356,7 @@ def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
         return None
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)
     if entry is None and reasons:
-        raise NoWholeCheckpoint(shown(plan.logging.checkpoints), reasons)
+        raise NoWholeCheckpoint(format_path(plan.logging.checkpoints), reasons)
     why = "that is not in the folder of a run here"
     return None if entry is None else ResumePoint(entry, None, why, passed_over=tuple(reasons))
 

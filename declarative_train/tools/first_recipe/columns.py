@@ -27,7 +27,7 @@ _FREE_TEXT = 60  # letters of the usual value
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ColumnValues:
     """A column as it was read. `words`: how often each present value occurs."""
 
     column: Column
@@ -58,7 +58,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ColumnUse:
     """`why` it is left out; of the others what is worth to be said, if anything."""
 
     name: str
@@ -68,7 +68,7 @@ class Judged:
     num_missing: int = 0
 
 
-def read_column(table: Table, name: str) -> Values:
+def read_column(table: Table, name: str) -> ColumnValues:
     import numpy as np
 
     column = table.columns[name]
@@ -80,43 +80,43 @@ def read_column(table: Table, name: str) -> Values:
     else:
         present = values == values
     words = Counter[Any]() if values.ndim > 1 else Counter(values[present].tolist())
-    return Values(column, values, present, words)
+    return ColumnValues(column, values, present, words)
 
 
-def judge(table: Table, target: Values) -> Iterator[Judged]:
+def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
     """Every other column of the table, in its order."""
     for name, column in table.columns.items():
         if column.dtype == "bytes":
-            yield Judged(name, "left out", "files: pictures take a field of `type: image`")
+            yield ColumnUse(name, "left out", "files: pictures take a field of `type: image`")
         elif column.dtype == MESSAGES:
-            yield Judged(name, "left out", "lists of messages: dialogues take a field of `type: tokens`")
+            yield ColumnUse(name, "left out", "lists of messages: dialogues take a field of `type: tokens`")
         elif column.dtype == LISTS:
-            yield Judged(
+            yield ColumnUse(
                 name, "left out", "lists of lists or of texts: boxes of pictures take a field of `type: boxes`"
             )
         elif name != target.name:
             yield _judged(read_column(table, name), target, table.num_rows)
     for name, why in table.left_out.items():
-        yield Judged(name, "left out", why)
+        yield ColumnUse(name, "left out", why)
 
 
-def _judged(each: Values, target: Values, num_rows: int) -> Judged:
+def _judged(each: ColumnValues, target: ColumnValues, num_rows: int) -> ColumnUse:
     why = _is_id(each) or _no_use(each) or _says_target(each, target)
     if why:
-        return Judged(each.name, "left out", why)
+        return ColumnUse(each.name, "left out", why)
     if not each.is_text:
-        return Judged(each.name, "numbers", num_missing=each.num_missing)
+        return ColumnUse(each.name, "numbers", num_missing=each.num_missing)
     num_words = len(each.words)
     note = ""
     if num_words > MOST_WORDS:
         covered = sum(count for _, count in each.words.most_common(MOST_WORDS)) / each.words.total()
         if covered < 0.5:
-            return Judged(each.name, "left out", f"text with {num_words:,} different values")
+            return ColumnUse(each.name, "left out", f"text with {num_words:,} different values")
         note = f"the {MOST_WORDS} most frequent of {num_words:,} different values"
-    return Judged(each.name, "categories", note, num_words, each.num_missing)
+    return ColumnUse(each.name, "categories", note, num_words, each.num_missing)
 
 
-def _no_use(each: Values) -> str:
+def _no_use(each: ColumnValues) -> str:
     """Nothing that a network could read."""
     import numpy as np
 
@@ -129,7 +129,7 @@ def _no_use(each: Values) -> str:
         return "no row has a value"
     if len(each.words) == 1:
         value = next(iter(each.words))
-        return f"always {_shown(value)}" + (", or missing" if each.num_missing else "")
+        return f"always {_format_value(value)}" + (", or missing" if each.num_missing else "")
     if each.present.sum() < _LEAST_PRESENT * rows:
         return f"missing in {each.num_missing / rows:.0%} of the rows"
     if not each.is_text and each.values.dtype.kind == "f" and np.isinf(each.values).any():
@@ -139,7 +139,7 @@ def _no_use(each: Values) -> str:
     return ""
 
 
-def _no_word(each: Values) -> str:
+def _no_word(each: ColumnValues) -> str:
     """Text that is no word of a list."""
     several = list(each.words)[:1000]
     if sum(_DATE.fullmatch(word.strip()) is not None for word in several) > 0.9 * len(several):
@@ -151,7 +151,7 @@ def _no_word(each: Values) -> str:
     return ""
 
 
-def _is_id(each: Values) -> str:
+def _is_id(each: ColumnValues) -> str:
     """A number or word that stands for the row, or for whom it is about."""
     import numpy as np
 
@@ -171,7 +171,7 @@ def _is_id(each: Values) -> str:
     return ""
 
 
-def _says_target(each: Values, target: Values) -> str:
+def _says_target(each: ColumnValues, target: ColumnValues) -> str:
     """A column that is the target in other words: known only where the answer is."""
     import numpy as np
 
@@ -192,7 +192,7 @@ def _says_target(each: Values, target: Values) -> str:
     return ""
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"`{value}`" if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 

@@ -14,7 +14,7 @@ from declarative_train.files.open_files import is_remote
 from declarative_train.tools.first_recipe.columns import judge
 from declarative_train.tools.first_recipe.opening import LOOKED_AT, UnusableError, open_source
 from declarative_train.tools.first_recipe.sizes import Sizes, sizes_for
-from declarative_train.tools.first_recipe.target import Target, Task, read_target
+from declarative_train.tools.first_recipe.target import TargetColumn, Task, read_target
 from declarative_train.tools.first_recipe.text import FirstRecipe
 
 _MOST_SEEDS = 50
@@ -59,7 +59,7 @@ def _from(source: Dataset, data: str, path: Path) -> Dataset:
     return type(source).from_data(source.as_data() | {"path": seen})
 
 
-def _seed(table: Table, target: Target, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
+def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
     """The first seed with which every class has a row that trains, and the sets that then lack one: a class may have
     fewer rows than there are sets."""
     import numpy as np

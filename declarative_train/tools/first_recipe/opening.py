@@ -10,7 +10,7 @@ from declarative_train.components.data import Dataset, Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.jsonl import JsonlDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
-from declarative_train.files.open_files import expand, open_file, packing, shown
+from declarative_train.files.open_files import expand, format_path, open_file, packing
 from declarative_train.files.paths import SourceError
 from declarative_train.packs.tables.sqlite import SqliteDataset, only_table
 
@@ -50,7 +50,7 @@ def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
     """`name`: of the table, in a file of several. Raises SourceError and UnusableError."""
     kind, files = _kind(path), expand((path,))
     if name is not None and kind is not SqliteDataset:
-        raise UnusableError(f"{shown(path)} is one table: --table is for those of an SQLite file", is_word=True)
+        raise UnusableError(f"{format_path(path)} is one table: --table is for those of an SQLite file", is_word=True)
     if kind is not CsvDataset:
         which = {"table": only_table(files[0], name)} if kind is SqliteDataset else {}
         source = kind.from_data({"type": kind.model_fields["type"].default, "path": path, **which})
@@ -71,7 +71,7 @@ def _kind(path: str) -> type[Dataset]:
     ending = plain.rpartition(".")[2].lower()
     if ending not in _ENDINGS:
         hint = f"known: {', '.join(f'.{each}' for each in _ENDINGS)}, the texts also with .gz, .bz2 or .zst behind"
-        raise UnusableError(f"{shown(path)}: what it holds cannot be told by its name", hint, is_word=True)
+        raise UnusableError(f"{format_path(path)}: what it holds cannot be told by its name", hint, is_word=True)
     return _ENDINGS[ending]
 
 
@@ -82,7 +82,7 @@ def _delimiter(path: str) -> str:
         with pa.input_stream(open_file(path), compression=packing(path)) as file:
             header = file.read(1 << 16).decode("utf-8", "replace").partition("\n")[0]
     except OSError as error:
-        raise SourceError("unreadable", f"cannot read {shown(path)}: {error}") from error
+        raise SourceError("unreadable", f"cannot read {format_path(path)}: {error}") from error
     return max(_DELIMITERS, key=header.count)
 
 
@@ -90,14 +90,14 @@ def _check_names(path: str, table: Table) -> None:
     names = [*table.columns, *table.left_out]
     if names and all(_NUMBER.fullmatch(name) for name in names):
         raise UnusableError(
-            f"the first line of {shown(path)} holds numbers where the names of its columns should stand",
+            f"the first line of {format_path(path)} holds numbers where the names of its columns should stand",
             "write a line of names above it",
         )
 
 
 def _not_empty(path: str, table: Table) -> Table:
     if not table.num_rows:
-        raise UnusableError(f"{shown(path)} has columns and no row")
+        raise UnusableError(f"{format_path(path)} has columns and no row")
     return table
 
 

@@ -11,8 +11,8 @@ from declarative_train.components.data import LISTS, MESSAGES, Table
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.files.open_files import shown
-from declarative_train.tools.first_recipe.columns import Values, read_column
+from declarative_train.files.open_files import format_path
+from declarative_train.tools.first_recipe.columns import ColumnValues, read_column
 from declarative_train.tools.first_recipe.opening import UnusableError
 
 Task = Literal["classes", "numbers"]
@@ -25,10 +25,10 @@ _TAILS = 10.0  # kurtosis from which a few values decide a squared error
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetColumn:
     """`classes`: how many rows each has, sorted as their numbers will be; of numbers none. `why`: in words."""
 
-    values: Values
+    values: ColumnValues
     task: Task
     why: str
     classes: Counter[object]
@@ -54,24 +54,24 @@ class Target:
         return self.task == "numbers" and bool((apart**4).mean() > _TAILS)
 
 
-def read_target(table: Table, name: str, path: str, asked: Task | None) -> Target:
+def read_target(table: Table, name: str, path: str, asked: Task | None) -> TargetColumn:
     """Raises UnusableError and SourceError."""
     if name not in table.columns:
         if name in table.left_out:
-            raise UnusableError(f"the column `{name}` of {shown(path)} cannot be read: {table.left_out[name]}")
+            raise UnusableError(f"the column `{name}` of {format_path(path)} cannot be read: {table.left_out[name]}")
         words = did_you_mean(name, table.columns)
-        raise UnusableError(f"{shown(path)} has no column `{name}`", words, is_word=True)
+        raise UnusableError(f"{format_path(path)} has no column `{name}`", words, is_word=True)
     if is_glob(name):
         raise UnusableError(f"the name `{name}` of a target cannot hold `*`, `?` or `[`", "rename it in the file")
     values = read_column(table, name)
-    _check(table, values, shown(path))
+    _check(table, values, format_path(path))
     task, why = _task(values) if asked is None else (asked, f"as asked for by --task {asked}")
     _check_task(values, task)
     classes = Counter({each: values.words[each] for each in sorted(values.words)}) if task == "classes" else Counter()
-    return Target(values, task, why, classes)
+    return TargetColumn(values, task, why, classes)
 
 
-def _check(table: Table, values: Values, where: str) -> None:
+def _check(table: Table, values: ColumnValues, where: str) -> None:
     import numpy as np
 
     name, column = values.name, values.column
@@ -103,7 +103,7 @@ def _check(table: Table, values: Values, where: str) -> None:
         raise UnusableError(f"`{name}` is infinite in {counted(int(np.isinf(values.values).sum()), 'row')} of {where}")
 
 
-def _task(values: Values) -> tuple[Task, str]:
+def _task(values: ColumnValues) -> tuple[Task, str]:
     num_values, num_rows = len(values.words), values.words.total()
     if values.is_text or values.column.dtype == "bool":
         return "classes", counted(num_values, "class")
@@ -114,7 +114,7 @@ def _task(values: Values) -> tuple[Task, str]:
     return "numbers", f"{num_values:,} different whole numbers"
 
 
-def _check_task(values: Values, task: Task) -> None:
+def _check_task(values: ColumnValues, task: Task) -> None:
     num_values = len(values.words)
     if task == "numbers" and (values.is_text or values.column.dtype == "bool"):
         raise UnusableError(

@@ -13,12 +13,12 @@ from declarative_train.components.data import Dataset
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.core.amounts import counted
 from declarative_train.core.names import RESERVED, is_name
-from declarative_train.files.open_files import shown
+from declarative_train.files.open_files import format_path
 from declarative_train.recipe.sections.top import LANGUAGES
 from declarative_train.source.writing import flow
-from declarative_train.tools.first_recipe.columns import MOST_WORDS, Judged, named
+from declarative_train.tools.first_recipe.columns import MOST_WORDS, ColumnUse, named
 from declarative_train.tools.first_recipe.sizes import Sizes
-from declarative_train.tools.first_recipe.target import Target, class_names
+from declarative_train.tools.first_recipe.target import TargetColumn, class_names
 
 _WIDTH = 118
 _OURS = frozenset({"numbers", "categories", "vectors", "joined", "net", "training", *RESERVED})
@@ -37,13 +37,13 @@ class FirstRecipe:
     source: Dataset
     num_rows: int
     is_sampled: bool
-    target: Target
-    columns: Sequence[Judged]
+    target: TargetColumn
+    columns: Sequence[ColumnUse]
     sizes: Sizes
     seed: int
     lacking: Mapping[str, Sequence[object]]
 
-    def of(self, use: str) -> list[Judged]:
+    def of(self, use: str) -> list[ColumnUse]:
         return [each for each in self.columns if each.use == use]
 
     @property
@@ -58,7 +58,7 @@ class FirstRecipe:
 
     def _head(self) -> Iterator[str]:
         yield f"# yaml-language-server: $schema={self.schema}"
-        where = ", ".join(shown(each) for each in self.source.paths)
+        where = ", ".join(format_path(each) for each in self.source.paths)
         rows = f"{counted(self.num_rows, 'row')}, {counted(len(self.columns) + 1, 'column')}"
         yield from comment(f"A first recipe for {where} ({rows}), made by: {self.command}")
         yield "# Every choice is a guess with its reason beside it; the file is yours to change."
@@ -87,7 +87,7 @@ class FirstRecipe:
                 yield from comment(f"- {each.name or '(no name)'}: {each.why}", 4, hanging=4)
         yield from self._split()
 
-    def _numbers(self, numbers: Sequence[Judged]) -> Iterator[str]:
+    def _numbers(self, numbers: Sequence[ColumnUse]) -> Iterator[str]:
         yield "    numbers:"
         names = [each.name for each in numbers]
         others = [self.target.name, *(each.name for each in self.columns if each.use != "numbers")]
@@ -107,7 +107,7 @@ class FirstRecipe:
         elif self.is_sampled:
             yield "      missing: mean         # none was seen to be missing; not every row was looked at"
 
-    def _categories(self, categories: Sequence[Judged]) -> Iterator[str]:
+    def _categories(self, categories: Sequence[ColumnUse]) -> Iterator[str]:
         words = [f"{each.name} ({each.why or each.num_words})" for each in categories]
         yield from comment(f"Words out of a list, by how many there are: {', '.join(words)}.", 4)
         yield "    categories:"

@@ -27,7 +27,7 @@ COLUMNS = ("column", "columns", "by", "sort")
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class CompletionName:
     """`kind`: field, node, function, column, block, param, var, set, metric, term; `detail` is shown beside it."""
 
     text: str
@@ -50,7 +50,7 @@ def token_before(text: str, offset: int) -> str:
     return "" if found is None else found[0]
 
 
-def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[Name]:
+def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[CompletionName]:
     """`known` is the last analysis of the recipe that had no error: what the columns and shapes are taken from."""
     lines = Lines(path, text)
     line, column = lines.place(offset)
@@ -85,7 +85,7 @@ class _Names:
         self.root = root
         self.known = known
 
-    def at(self, cursor: _Cursor) -> list[Name]:
+    def at(self, cursor: _Cursor) -> list[CompletionName]:
         path = cursor.path
         if not cursor.is_key and OPEN_TEMPLATE.search(cursor.before):
             return self._template(path)
@@ -99,10 +99,10 @@ class _Names:
             return self._nodes(("model",))
         return [] if cursor.is_key else self._in_section(path)
 
-    def _in_section(self, path: Path) -> list[Name]:
+    def _in_section(self, path: Path) -> list[CompletionName]:
         if path[0] == "objective" and len(path) == 4:
             if path[3] == "of":
-                return [Name(key, "term") for key in self._keys(("objective", "losses"))]
+                return [CompletionName(key, "term") for key in self._keys(("objective", "losses"))]
             return [*self._fields(), *self._nodes(("model",))] if path[3] in EDGES else []
         if path[0] == "data":
             return self._columns() if any(word in COLUMNS for word in path[2:]) else []
@@ -112,44 +112,50 @@ class _Names:
             return self._measured()
         return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
-    def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[Name]:
+    def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[CompletionName]:
         """`way` begins with the node's name."""
         scope, own = graph[:-1], way[0]
         kind = self._text((*graph, *way[:1], "type"))
         if cursor.is_key:
             if way[1:] == ("inputs",):
-                return [Name(key, "param", "input") for key in self._ports(("model", "blocks", kind))]
+                return [CompletionName(key, "param", "input") for key in self._ports(("model", "blocks", kind))]
             if len(way) > 1:
                 return []
             params = find(self.root, ("model", "blocks", kind, "params"))
             taken = self._keys((*graph, own))
             entries = params.entries if isinstance(params, Mapping) else ()
-            return [Name(each.name, "param", _words(each.value)) for each in entries if each.name not in taken]
+            return [
+                CompletionName(each.name, "param", _words(each.value)) for each in entries if each.name not in taken
+            ]
         edges = [each for each in self._edges(scope) if each.text != own]
         if len(way) == 1:
-            return [*edges, *(Name(name, "function") for name in sorted(FUNCTIONS))]
+            return [*edges, *(CompletionName(name, "function") for name in sorted(FUNCTIONS))]
         if way[1] == "type":
-            return [Name(key, "block") for key in self._keys(("model", "blocks"))]
+            return [CompletionName(key, "block") for key in self._keys(("model", "blocks"))]
         if way[1] == "node":
             return [each for each in edges if each.kind == "node"]
         return edges if way[1] in EDGES else []
 
-    def _edges(self, scope: Path) -> list[Name]:
-        outside = self._fields() if scope == ("model",) else [Name(key, "field", "input") for key in self._ports(scope)]
+    def _edges(self, scope: Path) -> list[CompletionName]:
+        outside = (
+            self._fields()
+            if scope == ("model",)
+            else [CompletionName(key, "field", "input") for key in self._ports(scope)]
+        )
         return [*outside, *self._nodes(scope)]
 
-    def _fields(self) -> list[Name]:
+    def _fields(self) -> list[CompletionName]:
         plan = None if self.known is None else self.known.plan
         shapes = {} if plan is None else {each.name: described(each.tensor) for each in plan.data.fields}
-        return [Name(key, "field", shapes.get(key, "")) for key in self._keys(("data", "fields"))]
+        return [CompletionName(key, "field", shapes.get(key, "")) for key in self._keys(("data", "fields"))]
 
-    def _nodes(self, scope: Path) -> list[Name]:
+    def _nodes(self, scope: Path) -> list[CompletionName]:
         """`scope`: model, or a block."""
         graph = find(self.root, (*scope, "graph"))
         shapes = self._shapes() if scope == ("model",) else {}
         entries = [each for each in graph if MARK not in each.name] if isinstance(graph, Mapping) else []
         return [
-            Name(each.name, "node", " ".join(filter(None, (_work(each.value), shapes.get(each.name)))))
+            CompletionName(each.name, "node", " ".join(filter(None, (_work(each.value), shapes.get(each.name)))))
             for each in entries
         ]
 
@@ -167,33 +173,35 @@ class _Names:
             return [item.text for item in inputs.items if isinstance(item, Scalar)]
         return self._keys((*block, "inputs"))
 
-    def _template(self, path: Path) -> list[Name]:
+    def _template(self, path: Path) -> list[CompletionName]:
         variables = find(self.root, ("vars",))
         entries = variables.entries if isinstance(variables, Mapping) else ()
-        names = [Name(f"vars.{each.name}", "var", _words(each.value)) for each in entries]
+        names = [CompletionName(f"vars.{each.name}", "var", _words(each.value)) for each in entries]
         if path[:2] != ("model", "blocks"):
             return names
         params = find(self.root, (*path[:3], "params"))
         own = params.entries if isinstance(params, Mapping) else ()
-        return [Name(f"params.{each.name}", "param", _words(each.value)) for each in own]  # a block sees no vars
+        return [
+            CompletionName(f"params.{each.name}", "param", _words(each.value)) for each in own
+        ]  # a block sees no vars
 
-    def _columns(self) -> list[Name]:
+    def _columns(self) -> list[CompletionName]:
         if self.known is None or self.known.loaded.recipe is None:
             return []
         try:
             columns = self.known.loaded.recipe.data.source.open().columns
         except Exception:  # a source that cannot be read offers no names: lint says why
             return []
-        return [Name(each.name, "column", each.dtype) for each in columns.values()]
+        return [CompletionName(each.name, "column", each.dtype) for each in columns.values()]
 
-    def _sets(self) -> list[Name]:
-        return [Name(key, "set") for key in self._keys(("data", "split"))]
+    def _sets(self) -> list[CompletionName]:
+        return [CompletionName(key, "set") for key in self._keys(("data", "split"))]
 
-    def _measured(self) -> list[Name]:
+    def _measured(self) -> list[CompletionName]:
         """`<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
         terms = self._keys(("objective", "losses"))
         words = ["loss", *(f"loss/{term}" for term in terms if len(terms) > 1), *self._keys(("objective", "metrics"))]
-        return [Name(f"{each}/{word}", "metric") for each in self._keys(("data", "split")) for word in words]
+        return [CompletionName(f"{each}/{word}", "metric") for each in self._keys(("data", "split")) for word in words]
 
     def _keys(self, path: Path) -> list[str]:
         node = find(self.root, path)

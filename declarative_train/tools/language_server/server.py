@@ -20,7 +20,7 @@ from pygls.uris import to_fs_path
 
 from declarative_train.app.commands.lint import looks_like_recipe
 from declarative_train.tools.language_server.analysis import Analysis, analyse, not_yet_looked_at
-from declarative_train.tools.language_server.completion import Name, complete, token_before
+from declarative_train.tools.language_server.completion import CompletionName, complete, token_before
 from declarative_train.tools.language_server.hover import hover
 from declarative_train.tools.language_server.messages import FIX_ALL, Messages
 from declarative_train.tools.language_server.places import Places
@@ -40,7 +40,7 @@ Handler = Callable[[Any], Awaitable[object]]
 
 
 @dataclass(slots=True)
-class Recipe:
+class OpenRecipe:
     """An open file. `newest`: of this text or, while one is under way, of an earlier one; `full`: the last full one;
     `known`: the last one without an error; `work`: the analysis that is under way; `published`: what was said, by
     file."""
@@ -62,7 +62,7 @@ class RecipeServer:
     def __init__(self, version: str, *, static: bool = False) -> None:
         self.static = static
         self.was_shut_down = False
-        self.recipes: dict[str, Recipe] = {}
+        self.recipes: dict[str, OpenRecipe] = {}
         self.quick = ThreadPoolExecutor(1, "static")
         self.slow = ThreadPoolExecutor(1, "full")
         self.server = LanguageServer("dtrain", version, text_document_sync_kind=types.TextDocumentSyncKind.Full)
@@ -85,7 +85,7 @@ class RecipeServer:
     async def opened(self, params: types.DidOpenTextDocumentParams) -> None:
         document = params.text_document
         path = to_fs_path(document.uri) or document.uri
-        self.recipes[document.uri] = Recipe(document.uri, path, document.text)
+        self.recipes[document.uri] = OpenRecipe(document.uri, path, document.text)
         self._start(self.recipes[document.uri], pause_s=0.0)
 
     async def changed(self, params: types.DidChangeTextDocumentParams) -> None:
@@ -153,13 +153,13 @@ class RecipeServer:
 
     # analyses
 
-    def _start(self, recipe: Recipe, *, pause_s: float) -> None:
+    def _start(self, recipe: OpenRecipe, *, pause_s: float) -> None:
         recipe.is_recipe = recipe.is_recipe or looks_like_recipe(recipe.text)
         if recipe.work is not None:
             recipe.work.cancel()
         recipe.work = asyncio.ensure_future(self._analyse(recipe, pause_s)) if recipe.is_recipe else None
 
-    async def _analyse(self, recipe: Recipe, pause_s: float) -> None:
+    async def _analyse(self, recipe: OpenRecipe, pause_s: float) -> None:
         try:
             static = await self._in(self.quick, lambda: analyse(recipe.path, recipe.text, full=False))
             self._show(recipe, static)
@@ -175,7 +175,7 @@ class RecipeServer:
             message = types.LogMessageParams(types.MessageType.Error, traceback.format_exc())
             self.server.window_log_message(message)
 
-    def _show(self, recipe: Recipe, analysis: Analysis) -> None:
+    def _show(self, recipe: OpenRecipe, analysis: Analysis) -> None:
         if analysis.text != recipe.text or self.recipes.get(recipe.uri) is not recipe:
             return
         kept = not_yet_looked_at(recipe.full, analysis)
@@ -186,7 +186,7 @@ class RecipeServer:
         diagnostics = (*analysis.diagnostics, *kept)
         self._publish(recipe, self._messages(recipe, analysis).by_file(diagnostics))
 
-    def _publish(self, recipe: Recipe, found: dict[str, list[types.Diagnostic]]) -> None:
+    def _publish(self, recipe: OpenRecipe, found: dict[str, list[types.Diagnostic]]) -> None:
         """A base that several recipes rest on has the mistakes that any of them shows."""
         touched = {*recipe.published, *found}
         recipe.published = found
@@ -199,7 +199,7 @@ class RecipeServer:
             version = None if document is None else document.version
             self.server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, everything, version))
 
-    async def _of_this_text(self, recipe: Recipe) -> Analysis | None:
+    async def _of_this_text(self, recipe: OpenRecipe) -> Analysis | None:
         """The newest analysis, waited for if it is of an earlier text."""
         if not recipe.is_recipe:
             return None
@@ -208,7 +208,7 @@ class RecipeServer:
             return await self._in(self.quick, lambda: analyse(path, text, full=False))
         return recipe.newest
 
-    def _messages(self, recipe: Recipe, analysis: Analysis) -> Messages:
+    def _messages(self, recipe: OpenRecipe, analysis: Analysis) -> Messages:
         return Messages(recipe.uri, analysis, self.server.workspace.position_codec)
 
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
@@ -224,7 +224,7 @@ def _function(method: Handler) -> Handler:
     return handler
 
 
-def _item(name: Name, number: int, place: types.Range) -> types.CompletionItem:
+def _item(name: CompletionName, number: int, place: types.Range) -> types.CompletionItem:
     return types.CompletionItem(
         label=name.text,
         kind=KINDS.get(name.kind, types.CompletionItemKind.Variable),

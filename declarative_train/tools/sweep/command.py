@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from declarative_train.app.api.compiling import Compiled, compile_loaded
+from declarative_train.app.api.compiling import CompileResult, compile_loaded
 from declarative_train.app.compile import add_recipe_arguments, is_missing, load_recipe, report
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_text
@@ -75,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
     return start(args, recipe, base.plan, points, plans)
 
 
-def planned(args: argparse.Namespace, base: Compiled, recipe: Recipe) -> tuple[list[Point], dict[str, Plan] | None]:
+def planned(
+    args: argparse.Namespace, base: CompileResult, recipe: Recipe
+) -> tuple[list[Point], dict[str, Plan] | None]:
     """(the points, or of a search that learns its corners; the plan of each, by its key), None after all that is wrong
     with any of them was said."""
     from declarative_train.recipe.load import of_point
@@ -96,7 +98,7 @@ def planned(args: argparse.Namespace, base: Compiled, recipe: Recipe) -> tuple[l
     return points, plans if len(plans) == len(points) else None
 
 
-def compile_point(args: argparse.Namespace, point: Point) -> Compiled:
+def compile_point(args: argparse.Namespace, point: Point) -> CompileResult:
     from declarative_train import recipe as recipe_room
 
     loaded = recipe_room.load(args.recipe, with_=args.with_, set_=args.set_, over=point.over, plugins=True)
@@ -116,7 +118,7 @@ def start(
         RESULTS,
         Aim,
         Result,
-        Sweep,
+        SweepRunner,
         new_sweep_dir,
         newest_sweep,
         read_results,
@@ -159,7 +161,7 @@ def start(
         }
         total = recipe.sweep.trials if recipe.sweep.type == "optuna" else len(points)
         say(f"{total} points, {len(seats)} at a time, in {folder}; by {aim.metric}, {about['mode']}")
-        sweep = Sweep(folder, search, aim, partial(plan_of, args, plans), say, about, known)
+        sweep = SweepRunner(folder, search, aim, partial(plan_of, args, plans), say, about, known)
         code = sweep.run(seats)
         results = aim.sorted(list(sweep.results.values()))
         write_hparams(folder, results, aim)

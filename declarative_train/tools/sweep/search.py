@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from declarative_train.recipe.sections.sweep import Sweep
-from declarative_train.recipe.sweeps import Choice, overlay
+from declarative_train.recipe.sweeps import SweepChoice, overlay
 from declarative_train.source.node import Mapping as Tree
 from declarative_train.source.node import Node, to_value
 
@@ -86,7 +86,7 @@ class FixedSearch(Search):
         """Nothing depends on it."""
 
 
-def fixed_points(sweep: Sweep, choices: Sequence[Choice]) -> list[Point]:
+def fixed_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
     """Of a grid, the last key fastest; of a random search `trials` draws, each point once."""
     keys = [choice.key for choice in choices]
     if sweep.type == "grid":
@@ -103,7 +103,7 @@ def fixed_points(sweep: Sweep, choices: Sequence[Choice]) -> list[Point]:
     return list(points.values())
 
 
-def _drawn(choice: Choice, random: Any) -> Node:
+def _drawn(choice: SweepChoice, random: Any) -> Node:
     import math
 
     if not choice.is_range:
@@ -123,7 +123,13 @@ class OptunaSearch(Search):
     """`folder` holds the journal: trials that ended count, those that were cut short are handed out again first."""
 
     def __init__(
-        self, sweep: Sweep, choices: Sequence[Choice], folder: Path, name: str, higher_is_better: bool, num_jobs: int
+        self,
+        sweep: Sweep,
+        choices: Sequence[SweepChoice],
+        folder: Path,
+        name: str,
+        higher_is_better: bool,
+        num_jobs: int,
     ) -> None:
         import optuna
         from optuna.storages import JournalStorage
@@ -174,7 +180,7 @@ class OptunaSearch(Search):
         point = point_of(trial.number, {choice.key: self._suggested(trial, choice) for choice in self._choices})
         return replace(point, is_drawn=True)
 
-    def _suggested(self, trial: Any, choice: Choice) -> Node:
+    def _suggested(self, trial: Any, choice: SweepChoice) -> Node:
         if choice.is_range:
             suggest = trial.suggest_int if choice.is_whole else trial.suggest_float
             more = {} if choice.step is None else {"step": choice.step}
@@ -204,7 +210,7 @@ class OptunaSearch(Search):
             self.study.tell(self._trials[point.number], value)
 
 
-def corners(choices: Sequence[Choice]) -> list[Point]:
+def corners(choices: Sequence[SweepChoice]) -> list[Point]:
     """What is looked at before the first draw of a search whose points are not known: each value of each setting, the
     others at their first."""
     first = {choice.key: choice.samples()[0] for choice in choices}

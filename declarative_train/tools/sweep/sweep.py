@@ -89,7 +89,7 @@ class _Running:
     is_pruned: bool = False
 
 
-class Sweep:
+class SweepRunner:
     """`compiled` makes the plan of a point (None, after saying why: the point fails); `say` takes lines for the user;
     `known` are results of an earlier session."""
 

@@ -49,7 +49,7 @@ class Stored:
     tensors: Mapping[str, Header]
 
 
-class Origin(NamedTuple):
+class TensorOrigin(NamedTuple):
     """Tensors of files that a tensor of a model is made from: their names and dtypes; the shape of the result."""
 
     names: tuple[str, ...]
@@ -103,7 +103,7 @@ def _headers(file: str, time: int, size: int) -> Stored:
     return Stored(found)
 
 
-def tensor_origin(name: str, header: Header) -> Origin:
+def tensor_origin(name: str, header: Header) -> TensorOrigin:
     """Return the origin of a model's tensor that a file holds unchanged."""
 
     def read(first: int, count: int | None) -> torch.Tensor:
@@ -116,11 +116,14 @@ def tensor_origin(name: str, header: Header) -> Origin:
             )
             return found
 
-    return Origin((name,), frozenset({header.dtype}), header.shape, read)
+    return TensorOrigin((name,), frozenset({header.dtype}), header.shape, read)
 
 
 def match(
-    module: nn.Module, origins: Mapping[str, Origin], unexpected: Collection[str], may_differ: Collection[str] = ()
+    module: nn.Module,
+    origins: Mapping[str, TensorOrigin],
+    unexpected: Collection[str],
+    may_differ: Collection[str] = (),
 ) -> Files:
     """Compare the tensors of a model with those from its files. `unexpected`: the names in the files that are not used.
     `may_differ`: parameters that start at random if the files have another shape, such as a head for other classes.
@@ -164,7 +167,7 @@ def match(
     return Files(frozenset(tensors), missing, tuple(unexpected), read)
 
 
-def _are_equal(one: Origin, other: Origin) -> bool:
+def _are_equal(one: TensorOrigin, other: TensorOrigin) -> bool:
     """Return whether two tensors of files have the same values."""
     return bool((one.read(0, None) == other.read(0, None)).all())
 

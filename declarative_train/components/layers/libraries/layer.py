@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from declarative_train.components.component import Init, Layer, Misfit
+from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.counter_rng import key_of
 from declarative_train.components.layers.libraries.problem import LibraryError
 from declarative_train.components.layers.sample_groups import Over
@@ -53,31 +53,31 @@ class LibraryLayer(Layer):
 
         return has_dropout(self)
 
-    def check(self, inputs: Inputs) -> Misfit | None:
+    def check(self, inputs: Inputs) -> ShapeError | None:
         if (missing := self._lacks_library()) is not None:
             return missing
         try:
-            return self.misfit(inputs)
+            return self.check_inputs(inputs)
         except LibraryError as problem:
-            return Misfit(str(problem), port=problem.port, field=problem.field, help=problem.hint)
+            return ShapeError(str(problem), port=problem.port, field=problem.field, help=problem.hint)
 
-    def _lacks_library(self) -> Misfit | None:
+    def _lacks_library(self) -> ShapeError | None:
         from importlib import import_module
         from importlib.util import find_spec
 
         if find_spec(self.library) is None:
             message = f"`{self.type}` needs the package {self.library}"
-            return Misfit(message, field="type", help=install(self.library))
+            return ShapeError(message, field="type", help=install(self.library))
         try:
             import_module(self.library)
         except Exception as problem:  # a broken installation may raise anything
             reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             message = f"the package {self.library} is installed but cannot be imported: {reason}"
-            return Misfit(message, field="type", help=f"`python -c 'import {self.library}'` shows the whole error")
+            return ShapeError(message, field="type", help=f"`python -c 'import {self.library}'` shows the whole error")
         return None
 
     @abstractmethod
-    def misfit(self, inputs: Inputs) -> Misfit | None:
+    def check_inputs(self, inputs: Inputs) -> ShapeError | None:
         """Return what is wrong with fields or inputs, or None. The library can be imported. May raise LibraryError
         instead."""
 

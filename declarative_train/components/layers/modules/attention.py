@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
-from declarative_train.components.layers.modules.norms import RmsNorm
+from declarative_train.components.layers.modules.norms import RmsNormModule
 from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, restore_dims
 
 
@@ -115,7 +115,7 @@ class Heads:
         return self.num_kv_heads * self.head_width
 
 
-class SelfAttention(nn.Module):
+class SelfAttentionModule(nn.Module):
     """x (B, ..., T, D), mask (B, ..., T) or (B, ..., T, T) bool or None, segments and positions (B, ..., T) integers or
     None -> (B, ..., T, D). `num_positions`: one more than the largest position, if positions are given."""
 
@@ -185,7 +185,7 @@ class SelfAttention(nn.Module):
         return y
 
 
-class CrossAttention(nn.Module):
+class CrossAttentionModule(nn.Module):
     """query (B, ..., T, D), context (B, ..., S, E), mask (B, ..., S) or (B, ..., T, S) bool -> (B, ..., T, D)."""
 
     def __init__(self, width: int, context_width: int, heads: Heads, dtype: torch.dtype) -> None:
@@ -336,7 +336,7 @@ class RotaryTables:
 def share_tables(model: nn.Module) -> None:
     tables, documents = RotaryTables(), DocumentTable()
     for part in model.modules():
-        if isinstance(part, SelfAttention):
+        if isinstance(part, SelfAttentionModule):
             part.tables, part.documents = tables, documents
 
 
@@ -347,9 +347,9 @@ def rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
     return turned.to(x_BHTK.dtype)
 
 
-def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNorm, RmsNorm]:
+def _norms_of(heads: Heads, dtype: torch.dtype) -> tuple[RmsNormModule, RmsNormModule]:
     """Return the norms of queries and of keys."""
-    norm = partial(RmsNorm, (heads.head_width,), heads.qk_norm_eps, True, dtype, heads.qk_norm_zero_centered)
+    norm = partial(RmsNormModule, (heads.head_width,), heads.qk_norm_eps, True, dtype, heads.qk_norm_zero_centered)
     return norm(), norm()
 
 

@@ -15,7 +15,7 @@ from declarative_train.components.layers.modules.norms import in_order
 from declarative_train.components.layers.sample_groups import SampleGroups
 
 
-class BatchNorm(nn.Module):
+class BatchNormModule(nn.Module):
     """(B, C, ...): mean 0 and variance 1 per channel over each group of `over` samples, then scale and shift.
 
     Padding rows, which come last, belong to no group; they are normalised among themselves, so that they stay finite.
@@ -134,10 +134,10 @@ class BatchNorm(nn.Module):
 
     @staticmethod
     @torch.no_grad()
-    def fold(modules: Sequence[BatchNorm], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
+    def fold(modules: Sequence[BatchNormModule], pending: Sequence[Tensor], finite: Tensor | None = None) -> None:
         """Move the running statistics of each module by the mean over the groups in its `pending`, if it has any. All
         modules of one momentum are updated together: a ResNet-50 would launch 640 small kernels otherwise."""
-        by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNorm, Tensor]]] = {}
+        by_momentum: dict[tuple[float, torch.dtype], list[tuple[BatchNormModule, Tensor]]] = {}
         for module, part in zip(modules, pending, strict=True):
             by_momentum.setdefault((module.momentum, module.running_mean.dtype), []).append((module, part))
         for (momentum, dtype), pairs in by_momentum.items():
@@ -219,7 +219,7 @@ _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @cache
 def _adopting_class(kind: Any) -> Any:
-    return type(kind.__name__, (BatchNorm, kind), {"__doc__": BatchNorm.__doc__})
+    return type(kind.__name__, (BatchNormModule, kind), {"__doc__": BatchNormModule.__doc__})
 
 
 def _per_channel(vector: Tensor, like: Tensor) -> Tensor:

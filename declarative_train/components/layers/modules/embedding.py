@@ -16,7 +16,7 @@ def _indices(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.int64, torch.int32) else x.to(torch.int64)
 
 
-class Embedding(nn.Module):
+class EmbeddingModule(nn.Module):
     """Embedding of (B, ...) integers to (B, ..., D)."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None) -> None:
@@ -31,7 +31,7 @@ class Embedding(nn.Module):
         return F.embedding(_indices(x), self.weight, self.padding_idx)
 
 
-class Embeddings(nn.Module):
+class EmbeddingsModule(nn.Module):
     """Embedding of (B, ..., K) integers to (B, ..., D_0 + ... + D_K-1), by a table per column."""
 
     def __init__(self, num_embeddings: Sequence[int], embedding_dims: Sequence[int]) -> None:
@@ -46,7 +46,7 @@ class Embeddings(nn.Module):
         return torch.cat(found, dim=-1)
 
 
-class EmbeddingBag(nn.Module):
+class EmbeddingBagModule(nn.Module):
     """Embedding of (B, T) integers to (B, D): the rows looked up, reduced over T."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, mode: str, padding_idx: int | None) -> None:

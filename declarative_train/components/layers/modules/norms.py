@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class RmsNorm(nn.Module):
+class RmsNormModule(nn.Module):
     """x / sqrt(mean(x^2) + eps) over the last dimensions, computed in float32 at least, times a learned weight, or
     times 1 + weight if `zero_centered`."""
 
@@ -38,7 +38,7 @@ class RmsNorm(nn.Module):
         return F.rms_norm(x.to(dtype), self.shape, weight, self.eps).to(x.dtype)
 
 
-class LayerNorm(nn.Module):
+class LayerNormModule(nn.Module):
     """(x - mean) / sqrt(variance + eps) over the last dimensions, then a learned scale and shift."""
 
     def __init__(
@@ -56,7 +56,7 @@ class LayerNorm(nn.Module):
             return F.layer_norm(x, self.shape, weight, bias, self.eps)
 
 
-class GroupNorm(nn.GroupNorm):
+class GroupNormModule(nn.GroupNorm):
     """torch's group normalisation, without autocast like the others."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class GroupNorm(nn.GroupNorm):
             return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
-class InstanceNorm(nn.Module):
+class InstanceNormModule(nn.Module):
     """Mean 0 and variance 1 per sample and channel of (B, C, T, ...), then a learned scale and shift."""
 
     def __init__(self, num_features: int, eps: float, affine: bool, dtype: torch.dtype | None = None) -> None:

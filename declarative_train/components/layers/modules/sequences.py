@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositionsModule(nn.Module):
     """x (B, ..., T, D) plus a learned vector for each of the first T positions, or of `positions` (B, ..., T)."""
 
     def __init__(self, max_length: int, width: int, dtype: torch.dtype) -> None:
@@ -23,7 +23,7 @@ class LearnedPositions(nn.Module):
         return x + (self.weight[start : start + x.shape[-2]] if positions is None else self.weight[positions.long()])
 
 
-class TokenTypes(nn.Module):
+class TokenTypesModule(nn.Module):
     """x (B, ..., T, D) plus a learned vector for each of `types` (B, ..., T), or for type 0."""
 
     def __init__(self, num_types: int, width: int, dtype: torch.dtype) -> None:
@@ -34,7 +34,7 @@ class TokenTypes(nn.Module):
         return x + (self.weight[0] if types is None else self.weight[types.long()])
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositionsModule(nn.Module):
     """x (B, ..., T, D) plus sines (first half of D) and cosines (second half) of the position: those from 0 on, or
     `positions` (B, ..., T)."""
 
@@ -52,7 +52,7 @@ class SinusoidalPositions(nn.Module):
         return x + torch.cat([angles.sin(), angles.cos()], dim=-1).to(x.dtype)
 
 
-class ClassToken(nn.Module):
+class ClassTokenModule(nn.Module):
     """(B, ..., T, D) to (B, ..., T + 1, D): a learned token comes first."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
@@ -75,7 +75,7 @@ class LearnedTensor(nn.Module):
         return self.weight.expand(x.shape[0], *self.weight.shape).clone()
 
 
-class LayerScale(nn.Module):
+class LayerScaleModule(nn.Module):
     """x (B, ..., D) times a learned number per element of the last dimension."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
@@ -86,7 +86,7 @@ class LayerScale(nn.Module):
         return x * self.weight
 
 
-class SequencePool(nn.Module):
+class SequencePoolModule(nn.Module):
     """x (B, ..., T, D), mask (B, ..., T) bool or None -> (B, ..., D). A sequence whose positions are all masked gives
     0."""
 
@@ -135,7 +135,7 @@ def mask_as_rows(mask: Tensor | None, x: Tensor) -> Tensor | None:
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 
 
-class Lstm(nn.LSTM):
+class LstmModule(nn.LSTM):
     """x (B, ..., T, D) -> output, hidden, cell."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
@@ -178,7 +178,7 @@ def without_onednn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
-class Gru(nn.GRU):
+class GruModule(nn.GRU):
     """x (B, ..., T, D) -> output, hidden."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -187,7 +187,7 @@ class Gru(nn.GRU):
         return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x)
 
 
-class Rnn(nn.RNN):
+class RnnModule(nn.RNN):
     """x (B, ..., T, D) -> output, hidden."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -196,7 +196,7 @@ class Rnn(nn.RNN):
         return restore_dims(output, x), restore_dims(hidden.transpose(0, 1), x)
 
 
-class Bilinear(nn.Bilinear):
+class BilinearModule(nn.Bilinear):
     """x (B, ..., D), y (B, ..., E) -> (B, ..., out). Autocast does not support `bilinear` on every device, so inputs
     that it lowered are cast to the dtype of the weight."""
 

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class Add(nn.Module):
+class AddModule(nn.Module):
     """Sum of all inputs."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return reduce(add, inputs)
 
 
-class Multiply(nn.Module):
+class MultiplyModule(nn.Module):
     """Product of all inputs."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -31,14 +31,14 @@ class GlobalAveragePool(nn.Module):
         return x.flatten(2).mean(-1)
 
 
-class GlobalMaxPool(nn.Module):
+class GlobalMaxPoolModule(nn.Module):
     """Largest value of each channel: (B, C, ...) to (B, C)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(2).amax(-1)
 
 
-class PatchEmbedding(nn.Module):
+class PatchEmbeddingModule(nn.Module):
     """(B, C, H, W) to (B, T, D): each patch through one linear map, row by row."""
 
     def __init__(
@@ -53,7 +53,7 @@ class PatchEmbedding(nn.Module):
         return F.conv2d(x, self.weight, self.bias, stride=self.patch).flatten(2).transpose(1, 2)
 
 
-class DropPath(nn.Module):
+class DropPathModule(nn.Module):
     """Stochastic depth: in training, sets each sample to zero with probability p and scales the others by 1 / (1 -
     p)."""
 

@@ -42,7 +42,7 @@ Function = Callable[[Tensor, Tensor, str], Tensor]
 """(input, target, reduction): `reduction` is torch's "sum" or "none"."""
 
 
-class Elementwise(nn.Module, LossModule):
+class ElementwiseModule(nn.Module, LossModule):
     """input, target, mask: (B, *shape). The count is that of the elements, or the sum of their mask.
 
     Where the mask is 0 the values do not matter, not even nan: they are put aside before the function sees them.
@@ -107,7 +107,7 @@ def itself(input: Tensor, target: Tensor, reduction: str) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Huber:
+class HuberFunction:
     delta: float
 
     def __call__(self, input: Tensor, target: Tensor, reduction: str) -> Tensor:
@@ -115,7 +115,7 @@ class Huber:
 
 
 @dataclass(frozen=True, slots=True)
-class SmoothL1:
+class SmoothL1Function:
     beta: float
 
     def __call__(self, input: Tensor, target: Tensor, reduction: str) -> Tensor:
@@ -123,7 +123,7 @@ class SmoothL1:
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonNll:
+class PoissonNllFunction:
     log_input: bool
     full: bool
     eps: float
@@ -150,7 +150,7 @@ class BinaryCrossEntropy(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class CrossEntropy:
+class CrossEntropyFunction:
     label_smoothing: float
 
     def __call__(

@@ -129,7 +129,7 @@ class Surprises:
         return F.cross_entropy(scores, number, reduction="none"), weight
 
 
-class Known:
+class ItemLoss:
     """Cross entropy of each item (B, *S), as the loss found it."""
 
     def __init__(self, ignore_index: int | None) -> None:

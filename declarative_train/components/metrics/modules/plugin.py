@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from declarative_train.components.component import Collective, Judged, MetricModule
+from declarative_train.components.component import Collective, MetricInputs, MetricModule
 from declarative_train.components.losses.modules.elementwise import in_full
 from declarative_train.components.losses.modules.plugin import Forward, called, made_samples
 from declarative_train.components.metrics.modules.items import weights
 from declarative_train.core.tensor_spec import TensorSpec
 
 
-class Values:
+class PluginValues:
     """What `forward` gives for each item (B, *S)."""
 
     def __init__(self, forward: Forward) -> None:
@@ -28,7 +28,7 @@ class Values:
 class OfAllRows(MetricModule):
     """Rows are kept until the end, those of all ranks put together; padding, and rows whose mask is 0, left out."""
 
-    def __init__(self, whole: Forward, edges: Judged, device: torch.device) -> None:
+    def __init__(self, whole: Forward, edges: MetricInputs, device: torch.device) -> None:
         self._whole, self._edges, self._device = whole, edges, device
         self.reset()
 

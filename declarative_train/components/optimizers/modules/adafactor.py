@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Adafactor(torch.optim.Optimizer):
+class AdafactorOptimizer(torch.optim.Optimizer):
     """State as torch's: `step` (a number on the host), and `row_var`, `col_var` of the last two dimensions of a matrix,
     `variance` of a vector."""
 

@@ -39,12 +39,12 @@ def is_shared_out(tensor: Tensor) -> bool:
     return hasattr(tensor, "to_local")
 
 
-def own_rows(tensors: Iterable[Any]) -> list[Any]:
+def local_tensors(tensors: Iterable[Any]) -> list[Any]:
     """What this rank holds of each; under `no_grad`."""
     return [tensor.to_local() if is_shared_out(tensor) else tensor for tensor in tensors]
 
 
-class Run:
+class KernelCall:
     """Parameters that one call of the kernel updates: one group, device and dtype, and one number of steps so far.
 
     `lists[i]` holds entry `names[i]` of each parameter's state, the rows of this rank; `step` the counter that they
@@ -71,7 +71,7 @@ class _States(defaultdict[Tensor, State]):
 
     def __setitem__(self, parameter: Tensor, state: State) -> None:
         super().__setitem__(parameter, state)
-        self._owner.gather_anew()
+        self._owner.invalidate()
 
 
 class Functional(torch.optim.Optimizer, ABC):
@@ -89,7 +89,7 @@ class Functional(torch.optim.Optimizer, ABC):
         self.state = _States(self)
         self.grad_scale: Tensor | None = None
         self.found_inf: Tensor | None = None
-        self._runs: list[Run] | None = None
+        self._runs: list[KernelCall] | None = None
 
     @abstractmethod
     def names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -100,10 +100,10 @@ class Functional(torch.optim.Optimizer, ABC):
         """The state before the first step."""
 
     @abstractmethod
-    def update(self, run: Run, params: list[Tensor], grads: list[Tensor]) -> None:
+    def update(self, run: KernelCall, params: list[Tensor], grads: list[Tensor]) -> None:
         """One step of what this rank holds, in place; none where `found_inf` is 1."""
 
-    def gather_anew(self) -> None:
+    def invalidate(self) -> None:
         self._runs = None
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -120,20 +120,20 @@ class Functional(torch.optim.Optimizer, ABC):
                     continue
                 self._step_without(run)
 
-    def _update(self, run: Run, grads: list[Tensor]) -> None:
+    def _update(self, run: KernelCall, grads: list[Tensor]) -> None:
         if run.is_shared_out:  # looked up at each step: `fully_shard` may put other tensors in their place
-            self.update(run, own_rows(run.params), own_rows(grads))
+            self.update(run, local_tensors(run.params), local_tensors(grads))
         else:
             self.update(run, run.params, grads)
 
-    def _step_without(self, run: Run) -> None:
+    def _step_without(self, run: KernelCall) -> None:
         """A parameter of the run has no gradient: it keeps its state and its steps, as in torch's own."""
         with_gradient = [parameter for parameter in run.params if parameter.grad is not None]
         for part in self._gather_group(run.group, with_gradient):
             self._update(part, [parameter.grad for parameter in part.params if parameter.grad is not None])
-        self.gather_anew()
+        self.invalidate()
 
-    def _gather(self) -> list[Run]:
+    def _gather(self) -> list[KernelCall]:
         self._runs = [
             run
             for group in self.param_groups
@@ -141,11 +141,11 @@ class Functional(torch.optim.Optimizer, ABC):
         ]
         runs = self._runs
         if any(parameter.grad is None for group in self.param_groups for parameter in group["params"]):
-            self.gather_anew()  # look again at the next step
+            self.invalidate()  # look again at the next step
         return runs
 
-    def _gather_group(self, group: dict[str, Any], params: Iterable[Tensor]) -> Iterable[Run]:
-        runs: dict[object, Run] = {}
+    def _gather_group(self, group: dict[str, Any], params: Iterable[Tensor]) -> Iterable[KernelCall]:
+        runs: dict[object, KernelCall] = {}
         for parameter in params:
             state = self.state[parameter]
             first = not state
@@ -155,7 +155,7 @@ class Functional(torch.optim.Optimizer, ABC):
             key: tuple[object, ...] = (parameter.device, parameter.dtype, first, shared_out)
             if self.shares_step:
                 key = (*key, float(state["step"]))
-            runs.setdefault(key, Run(group, first, shared_out)).params.append(parameter)
+            runs.setdefault(key, KernelCall(group, first, shared_out)).params.append(parameter)
         for run in runs.values():
             states = [self.state[parameter] for parameter in run.params]
             if self.shares_step:
@@ -164,7 +164,7 @@ class Functional(torch.optim.Optimizer, ABC):
                     state["step"] = run.step
                 run.counter = run.step.numpy() if type(run.step) is Tensor and run.step.is_cpu else run.step
             names = self.names(group)
-            run.lists = tuple(own_rows(state.get(name) for state in states) for name in names)
+            run.lists = tuple(local_tensors(state.get(name) for state in states) for name in names)
         return runs.values()
 
 
@@ -185,7 +185,7 @@ class FusedAdam(Functional):
         names = (name for name in self.names(group) if name != "step")
         return {"step": step, **{name: torch.zeros_like(parameter) for name in names}}
 
-    def update(self, run: Run, params: list[Tensor], grads: list[Tensor]) -> None:
+    def update(self, run: KernelCall, params: list[Tensor], grads: list[Tensor]) -> None:
         group = run.group
         exp_avgs, exp_avg_sqs, steps, *largest = run.lists
         beta1, beta2 = group["betas"]
@@ -220,7 +220,7 @@ class FusedSgd(Functional):
         """torch's momentum starts as the first gradient: the kernel writes it."""
         return {"momentum_buffer": torch.empty_like(parameter)} if group["momentum"] else {}
 
-    def update(self, run: Run, params: list[Tensor], grads: list[Tensor]) -> None:
+    def update(self, run: KernelCall, params: list[Tensor], grads: list[Tensor]) -> None:
         group = run.group
         torch._fused_sgd_(
             params,

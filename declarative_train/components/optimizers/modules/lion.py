@@ -37,7 +37,7 @@ def lion(
     torch._foreach_add_(exp_avgs, grads, alpha=1 - beta2)
 
 
-class Lion(torch.optim.Optimizer):
+class LionOptimizer(torch.optim.Optimizer):
     """As torch's own optimizers; state `exp_avg`."""
 
     def __init__(

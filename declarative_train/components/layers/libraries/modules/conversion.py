@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from declarative_train.components.layers.libraries.files import Files, Origin, Stored, match, tensor_origin
+from declarative_train.components.layers.libraries.files import Files, Stored, TensorOrigin, match, tensor_origin
 from declarative_train.components.layers.libraries.problem import LibraryError
 
 Names = dict[str, list[str]]
@@ -42,7 +42,7 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
     )
 
 
-def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[str, ...]]:
+def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], tuple[str, ...]]:
     """Return the origin of each tensor of a model that the files have, and the names in the files that give none.
     Raises LibraryError.
 
@@ -55,7 +55,7 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[
     renamings = [each for each in mapping if not isinstance(each, WeightConverter)]
     by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
     state, prefix = model.state_dict(), model.base_model_prefix
-    origins: dict[str, Origin] = {}
+    origins: dict[str, TensorOrigin] = {}
     unexpected: list[str] = []
     joined: dict[str, tuple[Any, Names]] = {}
     for name in sorted(stored.tensors, key=dot_natural_key):
@@ -74,7 +74,7 @@ def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, Origin], tuple[
     return origins, tuple(unexpected)
 
 
-def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, Origin]:
+def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Names) -> dict[str, TensorOrigin]:
     """Return the origins of the tensors that a converter makes from those of the files; `target` is their first."""
 
     def convert(chosen: Names, read: Callable[[str], torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -88,7 +88,7 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
     def read_one(name: str) -> torch.Tensor:
         return tensor_origin(name, stored.tensors[name]).read(0, None)
 
-    def origin(made: str, shape: tuple[int, ...]) -> Origin:
+    def origin(made: str, shape: tuple[int, ...]) -> TensorOrigin:
         def read(first: int, count: int | None) -> torch.Tensor:
             if count is not None and _gives_rows(converter, names, shape):
                 chosen = {pattern: each[first : first + count] for pattern, each in names.items()}
@@ -97,7 +97,7 @@ def _origins(model: Any, stored: Stored, target: str, converter: Any, names: Nam
             return whole if count is None else whole[first : first + count]
 
         every = tuple(name for each in names.values() for name in each)
-        return Origin(every, frozenset(stored.tensors[name].dtype for name in every), shape, read)
+        return TensorOrigin(every, frozenset(stored.tensors[name].dtype for name in every), shape, read)
 
     try:
         shapes = convert(names, lambda name: torch.empty(stored.tensors[name].shape, device="meta"))

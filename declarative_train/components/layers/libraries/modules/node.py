@@ -21,14 +21,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from declarative_train.components.layers.libraries.files import Files
-from declarative_train.components.layers.modules.batch_norm import BatchNorm, adopt_batch_norms
+from declarative_train.components.layers.modules.batch_norm import BatchNormModule, adopt_batch_norms
 from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.components.plugin_layer import seed_generators
 
 Inputs = Mapping[str, Any]
 
 
-class Library(Protocol):
+class LibraryInterface(Protocol):
     """Interface of `LibraryLayer` that this module uses."""
 
     @property
@@ -53,7 +53,7 @@ class Library(Protocol):
 class LibraryNode(nn.Module):
     """Mixin for the class of a library's model: its forward takes the values in the order of the layer's ports."""
 
-    _dtrain_layer: Library
+    _dtrain_layer: LibraryInterface
     _dtrain_inputs: Inputs
     _dtrain_buffers: Mapping[str, Tensor]
 
@@ -68,11 +68,11 @@ class LibraryNode(nn.Module):
             for name, buffer in self.named_buffers(remove_duplicate=False):
                 buffer.copy_(find_model[name])
         for part in self.modules():
-            if isinstance(part, BatchNorm):
+            if isinstance(part, BatchNormModule):
                 part.pending = None
 
 
-def build_node(layer: Library, inputs: Inputs) -> nn.Module:
+def build_node(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
     """Build the model on the current device; parameters that are not on meta have no values yet."""
     device = torch.empty(0).device
     with alone():
@@ -96,12 +96,12 @@ _MOST_KEPT = 8
 _BARE: dict[str, nn.Module] = {}
 
 
-def key_of(layer: Library, inputs: Inputs) -> str:
+def key_of(layer: LibraryInterface, inputs: Inputs) -> str:
     """Return the key by which equal models are cached."""
     return f"{json.dumps(layer.as_data(), sort_keys=True)} {sorted(inputs.items())}"
 
 
-def bare(layer: Library, inputs: Inputs) -> nn.Module:
+def bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
     """Return the cached model with parameters on meta and real buffers; do not change it. Raises LibraryError."""
     key = key_of(layer, inputs)
     if key not in _BARE:
@@ -113,7 +113,7 @@ def bare(layer: Library, inputs: Inputs) -> nn.Module:
     return _BARE[key]
 
 
-def _make_bare(layer: Library, inputs: Inputs) -> nn.Module:
+def _make_bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
     try:
         with alone(), seed_generators(0), _parameters_on_meta():
             return layer.make(inputs, draws=False)
@@ -128,7 +128,7 @@ def _make_bare(layer: Library, inputs: Inputs) -> nn.Module:
         return module
 
 
-def draw_model(layer: Library, inputs: Inputs, seed: int) -> nn.Module:
+def draw_model(layer: LibraryInterface, inputs: Inputs, seed: int) -> nn.Module:
     """Make the model with the start values that its code draws, on the CPU."""
     with alone(), seed_generators(seed):
         return layer.make(inputs, draws=True)
@@ -215,7 +215,7 @@ def _move(module: nn.Module, device: torch.device) -> None:
 _FLOPS: dict[str, int | None] = {}
 
 
-def forward_flops(layer: Library, inputs: Inputs) -> int | None:
+def forward_flops(layer: LibraryInterface, inputs: Inputs) -> int | None:
     """Return the operations of a forward of one sample, as torch's counter counts them; None where it cannot be
     traced."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -248,33 +248,33 @@ def _adopt(module: nn.Module, over: str) -> None:
     adopt_batch_norms(module)
     for part in module.modules():
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
-            groups = BatchNorm(1, 1.0, 0.0, False, None).groups
+            groups = BatchNormModule(1, 1.0, 0.0, False, None).groups
             kind: Any = type(part)
             part.__class__ = _with_activation(kind)
             part.over, part.groups, part.pending = None, groups, None  # type: ignore[assignment]
-        if isinstance(part, BatchNorm):
+        if isinstance(part, BatchNormModule):
             part.over = group_size(over)
 
 
 @cache
 def _with_activation(kind: Any) -> Any:
     def forward(self: Any, x: Tensor) -> Any:
-        return self.act(self.drop(BatchNorm.forward(self, x)))
+        return self.act(self.drop(BatchNormModule.forward(self, x)))
 
-    return type(kind.__name__, (BatchNorm, kind), {"forward": forward, "__module__": kind.__module__})
+    return type(kind.__name__, (BatchNormModule, kind), {"forward": forward, "__module__": kind.__module__})
 
 
-def find_model(layer: Library) -> nn.Module:
+def find_model(layer: LibraryInterface) -> nn.Module:
     """Return the cached model, for whichever inputs it was made last."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
 
-def has_batch_norms(layer: Library) -> bool:
+def has_batch_norms(layer: LibraryInterface) -> bool:
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in find_model(layer).modules())
 
 
-def has_dropout(layer: Library) -> bool:
+def has_dropout(layer: LibraryInterface) -> bool:
     """Return whether a dropout is above 0: in modules of that name, or in the config for dropouts that are function
     calls."""
     module = find_model(layer)
@@ -295,7 +295,9 @@ def foreign_batch_norms(module: nn.Module) -> list[str]:
     layout."""
     kinds = nn.modules.batchnorm._BatchNorm
     return [
-        name for name, part in module.named_modules() if isinstance(part, kinds) and not isinstance(part, BatchNorm)
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, kinds) and not isinstance(part, BatchNormModule)
     ]
 
 

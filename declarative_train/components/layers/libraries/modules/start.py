@@ -5,13 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from declarative_train.components.layers.libraries.modules.node import Inputs, Library, bare, draw_model, key_of
+from declarative_train.components.layers.libraries.modules.node import (
+    Inputs,
+    LibraryInterface,
+    bare,
+    draw_model,
+    key_of,
+)
 
 _DRAWN: dict[str, dict[str, Tensor]] = {}
 """The last model that was drawn, by the names of its parameters: kept until `forget`."""
 
 
-def rows_of(layer: Library, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None) -> Tensor:
+def rows_of(
+    layer: LibraryInterface, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None
+) -> Tensor:
     """Return `count` rows of a parameter from `first` on; all of it for None. Raises LibraryError."""
     files = layer.files(bare(layer, inputs))
     if files is not None and parameter in files.names:
