@@ -23,7 +23,7 @@ def checks_page() -> str:
     lines = [
         "# Checks",
         "",
-        "Every diagnostic that `dtrain lint`, `plan` and `run` may give. Made from the code by `make generate`.",
+        "Every diagnostic that `dtrain lint`, `plan` and `run` may give. Generated from the code by `make generate`.",
     ]
     for rule in catalogue().values():
         lines += ["", f"## {rule.code} {rule.name}", "", f"Finds: {rule.finds}", "", f"Why: {rule.why}"]
@@ -34,7 +34,7 @@ def checks_page() -> str:
 
 def components_page() -> str:
     """docs/components.md"""
-    lines = ["# Components", "", "Everything that a recipe can name by `type:`. Made from the code by `make generate`."]
+    lines = ["# Components", "", "Everything that a recipe can name by `type:`. Generated from the code by `make generate`."]
     for kind, table in tables().items():
         lines += ["", f"## {kind}"]
         for name in sorted(table):
@@ -53,7 +53,7 @@ def sections_page() -> str:
     lines = [
         "# Sections",
         "",
-        "Every key of a recipe that is not a component's. Made from the code by `make generate`.",
+        "Every key of a recipe that is not a component's. Generated from the code by `make generate`.",
     ]
     lines += ["", "What a `type:` can name, with its own keys, is in [Components](components.md)."]
     for name in NAMES:
@@ -64,7 +64,7 @@ def sections_page() -> str:
 
 def commands_page() -> str:
     """docs/commands.md. Not argparse's own help text: its form differs between versions of Python."""
-    lines = ["# Commands", "", "Every command of `dtrain` and its options. Made from the code by `make generate`."]
+    lines = ["# Commands", "", "Every command of `dtrain` and its options. Generated from the code by `make generate`."]
     for name, (summary, _, _) in all_commands().items():
         parser = argparse.ArgumentParser(prog=f"dtrain {name}", add_help=False)
         command_module(name).add_arguments(parser)

@@ -42,7 +42,7 @@ README.md
 docs/commands.md
     no data, no torch
         test_layers.py::test_static_lint_never_imports_torch
-    very layer, block, loss, optimizer, source and section
+    List every layer, block, loss, optimizer, source and section
         app/test_commands.py::test_list_has_every_kind_and_its_types
     stopped early, with checkpoints that `--resume` continues from: Ctrl-C, SIGTERM
         run/test_launch.py::test_a_signal_saves_and_the_run_goes_on_later

@@ -35,8 +35,12 @@ def add_recipe_arguments(parser: argparse.ArgumentParser, *, metavar: str = "REC
 
 
 def add_override_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--with", dest="with_", action="append", default=[], metavar="FILE", help="merge a fragment")
-    parser.add_argument("--set", dest="set_", action="append", default=[], metavar="A.B=1", help="set one value")
+    parser.add_argument(
+        "--with", dest="with_", action="append", default=[], metavar="FILE", help="merge this file over the recipe"
+    )
+    parser.add_argument(
+        "--set", dest="set_", action="append", default=[], metavar="A.B=1", help="set one value, by its path"
+    )
 
 
 def overrides_of(args: argparse.Namespace) -> Overrides:

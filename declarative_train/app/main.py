@@ -23,22 +23,22 @@ from declarative_train.core.packs import Command, PackError, find_packs
 from declarative_train.run.streams import outlive_readers, write_any_character
 
 COMMANDS = {
-    "compare": "what runs differ in, and their metrics side by side",
-    "data": "what a recipe's data hold, and what the model will see of them",
-    "doctor": "what this machine can run: torch, GPUs, backends",
-    "evaluate": "exact metrics of a trained model, its mistakes and worst samples",
-    "explain": "what a diagnostic means, with a bad and a good example",
-    "generate": "a trained text model writes on from a beginning",
-    "lint": "find what is wrong with recipes, without starting anything",
-    "list": "every layer, block, loss, optimizer, source and section, with its keys",
-    "plan": "who does what, where and when, before anything starts",
-    "predict": "what a trained model says of new rows",
-    "run": "lint, compile, launch, train",
-    "runs": "the runs in a folder, what tells them apart, what came of them",
-    "schema": "the JSON schema of recipes",
-    "show": "the resolved recipe, each value with its provenance",
-    "tensorboard": "TensorBoard on the runs",
-    "trace": "the path of the data before a run, the epochs after one",
+    "compare": "show the settings in which runs differ, and their metrics side by side",
+    "data": "show a recipe's data as the model will see them; train a tokenizer",
+    "doctor": "show what this machine can run: torch, GPUs, backends",
+    "evaluate": "compute exact metrics of a trained model; show its mistakes and worst samples",
+    "explain": "explain a diagnostic, with a bad and a good example",
+    "generate": "let a trained text model continue a text",
+    "lint": "find mistakes in recipes, without starting anything",
+    "list": "list every layer, block, loss, optimizer, source and section, with its keys",
+    "plan": "show what a run would do: shapes, batches, ranks, memory, time",
+    "predict": "predict new rows with a trained model",
+    "run": "lint, plan and train a recipe",
+    "runs": "list the runs in a folder, with their settings and results",
+    "schema": "print the JSON schema of recipes",
+    "show": "show the resolved recipe, each value with its origin",
+    "tensorboard": "start TensorBoard on the runs",
+    "trace": "show the path of the data through a model, or the epochs of a run",
 }
 
 LEAST_OPEN_FILES = 64  # with fewer torch's processes do not find each other, and some of its code aborts

@@ -19,17 +19,17 @@ WRONG_INPUT, WRONG_USE, FAILED = 1, 2, 3
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trained", metavar="RUN", help="a run's folder, or a checkpoint's; also a URL (s3://...)")
+    parser.add_argument("trained", metavar="RUN", help="folder or URL (s3://...) of a run or a checkpoint")
     parser.add_argument(
         "--weights",
         choices=("trained", "ema"),
-        help="those that were trained, or their moving average (training.ema); default: those that the run evaluated",
+        help="trained weights, or their moving average (training.ema); default: those that the run evaluated",
     )
-    parser.add_argument("--plugins", action="store_true", help="import the plugins of the run, and so run their code")
+    parser.add_argument("--plugins", action="store_true", help="import the plugins of the run, which runs their code")
 
 
 def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--batch-size", type=positive, metavar="N", help="rows that are computed at once")
+    parser.add_argument("--batch-size", type=positive, metavar="N", help="rows per forward pass")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto (default), cpu, cuda, cuda:1, mps")
 
 

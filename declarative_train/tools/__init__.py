@@ -5,9 +5,9 @@ from declarative_train.core.packs import Command, Pack
 PACK = Pack(
     commands={
         "init": Command("write a first recipe", "declarative_train.tools.first_recipe.command"),
-        "lsp": Command("a language server for editors", "declarative_train.tools.language_server.command"),
+        "lsp": Command("start a language server for editors", "declarative_train.tools.language_server.command"),
         "sweep": Command(
-            "run a recipe with each of the settings that its `sweep:` section names",
+            "run a recipe with each of the settings in its section `sweep`",
             "declarative_train.tools.sweep.command",
             needs_posix=True,
         ),

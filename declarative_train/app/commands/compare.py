@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="two or more runs: folders, parts of their names, or a recipe's name for its newest run",
     )
-    parser.add_argument("--dir", default="runs", help="where runs are looked for by name (default: runs)")
+    parser.add_argument("--dir", default="runs", help="folder in which runs are found by name (default: runs)")
     parser.add_argument("--json", action="store_true", help="print one object")
 
 

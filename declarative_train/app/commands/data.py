@@ -24,16 +24,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         choices=["show", "index", "tokenizer"],
-        help="show: sets, columns, fields, classes and the first samples; index: make tokens now, which a run makes "
-        "once; tokenizer: train one on the training texts of a recipe, or on text files",
+        help="show: sets, columns, fields, classes and the first samples; index: make the tokens that the first run "
+        "would make; tokenizer: train one on the training texts of a recipe, or on text files",
     )
     add_recipe_arguments(parser)
-    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, and so run their code")
+    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, which runs their code")
     parser.add_argument("more", nargs="*", metavar="FILE", help="with tokenizer: more text files")
     parser.add_argument("-o", "--output", metavar="FILE.json", help="with tokenizer: the file to write")
-    parser.add_argument("--vocab", type=positive, metavar="N", help="with tokenizer: how many tokens")
+    parser.add_argument("--vocab", type=positive, metavar="N", help="with tokenizer: number of tokens")
     parser.add_argument(
-        "--special", action="append", default=[], metavar="TOKEN", help="with tokenizer: a token of its own"
+        "--special",
+        action="append",
+        default=[],
+        metavar="TOKEN",
+        help="with tokenizer: a text that is always one token",
     )
     parser.add_argument("--html", metavar="FILE", help="write it as one page for a browser, pictures included")
     parser.add_argument(

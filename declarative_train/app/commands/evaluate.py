@@ -20,19 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", nargs="+", metavar="INPUT", help="new rows with their targets: csv, jsonl, parquet, npy or npz files"
     )
     which.add_argument(
-        "--set", dest="set_name", metavar="NAME", help="a set of the run; left out: the first that it evaluated"
+        "--set", dest="set_name", metavar="NAME", help="a set of the run (default: the first that it evaluated)"
     )
     parser.add_argument(
         "--max",
         dest="max_samples",
         type=count,
         metavar="N",
-        help="so many samples of the set, spread over it, as `evaluation.max` takes them; left out: all",
+        help="number of samples, spread over the set as with `evaluation.max` (default: all)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    parser.add_argument("--worst", type=count, default=_WORST, metavar="N", help="samples to show (default: 5)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--worst", type=count, default=_WORST, metavar="N", help="number of samples to show (default: 5)"
+    )
     parser.add_argument("--no-tensorboard", action="store_true", help="write nothing to the run's folder")
-    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="share the samples out to N processes")
+    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="divide the samples over N processes")
     add_compute_arguments(parser)
 
 

@@ -11,7 +11,7 @@ from declarative_train.core.diagnostics.suggest import did_you_mean
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "code", nargs="?", help="a code (Y003), a name (duplicate-key), or how codes begin (Y); left out: the list"
+        "code", nargs="?", help="a code (Y003), a name (duplicate-key), or a prefix of codes (Y); default: the list"
     )
 
 

@@ -15,20 +15,34 @@ _BETWEEN = "\n---\n"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="how the text begins; - for standard input")
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="beginning of the text; - for standard input")
     parser.add_argument(
         "--chat",
         action="store_true",
-        help="TEXT is what a user says, or messages as JSON: written by the chat template of the model's tokenizer",
+        help="TEXT is a message of the user, or messages as JSON; the tokenizer's chat template is applied",
     )
-    parser.add_argument("--max-tokens", type=positive, default=_TOKENS, metavar="N", help="tokens to write (200)")
     parser.add_argument(
-        "--temperature", type=not_negative, default=1.0, metavar="T", help="0: always the likeliest token (1)"
+        "--max-tokens", type=positive, default=_TOKENS, metavar="N", help="most tokens to write (default: 200)"
     )
-    parser.add_argument("--top-k", type=positive, metavar="K", help="draw among the K likeliest tokens")
-    parser.add_argument("--top-p", type=share, metavar="P", help="draw among the fewest tokens that have probability P")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same text (0)")
-    parser.add_argument("--num", type=positive, default=1, metavar="N", help="how many texts (1)")
+    parser.add_argument(
+        "--temperature",
+        type=not_negative,
+        default=1.0,
+        metavar="T",
+        help="0: always the most probable token (default: 1)",
+    )
+    parser.add_argument("--top-k", type=positive, metavar="K", help="sample among the K most probable tokens")
+    parser.add_argument(
+        "--top-p", type=share, metavar="P", help="sample among the fewest tokens whose probabilities add up to P"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the samples: the same seed gives the same text (default: 0)",
+    )
+    parser.add_argument("--num", type=positive, default=1, metavar="N", help="number of texts (default: 1)")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto (default), cpu, cuda, cuda:1, mps")
 
 

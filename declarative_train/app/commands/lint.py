@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="recipes, folders of recipes, or - for standard input")
     parser.add_argument(
-        "--format", choices=sorted(FORMATS), default="full", help="how diagnostics are written (default: full)"
+        "--format", choices=sorted(FORMATS), default="full", help="format of the diagnostics (default: full)"
     )
     parser.add_argument("--select", default="", metavar="CODES", help="only these codes or prefixes: G,P012")
-    parser.add_argument("--ignore", default="", metavar="CODES", help="not these codes or prefixes")
-    parser.add_argument("--static", action="store_true", help="syntax, keys, wiring and layout only; no data, no torch")
-    parser.add_argument("--plugins", action="store_true", help="import the recipes' plugins, to know their shapes")
-    parser.add_argument("--fix", action="store_true", help="apply the fixes that cannot change the plan")
-    parser.add_argument("--unsafe-fixes", action="store_true", help="apply also fixes that may change the plan")
+    parser.add_argument("--ignore", default="", metavar="CODES", help="all except these codes or prefixes")
+    parser.add_argument(
+        "--static", action="store_true", help="check only syntax, keys, wiring and layout: no data, no torch"
+    )
+    parser.add_argument("--plugins", action="store_true", help="import the recipes' plugins, for their shapes")
+    parser.add_argument("--fix", action="store_true", help="apply fixes that cannot change the plan")
+    parser.add_argument("--unsafe-fixes", action="store_true", help="also apply fixes that may change the plan")
     parser.add_argument("--diff", action="store_true", help="show what --fix would change, and change nothing")
     parser.add_argument("--statistics", action="store_true", help="count the diagnostics by code")
     add_override_arguments(parser)

@@ -24,7 +24,9 @@ from declarative_train.plan.plan import Plan
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser, metavar="RECIPE|PLAN.json")
-    parser.add_argument("-o", "--output", metavar="PLAN.json", help="save it; `dtrain run PLAN.json` runs exactly it")
+    parser.add_argument(
+        "-o", "--output", metavar="PLAN.json", help="save the plan; `dtrain run PLAN.json` runs exactly this plan"
+    )
     parser.add_argument(
         "--for",
         dest="for_",
@@ -35,15 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff",
         metavar="OTHER",
-        help="compare with another recipe or saved plan, taken as it is; exit 1 if they differ",
+        help="compare with another recipe (without this --with and --set) or saved plan; exit code 1 if they differ",
     )
     parser.add_argument(
         "--scale",
         type=numbers_of_gpus,
         metavar="1,2,4,8",
-        help="a table of these numbers of GPUs: when more of them stop paying",
+        help="predict the step time for these numbers of GPUs",
     )
-    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
+    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, for their shapes")
 
 
 def numbers_of_gpus(text: str) -> list[int]:

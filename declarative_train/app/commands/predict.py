@@ -18,22 +18,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "input",
         nargs="+",
         metavar="INPUT",
-        help="csv, jsonl, parquet, npy, npz or SQLite files, or - for a csv on stdin",
+        help="csv, jsonl, parquet, npy, npz, SQLite or picture files, a folder of pictures, or - for a csv on stdin",
     )
     parser.add_argument(
-        "-o", dest="out", default="-", metavar="OUT", help="a .csv, .parquet or .jsonl file; else stdout"
+        "-o", dest="out", default="-", metavar="OUT", help="a .csv, .parquet or .jsonl file (default: csv on stdout)"
     )
     parser.add_argument(
         "--output",
         action="append",
         default=[],
         metavar="NODE",
-        help="give what this node computes, such as an embedding",
+        help="write the output of this node, such as an embedding",
     )
     parser.add_argument(
         "--keep", action="append", default=[], metavar="COLUMN", help="repeat this column of the input; * for all"
     )
-    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="share the rows out to N processes")
+    parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="divide the rows over N processes")
     add_compute_arguments(parser)
 
 

@@ -31,15 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="auto|PATH",
         help="continue from a checkpoint: the newest of this recipe's runs, or a run or checkpoint folder",
     )
-    parser.add_argument("--max-steps", type=positive, metavar="N", help="end this session after N more optimizer steps")
+    parser.add_argument("--max-steps", type=positive, metavar="N", help="stop after N more optimizer steps")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     parser.add_argument(
         "--run-dir",
         metavar="PATH",
-        help="the folder of this run, instead of a new one below logging.dir; with --resume, go on with what it holds",
+        help="folder of this run, instead of a new one in logging.dir; with --resume, continue the run in it",
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--quiet", action="store_true", help="no progress: only the result, and what goes wrong")
+    parser.add_argument("--quiet", action="store_true", help="show only the result and problems, no progress")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ LONGEST_REASON = 3  # failed runs whose reasons are told below the table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", nargs="?", default="runs", help="a folder of runs, or one run (default: runs)")
     parser.add_argument("--json", action="store_true", help="print a list of objects, newest first")
-    parser.add_argument("--sort", metavar="METRIC", help="best first by this value, such as validation/accuracy")
+    parser.add_argument("--sort", metavar="METRIC", help="sort by this value, best first, such as validation/accuracy")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import sys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--output", metavar="FILE", help="write it to a file instead of the screen")
+    parser.add_argument("-o", "--output", metavar="FILE", help="file to write (default: the screen)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`dtrain show RECIPE`: the resolved recipe, each value with its provenance; `--graph`: the nodes with shapes;
+"""`dtrain show RECIPE`: show the resolved recipe, each value with its origin; `--graph`: the nodes with shapes;
 `--explicit`: a recipe that leaves nothing to defaults. Of a recipe with mistakes, what can be told of it."""
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from declarative_train.source.writing import lines
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--graph", action="store_true", help="the nodes of the model with their inputs and outputs")
-    form.add_argument("--explicit", action="store_true", help="the same recipe in one file, all defaults written out")
-    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
+    form.add_argument(
+        "--graph", action="store_true", help="show the nodes of the model with inputs, outputs and shapes"
+    )
+    form.add_argument("--explicit", action="store_true", help="write the recipe as one file with all defaults")
+    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, for their shapes")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", nargs="?", default="runs", help="a run, or a folder of runs (default: runs)")
-    parser.add_argument("--port", type=int, default=6006, help="default: 6006; 0 picks a free one")
+    parser.add_argument("--port", type=int, default=6006, help="port (default: 6006); 0: a free one")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
-        help="the address to listen on (default: 127.0.0.1, this machine alone); 0.0.0.0 lets everybody read the runs",
+        help="address to listen on (default: 127.0.0.1, only this machine); 0.0.0.0: anyone can read the runs",
     )
 
 

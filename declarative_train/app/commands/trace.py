@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--values",
         action="store_true",
-        help="the first rows, as they are in the file and as the model gets them; of a run: one row to its prediction",
+        help="show the first rows in the file and as the model gets them; for a run: one row up to its prediction",
     )
-    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, to know their shapes")
+    parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, for their shapes")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,11 +1,13 @@
-"""Pack `export`: a trained model as files that other tools load."""
+"""Pack `export`: write a trained model as files that other tools load."""
 
 from declarative_train.core.packs import Command, Pack
 
 PACK = Pack(
     commands={
         "export": Command(
-            "a trained model as files that other tools load", "declarative_train.packs.export.command", needs_posix=True
+            "write a trained model as files that other tools load",
+            "declarative_train.packs.export.command",
+            needs_posix=True,
         )
     },
     export="declarative_train.packs.export.export:export",

@@ -1,4 +1,4 @@
-"""`dtrain export RUN --to FORMAT`: a trained model as files that other tools load."""
+"""`dtrain export RUN --to FORMAT`: write a trained model as files that other tools load."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from declarative_train.packs.export.names import DTYPES, NAMES, PUBLISHED
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
-    parser.add_argument("--to", choices=NAMES, required=True, help="what is written")
-    parser.add_argument("-o", dest="out", metavar="FOLDER", help="default: export-FORMAT in the run's folder")
+    parser.add_argument("--to", choices=NAMES, required=True, help="format")
+    parser.add_argument(
+        "-o", dest="out", metavar="FOLDER", help="folder to write (default: export-FORMAT in the run's folder)"
+    )
     parser.add_argument(
         "--output",
         action="append",
         default=[],
         metavar="NODE",
-        help="give what this node computes, such as an embedding",
+        help="write the output of this node, such as an embedding",
     )
     parser.add_argument(
         "--inputs",
         choices=("raw", "prepared"),
         default="raw",
-        help="raw (default): numbers as in the columns, prepared in the model; prepared: fields as in training",
+        help="raw (default): values of the columns, which the model prepares; prepared: fields as in training",
     )
-    parser.add_argument("--dtype", choices=DTYPES, help="of weights and computation; default: as they were trained")
+    parser.add_argument("--dtype", choices=DTYPES, help="dtype of weights and computation (default: that of training)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -54,16 +54,17 @@ layout: {{gpus: 1}}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", nargs="?", help="the file to write (default: recipe.yaml, or by the name of --from)")
-    parser.add_argument("-o", "--output", metavar="PATH", help="the same, where --from and --target stand first")
+    parser.add_argument("-o", "--output", metavar="PATH", help="the same as PATH")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument(
-        "--from", dest="from_", metavar="DATA", help="make it for a table: .csv, .tsv, .parquet, .jsonl, .db, .sqlite"
+        "--from",
+        dest="from_",
+        metavar="DATA",
+        help="table to make the recipe for: .csv, .tsv, .parquet, .jsonl, .db, .sqlite",
     )
-    parser.add_argument("--table", metavar="NAME", help="with --from: which table or view of an SQLite file of several")
-    parser.add_argument("--target", metavar="COLUMN", help="with --from: the column that is to be predicted")
-    parser.add_argument(
-        "--task", choices=TASKS, help="with --from: what the target holds, where a guess would be wrong"
-    )
+    parser.add_argument("--table", metavar="NAME", help="with --from: table or view of an SQLite file")
+    parser.add_argument("--target", metavar="COLUMN", help="with --from: column to predict")
+    parser.add_argument("--task", choices=TASKS, help="with --from: kind of the target, if the guess is wrong")
 
 
 def run(args: argparse.Namespace) -> int:

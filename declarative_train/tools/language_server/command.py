@@ -11,8 +11,8 @@ from importlib.util import find_spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--static", action="store_true", help="never look at the data and the shapes: no torch")
-    parser.add_argument("--stdio", action="store_true", help="accepted since editors pass it; there is no other way")
+    parser.add_argument("--static", action="store_true", help="check no data and shapes: no torch")
+    parser.add_argument("--stdio", action="store_true", help="no effect; accepted because editors pass it")
 
 
 def run(args: argparse.Namespace) -> int:

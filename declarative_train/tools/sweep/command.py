@@ -1,4 +1,4 @@
-"""`dtrain sweep RECIPE`: run a recipe with each of the settings that its `sweep:` section names."""
+"""`dtrain sweep RECIPE`: run a recipe with each of the settings in its section `sweep`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=jobs,
         default=1,
         metavar="N|auto",
-        help="points at once, each with cores or GPUs of its own; auto: as many as there is room for (default: 1)",
+        help="number of points at once, each with its own cores or GPUs; auto: as many as fit (default: 1)",
     )
     parser.add_argument(
         "--resume",
         nargs="?",
         const="auto",
         metavar="auto|PATH",
-        help="go on with the newest sweep of this recipe, or with the one in a folder: what ended is not repeated",
+        help="continue the newest sweep of this recipe, or the one in a folder; finished points are not repeated",
     )
     parser.add_argument("--dry-run", action="store_true", help="lint and plan every point, list them, and stop")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
