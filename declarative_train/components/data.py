@@ -2,7 +2,7 @@
 
 As in `components/component.py`, no module imports torch or NumPy at its top.
 
-The file is long because it documents what each interface guarantees to the others.
+Over 440 lines because it documents what each interface guarantees to the others.
 """
 
 from abc import ABC, abstractmethod
@@ -163,6 +163,10 @@ class BadValueError(Exception):
         self.key = key
 
 
+class MissingPackageError(Exception):
+    """A package that reads these values is not installed."""
+
+
 class NoStatisticsError(ValueError):
     """The training rows do not give the statistics. `help`: one fix. `value`: a value of `column` that is the reason,
     so that its row can be named."""
@@ -213,19 +217,32 @@ class Field(Component, ABC):
     """A named tensor of a sample, made from columns.
 
     `meaning` names the keys that decide what its numbers mean: a model that starts from the weights of a run must read
-    them the same way. `reads_late`: its values are read when a sample is requested, not held or inspected beforehand
-    (pictures). `takes_text`: its column holds texts, even if they look like numbers; `takes_lists`: its columns hold
-    lists, which may be of any length.
+    them the same way. `late`: the address of its `LateReader` (data/late.py), if its values are read when a sample is
+    requested, not held or inspected beforehand (pictures). `takes_text`: its column holds texts, even if they look like
+    numbers; `takes_lists`: its columns hold lists, which may be of any length.
 
     `outputs`: names of its tensors, if it makes several. The field's own name is the first, the others are
     `NAME.OUTPUT`.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ()
-    reads_late: ClassVar[bool] = False
+    late: ClassVar[str] = ""
     takes_text: ClassVar[bool] = False
     takes_lists: ClassVar[bool] = False
     outputs: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def reads_late(self) -> bool:
+        return bool(self.late)
+
+    @property
+    def follows(self) -> str | None:
+        """Name of the picture field whose transforms it follows (boxes)."""
+        return None
+
+    def needs_value(self, column: Column) -> bool:
+        """Return whether a row without a value of the column cannot be used."""
+        return False
 
     def with_floats(self, dtype: DType, columns: Sequence[Column]) -> "Field":
         """Return the field that the run reads, whose floats have the precision `dtype`."""

@@ -48,6 +48,9 @@ class Pack:
     functions of a family whose name ends in `_rules` get each draft of a recipe."""
     commands: Mapping[str, Command] = field(default_factory=dict)
     """Commands of `dtrain`, by name."""
+    sheet: str = ""
+    """Hook `sheet(data)`, called by `dtrain data show --pictures` and `--html` with the DataSpec. It returns a PNG file
+    of some training samples before and after their transforms, or None if the pack has none to draw."""
     export: str = ""
     """Hook `export(trained, to, folder, *, outputs, numbers, dtype)`, called by `Run.export` of the Python API. It
     writes a folder for other tools and returns a description of it. Raises UsageError and RunFailure."""

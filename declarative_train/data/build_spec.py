@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from declarative_train.components.component import ShapeError
-from declarative_train.components.data import Column, Field, NoStatisticsError, Table
+from declarative_train.components.data import Column, Field, MissingPackageError, NoStatisticsError, Table
 from declarative_train.components.datasets.mix import MixDataset
 from declarative_train.components.fields.columns import format_shape
-from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
@@ -36,10 +35,10 @@ from declarative_train.data.checks.samples import (
 )
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
 from declarative_train.data.field_reader import FieldReader, base_of, columns_of, each_output, make_part
+from declarative_train.data.late import TransformChain, TransformError
 from declarative_train.data.materialize import BadSampleError, PreparedSet, prepare
 from declarative_train.data.opened import arrange_rows, open_table, records, remember, usable
 from declarative_train.data.pairs import check_transforms
-from declarative_train.data.pictures import TransformChain, TransformError
 from declarative_train.data.plugin_data import outlines, sources, unrun
 from declarative_train.data.problems import Place, bad_sample, row_with, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowChain, RowRange, SetRows

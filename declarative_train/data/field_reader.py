@@ -10,7 +10,7 @@ import numpy as np
 from declarative_train.components.data import Column, Field, Table
 from declarative_train.components.fields.columns import match_columns
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.pictures import NO_TRANSFORMS, TransformChain
+from declarative_train.data.late import NO_TRANSFORMS, TransformChain
 from declarative_train.data.spec import WindowSpec
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from declarative_train.components.data import BadValueError, Table
 from declarative_train.core.tensor_spec import FLOATING
 from declarative_train.data.field_reader import FieldReader, base_of, column_names
-from declarative_train.data.pictures import GLANCED, NO_TRANSFORMS, BadPictureError, PictureValues, TransformChain
+from declarative_train.data.late import NO_TRANSFORMS, LateError, LateValues, TransformChain
 from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
 from declarative_train.data.statistics_cache import StatisticsCache
@@ -29,6 +29,7 @@ NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the 
 _CHUNK_BYTES = 32 << 20
 _CHUNK_ROWS = 1 << 16
 _GLANCED_ROWS = 1 << 12
+_GLANCED = 8  # values of a late field that are checked before the run
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
 
 
@@ -136,21 +137,21 @@ class PreparedSet:
         return self.pictures(self.read_columns(samples), samples, epoch)
 
     def pictures(
-        self, given: Mapping[str, PictureValues], samples: np.ndarray, epoch: int | None
+        self, given: Mapping[str, LateValues], samples: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
         """Return all fields of images, which may share random draws. Raises BadSampleError."""
         try:
             return self.chain.arrays(given, {part.name: part.sample.shape for part in self.late}, samples, epoch)
-        except BadPictureError as error:
+        except LateError as error:
             part = next(part for part in self.late if part.name == error.name)
             row = int(self.rows.at(samples[error.row : error.row + 1])[0])
             raise BadSampleError(part, row, error.cause) from error
 
-    def read_columns(self, samples: np.ndarray) -> dict[str, PictureValues]:
+    def read_columns(self, samples: np.ndarray) -> dict[str, LateValues]:
         """Read the columns for the fields of images. Raises SourceError."""
         late = self.late
         read = self.table.read(column_names(late), self.rows.at(samples))
-        return {part.name: PictureValues.of(part.field, part.columns, read) for part in late}
+        return {part.name: LateValues.of(part.field, part.columns, read) for part in late}
 
     def _others(self, samples: np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
         if not parts:
@@ -212,7 +213,7 @@ def prepare(
     except BadTextError as error:
         raise BadSampleError(error.part, error.cause.row, error.cause) from error
     parts = tuple(part for part in every if not part.field.reads_late)
-    glance(table, rows, [part for part in every if part.field.reads_late], skips, name)
+    glance(table, rows, [part for part in every if part.field.reads_late], chain, skips, name)
     if not parts:
         return PreparedSet(name, table, rows, windows, every, {}, chain, skips)
     stores = {part.name: storage_dtype(part, len(rows)) for part in parts}
@@ -267,7 +268,12 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Fi
 
 
 def glance(
-    table: Table, rows: SetRows, late: Sequence[FieldReader], skips: Skips | None = None, name: str = ""
+    table: Table,
+    rows: SetRows,
+    late: Sequence[FieldReader],
+    chain: TransformChain,
+    skips: Skips | None = None,
+    name: str = "",
 ) -> None:
     """Check the headers of the first images, and the coordinates of boxes; other errors are found when images are read.
 
@@ -276,13 +282,13 @@ def glance(
     for part in late:
         if part.name != base_of(part.name):
             continue
-        most = LOOKED_AT_ROWS if part.field.takes_lists else GLANCED
+        most = LOOKED_AT_ROWS if part.field.takes_lists else _GLANCED
         for begin in range(0, min(len(rows), most), _GLANCED_ROWS):
             first = rows.at(np.arange(begin, min(len(rows), most, begin + _GLANCED_ROWS)))
-            given = PictureValues.of(part.field, part.columns, table.read(column_names([part]), first))
+            given = LateValues.of(part.field, part.columns, table.read(column_names([part]), first))
             for place in range(len(first)):
                 try:
-                    given.glance(place)
+                    chain.glance(given, place)
                 except BadValueError as error:
                     if skips is None:
                         raise BadSampleError(part, int(first[place]), error) from error

@@ -15,17 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from declarative_train.components.data import Dataset, Field, Split, Table
+from declarative_train.components.data import Dataset, Field, MissingPackageError, Split, Table
 from declarative_train.components.datasets import DATASETS, endings_in_folders
 from declarative_train.components.fields import FIELDS
-from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
 from declarative_train.core.amounts import counted
 from declarative_train.data.blocks import most_held_beside
 from declarative_train.data.field_reader import columns_of, make_part
+from declarative_train.data.late import TransformChain, TransformError
 from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, PreparedSet, prepare
-from declarative_train.data.pictures import TransformChain, TransformError
 from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import Skipped, Skips, as_numbers, whole_rows
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, FileRecord, SetSpec, WindowSpec

@@ -11,6 +11,7 @@ import numpy as np
 from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import key_of, uniform
 from declarative_train.components.data import Transform
+from declarative_train.components.fields import FIELDS
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.components.transforms.pairs import PairTransform
 from declarative_train.core.tensor_spec import TensorSpec
@@ -51,7 +52,8 @@ class Pairs:
         entries = tuple(of_pairs([TRANSFORMS.read(each) for each in spec.transforms]))
         if not entries:
             return None
-        pictures = tuple(field.name for field in spec.fields if field.component["type"] in ("image", "mask"))
+        late = {field.name: FIELDS.read(field.component) for field in spec.fields}
+        pictures = tuple(name for name, field in late.items() if field.reads_late and not field.takes_lists)
         return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
 
     def mix(self, batch: Batch) -> Batch:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from declarative_train.components.data import Column, Field, Table
+from declarative_train.components.data import Field, Table
 from declarative_train.components.datasets.arrow import MemoryTable
 from declarative_train.components.fields.columns import match_columns
 from declarative_train.data.rows import SetRows
@@ -140,17 +140,6 @@ def is_scanned(table: Table) -> bool:
     return table.num_rows <= _SCANNED
 
 
-def needs_values(field: Field, column: Column) -> bool:
-    """Return whether a row without a value of the column cannot be used."""
-    if field.type == "tensor":
-        return getattr(field, "missing", None) == "error"
-    if field.type == "category":
-        return getattr(field, "unknown", None) is None
-    if field.type == "tokens" and column.name == getattr(field, "tools", None):
-        return False
-    return field.type in ("tokens", "image") and column.dtype == "object"
-
-
 def whole_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, tuple[Field, Collection[str]]]
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
@@ -162,7 +151,7 @@ def whole_rows(
         column: name
         for name, (field, columns) in fields.items()
         for column in columns
-        if needs_values(field, table.columns[column])
+        if field.needs_value(table.columns[column])
     }
     if not asked or not is_scanned(table):
         return dict(rows), {name: [] for name in rows}

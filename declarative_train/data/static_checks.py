@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.transforms.plugin import PluginTransform
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import did_you_mean
@@ -53,9 +52,9 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
     late = [name for name, field in section.fields.items() if field.reads_late]
     pictures = [name for name in late if not section.fields[name].takes_lists]
     for name, field in section.fields.items():
-        if isinstance(field, BoxesField) and field.picture not in pictures:
-            message = f"its boxes are in the pictures of `{field.picture}`, but no field of pictures has this name"
-            hint = did_you_mean(field.picture, pictures) if pictures else "add a field of `type: image`"
+        if field.follows is not None and field.follows not in pictures:
+            message = f"its boxes are in the pictures of `{field.follows}`, but no field of pictures has this name"
+            hint = did_you_mean(field.follows, pictures) if pictures else "add a field of `type: image`"
             yield column_does_not_fit(span(f"data.fields.{name}.picture"), name, message, hint)
     if late and section.window is not None:
         message = f"`{late[0]}` holds pictures, and windows are made of numbers: a sample is one picture"

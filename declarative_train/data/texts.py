@@ -20,7 +20,7 @@ from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.core.amounts import counted
 from declarative_train.data.field_reader import FieldReader, base_of, column_names
 from declarative_train.data.rows import RowRange, SetRows
-from declarative_train.data.skipping import is_scanned, needs_values
+from declarative_train.data.skipping import is_scanned
 from declarative_train.data.spec import WindowSpec
 from declarative_train.files.open_files import local_path, objects, size_bytes
 
@@ -84,7 +84,7 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
     field, columns = field_of(part), part.columns
     found = tokenizer(field.tokenizer)
     texts = [column for column in columns if column.name != field.tools]
-    skips = skips and is_scanned(table) and all(needs_values(field, column) for column in texts)
+    skips = skips and is_scanned(table) and all(field.needs_value(column) for column in texts)
 
     def read(start: int, stop: int) -> Sequence[object]:
         values = table.read(column_names([part]), slice(start, stop))

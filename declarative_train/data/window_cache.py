@@ -17,8 +17,8 @@ import torch
 from declarative_train.data.batch import Taken
 from declarative_train.data.block_shuffle import BlockPiece, EpochLayout, RolledOrder, ShuffleWindow
 from declarative_train.data.field_reader import FieldReader
+from declarative_train.data.late import LateValues
 from declarative_train.data.materialize import BadSampleError, PreparedSet, storage_dtype
-from declarative_train.data.pictures import PictureValues
 from declarative_train.data.prefetch import Prefetcher
 from declarative_train.data.read_block import convert_good, convert_into
 from declarative_train.data.sets import as_data_error, dtype_of
@@ -127,7 +127,7 @@ class HeldWindow:
 
     def _pictures(self, places: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
         raw = {name: values[index] for name, values in self._raw.items()}
-        given = {part.name: PictureValues.of(part.field, part.columns, raw) for part in self._prepared.late}
+        given = {part.name: LateValues.of(part.field, part.columns, raw) for part in self._prepared.late}
         with as_data_error(self._prepared):
             try:
                 return self._prepared.pictures(given, self.samples[places], self.window.epoch)

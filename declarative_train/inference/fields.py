@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from declarative_train.components.data import LISTS, BadValueError, Column, Field
+from declarative_train.components.data import LISTS, BadValueError, Column, Field, MissingPackageError
 from declarative_train.components.fields import FIELDS
-from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.fields.columns import format_shape
-from declarative_train.components.fields.image import MissingPackageError
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.data.pictures import BadPictureError, PictureValues, TransformChain
+from declarative_train.data.late import LateError, LateValues, TransformChain
 from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import Input, InputChunk, InputError, check_columns
 from declarative_train.inference.trained import UsageError
@@ -39,10 +37,7 @@ class RowConverter:
         """Prepare the fields `names` of the run's `data`. `keep` are further columns to read. Raises UsageError if one
         of them is missing."""
         own = [FIELDS.read(spec.component) for spec in data.fields if spec.name in names]
-        names = {
-            *names,
-            *(field.picture for field in own if isinstance(field, BoxesField)),
-        }  # boxes need the image's size
+        names = {*names, *(field.follows for field in own if field.follows is not None)}  # boxes need the image's size
         specs = [spec for spec in data.fields if spec.name in names]
         if unknown := [name for name in keep if name not in input.names]:
             raise UsageError(f"--keep {unknown[0]}: {input.title} has no such column; help: "
@@ -133,12 +128,12 @@ class _ImageConverter:
         keys = np.arange(chunk.start, chunk.start + chunk.num_rows)
         try:
             return self._chain.arrays(given, shapes, keys, None)
-        except BadPictureError as error:
+        except LateError as error:
             raise InputError(_message(self._specs[error.name], error.cause, chunk)) from None
         except MissingPackageError as error:
             raise UsageError(str(error)) from None
 
-    def _given(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: InputChunk) -> PictureValues:
+    def _given(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: InputChunk) -> LateValues:
         columns = []
         for each in spec.columns:
             values = read[each]
@@ -148,7 +143,7 @@ class _ImageConverter:
             columns.append(Column(each, LISTS if is_list else dtype, values.shape[1:]))
         if (shape_error := self._fields[name].check(columns)) is not None:
             raise InputError(f"{chunk.title}: field `{name}`: {shape_error.message}")
-        return PictureValues.of(self._fields[name], columns, read)
+        return LateValues.of(self._fields[name], columns, read)
 
 
 class _FieldConverter:

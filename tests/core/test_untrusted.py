@@ -12,7 +12,7 @@ from declarative_train.core.untrusted import parse_json
 PACKAGE = Path(__file__).parents[2] / "declarative_train"
 OWN = {
     "tools/sweep/command.py", "components/datasets/arrow_conversion.py", "files/file_activity.py",
-    "files/cache.py", "components/fields/boxes.py", "components/layers/timm.py",
+    "files/cache.py", "packs/images/boxes.py", "components/layers/timm.py",
     "components/layers/libraries/files.py", "files/safetensors_header.py",
     "components/layers/transformers.py", "components/texts/cache.py", "data/skipping.py", "app/records/record.py",
     "tools/sweep/sweep.py", "graph/read.py", "packs/export/snippets.py", "run/sinks/background.py",

@@ -13,6 +13,7 @@ from declarative_train.app.compile import add_recipe_arguments, is_missing, load
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_error, print_text
 from declarative_train.app.views.table import table, terminal_width
+from declarative_train.core.packs import hooks
 
 if TYPE_CHECKING:
     from declarative_train.data.spec import DataSpec
@@ -117,9 +118,7 @@ def _show(args: argparse.Namespace) -> int:
             shown = sections(data)
             rows = first_rows(data, terminal_width())
             if args.pictures or args.html:
-                from declarative_train.app.views.image_grid import picture_sheet
-
-                sheet = picture_sheet(data)
+                sheet = next(filter(None, (draw(data) for draw in hooks("sheet"))), None)
             if args.html:
                 whole_page = first_rows(data, _PAGE_WIDTH)
     except DataError as error:

@@ -9,10 +9,7 @@ FIELDS: Registry[Field] = Registry(
     "field",
     __name__,
     {
-        "boxes": "boxes.BoxesField",
         "category": "category.CategoryField",
-        "image": "image.ImageField",
-        "mask": "mask.MaskField",
         "tensor": "tensor.TensorField",
         "tokens": "tokens.TokensField",
     },

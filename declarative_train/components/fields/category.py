@@ -71,6 +71,9 @@ class CategoryField(FieldOfColumns):
             raise ValueError(f"`unknown` is class {self.unknown}, and classes go from 0 to {least - 1}")
         return self
 
+    def needs_value(self, column: Column) -> bool:
+        return self.unknown is None
+
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
         dates = next((column for column in columns if column.dtype.startswith("datetime")), None)
         if dates is not None:

@@ -95,6 +95,9 @@ class TensorField(FieldOfColumns):
                 raise ValueError(f"`missing: {self.missing}` is not a whole number, as `dtype: {self.dtype}` asks for")
         return self
 
+    def needs_value(self, column: Column) -> bool:
+        return self.missing == "error"
+
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
         for column in columns:
             kind = "datetime" if column.dtype.startswith("datetime") else column.dtype

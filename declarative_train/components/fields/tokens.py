@@ -100,6 +100,9 @@ class TokensField(Field):
     def output_of(self, name: str) -> TokensField:
         return self.model_copy(update={"output": name})
 
+    def needs_value(self, column: Column) -> bool:
+        return column.name != self.tools and column.dtype == "object"
+
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
         for key, place in self._places.items():
             column = columns[place]

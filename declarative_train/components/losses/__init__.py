@@ -11,7 +11,6 @@ LOSSES: Registry[Loss] = Registry(
     {
         "bce_with_logits": "classes.BceWithLogits",
         "cross_entropy": "classes.CrossEntropy",
-        "giou": "boxes.Giou",
         "huber": "elementwise.Huber",
         "info_nce": "info_nce.InfoNce",
         "kl_div": "classes.KlDiv",

@@ -12,7 +12,6 @@ METRICS: Registry[Metric] = Registry(
         "accuracy": "means.Accuracy",
         "auroc": "classes.Auroc",
         "average_precision": "classes.AveragePrecision",
-        "box_iou": "boxes.BoxIou",
         "f1": "classes.F1",
         "iou": "classes.Iou",
         "mae": "errors.Mae",

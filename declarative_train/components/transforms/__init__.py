@@ -1,4 +1,4 @@
-"""Transforms: what may be done to the pictures of a sample, under `data.transforms`."""
+"""Transforms: changes of the pictures of a sample, under `data.transforms`; the packs bring them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,5 @@ from declarative_train.components.registry import Registry
 TRANSFORMS: Registry[Transform] = Registry(
     "transform",
     __name__,
-    {
-        "center_crop": "sizes.CenterCrop",
-        "color_jitter": "colours.ColorJitter",
-        "cutmix": "pairs.CutMix",
-        "mixup": "pairs.MixUp",
-        "normalize": "numbers.Normalize",
-        "rand_augment": "policies.RandAugment",
-        "random_crop": "sizes.RandomCrop",
-        "random_erasing": "numbers.RandomErasing",
-        "random_flip": "turns.RandomFlip",
-        "random_resized_crop": "sizes.RandomResizedCrop",
-        "random_rotation": "turns.RandomRotation",
-        "resize": "sizes.Resize",
-        "trivial_augment": "policies.TrivialAugment",
-    },
+    {},
 )

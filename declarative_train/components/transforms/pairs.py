@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -56,125 +56,6 @@ class PairTransform(Transform, ABC):
         import numpy as np
 
         return np.where(acts, beta(numbers, key, self.alpha), 1.0)
-
-
-class MixUp(PairTransform):
-    """Weighted means of two samples: Zhang et al., https://arxiv.org/abs/1710.09412.
-
-    share * own + (1 - share) * partner's, of the fields and the labels alike, in training alone. Partners are
-    neighbours of the epoch's order (positions 2k and 2k + 1), so that all layouts mix the same samples; the last one of
-    an odd number stays as it is.
-    """
-
-    type: Literal["mixup"] = "mixup"
-    labels: tuple[str, ...]
-    """The fields that are predicted, mixed by the same share: numbers, or classes with `one_hot: true`; `[]`: none."""
-    alpha: Alpha = 0.2
-    """The share is drawn from Beta(alpha, alpha): 1 is any share alike, less are shares near 0 and 1."""
-    p: Share = 1.0
-    """How many of the samples; of several entries that mix, at most one acts on a sample, and their `p` add up to 1."""
-
-    def mixed(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        partners: Mapping[str, torch.Tensor],
-        fields: tuple[str, ...],
-        numbers: np.ndarray,
-        acts: np.ndarray,
-        key: int,
-    ) -> dict[str, torch.Tensor]:
-        shares = self._shares(numbers, acts, key)
-        return {name: weighted(tensors[name], partners[name], shares) for name in (*fields, *self.labels)}
-
-
-class CutMix(PairTransform):
-    """A rectangle of the partner's picture is pasted: Yun et al., https://arxiv.org/abs/1905.04899.
-
-    Labels are mixed by area, in training alone. Partners are neighbours of the epoch's order (positions 2k and 2k + 1),
-    so that all layouts mix the same samples; the last one of an odd number stays as it is.
-    """
-
-    of_pictures: ClassVar[bool] = True
-
-    type: Literal["cutmix"] = "cutmix"
-    labels: tuple[str, ...]
-    """The fields that are predicted, mixed by the shares of the area: numbers, or classes with `one_hot: true`; `[]`:
-    none."""
-    alpha: Alpha = 1.0
-    """The share of the area that stays is drawn from Beta(alpha, alpha), before the rectangle is cut off at edges."""
-    p: Share = 1.0
-    """How many of the samples; of several entries that mix, at most one acts on a sample, and their `p` add up to 1."""
-
-    def mixed(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        partners: Mapping[str, torch.Tensor],
-        fields: tuple[str, ...],
-        numbers: np.ndarray,
-        acts: np.ndarray,
-        key: int,
-    ) -> dict[str, torch.Tensor]:
-        height, width = tensors[fields[0]].shape[-2:]
-        shares = self._shares(numbers, acts, key)
-        boxes = self.boxes(shares, numbers, key, height, width)
-        found = {name: pasted(tensors[name], partners[name], boxes) for name in fields}
-        top, left, bottom, right = boxes
-        areas = 1.0 - (right - left) * (bottom - top) / (width * height)
-        return found | {name: weighted(tensors[name], partners[name], areas) for name in self.labels}
-
-    def boxes(
-        self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(R,) each: top, left, bottom, right; around a pixel drawn anywhere, without what lies outside."""
-        import numpy as np
-
-        down, across = (
-            (uniform(numbers, key_of(key, side)) * size).astype(np.int64)
-            for side, size in (("height", height), ("width", width))
-        )
-        half = 0.5 * np.sqrt(1.0 - shares)
-        tall, wide = (half * height).astype(np.int64), (half * width).astype(np.int64)
-        return (
-            np.maximum(down - tall, 0),
-            np.maximum(across - wide, 0),
-            np.minimum(down + tall, height),
-            np.minimum(across + wide, width),
-        )
-
-
-def weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torch.Tensor:
-    """(R, ...): shares * own + (1 - shares) * other."""
-    import torch
-
-    exact = own.dtype if own.dtype in (torch.float32, torch.float64) else torch.float32
-    first, second = (_of_rows(each, own).to(exact) for each in (shares, 1.0 - shares))
-    return own.to(exact).mul(first).add_(other.to(exact).mul(second)).to(own.dtype)
-
-
-def pasted(
-    own: torch.Tensor, other: torch.Tensor, boxes: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-) -> torch.Tensor:
-    """(R, ..., H, W)."""
-    import torch
-
-    height, width = own.shape[-2:]
-    down = torch.arange(height, device=own.device)[:, None]
-    across = torch.arange(width, device=own.device)[None, :]
-    top, left, bottom, right = (_of_rows(each, own) for each in boxes)
-    inside = (down >= top) & (down < bottom) & (across >= left) & (across < right)
-    return torch.where(inside, other, own)
-
-
-def _of_rows(values: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """(R, 1, ..., 1) where `like` is."""
-    import torch
-
-    made = torch.from_numpy(values)
-    if like.device.type == "cuda":
-        made = made.pin_memory()
-    elif like.device.type == "mps" and made.dtype == torch.float64:
-        made = made.float()
-    return made.to(like.device, non_blocking=True).view(-1, *[1] * (like.dim() - 1))
 
 
 def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:

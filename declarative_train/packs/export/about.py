@@ -17,7 +17,7 @@ from declarative_train.components.data import Preparation
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.core.secrets import masked
-from declarative_train.data.pictures import TransformChain
+from declarative_train.data.late import TransformChain
 from declarative_train.files.open_files import format_path
 from declarative_train.inference.trained import Trained
 from declarative_train.packs.export.program import Program, ProgramInput, ProgramOutput

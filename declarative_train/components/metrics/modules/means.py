@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from declarative_train.components.component import Collective, MetricModule
-from declarative_train.components.losses.modules.boxes import iou
 from declarative_train.components.losses.modules.elementwise import in_full
 from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems, not_ignored, weights
 
@@ -54,20 +53,6 @@ class Itself:
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         return input, weights(input.shape, None, mask, row_weight)
-
-
-class BoxOverlap:
-    """The intersection over union of each box (B, *S, 4) with the one in its place."""
-
-    def __init__(self, format: str) -> None:
-        self._format = format
-
-    def __call__(
-        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        assert target is not None
-        found = iou(in_full(input), in_full(target), self._format)
-        return found, weights(found.shape, None, mask, row_weight)
 
 
 class Errors:

@@ -7,7 +7,6 @@ the batch do not matter, and a resumed run draws what the uninterrupted run woul
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -15,16 +14,13 @@ import numpy as np
 from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn, key_of
 from declarative_train.components.data import BadValueError, Column, Field, Size, Transform
-from declarative_train.components.fields.boxes import Boxes, BoxesField
-from declarative_train.components.transforms import TRANSFORMS
-from declarative_train.components.transforms.sizes import same_size, scaling
 from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.data.late import LateError, LateReader, LateValues, TransformError
+from declarative_train.packs.images.boxes import Boxes, BoxesField
+from declarative_train.packs.images.transforms.sizes import same_size, scaling
 
 if TYPE_CHECKING:
-    from declarative_train.components.fields.image import PictureField
-    from declarative_train.data.spec import DataSpec
-
-GLANCED = 8  # pictures of a set whose headers are checked before the run
+    from declarative_train.packs.images.image import PictureField
 
 
 class PictureValues(NamedTuple):
@@ -36,9 +32,9 @@ class PictureValues(NamedTuple):
     classes: tuple[Column, np.ndarray] | None = None
 
     @classmethod
-    def of(cls, field: Field, columns: Sequence[Column], read: Mapping[str, np.ndarray]) -> PictureValues:
-        classes = (columns[1], read[columns[1].name]) if len(columns) > 1 else None
-        return cls(cast("PictureField | BoxesField", field), columns[0], read[columns[0].name], classes)
+    def of(cls, given: LateValues) -> PictureValues:
+        classes = (given.columns[1], given.values[1]) if len(given.columns) > 1 else None
+        return cls(cast("PictureField | BoxesField", given.field), given.columns[0], given.values[0], classes)
 
     def boxes(self, row: int) -> Boxes:
         """Read the boxes of a row, as they are in the file. Raises BadValueError."""
@@ -55,41 +51,10 @@ class PictureValues(NamedTuple):
             self.field.check_header(self.values[row], self.column, row)
 
 
-class BadPictureError(Exception):
-    """Error: an image cannot be read; `row` counts within the given values."""
-
-    def __init__(self, name: str, row: int, cause: BadValueError) -> None:
-        super().__init__(str(cause))
-        self.name = name
-        self.row = row
-        self.cause = cause
-
-
-class TransformError(Exception):
-    """Error: the transform at `place` does not fit; without a place, the resulting images differ in size."""
-
-    def __init__(self, place: int | None, shape_error: ShapeError) -> None:
-        super().__init__(shape_error.message)
-        self.place = place
-        self.shape_error = shape_error
-
-
-@dataclass(frozen=True, slots=True)
-class TransformChain:
-    """Transforms of a recipe, and the seed of their random draws."""
-
-    transforms: tuple[Transform, ...] = ()
-    seed: int = 0
-
-    @classmethod
-    def of(cls, spec: DataSpec) -> TransformChain:
-        """Read the transforms of a spec. Raises ComponentError."""
-        return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
+class Pictures(LateReader):
+    """Reader of pictures, masks and boxes."""
 
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
-        """Return the spec of the field after all transforms, the same in training and evaluation. Raises
-        TransformError.
-        """
         if isinstance(field, BoxesField):
             self._check_boxes(name, field)
             return field.row_spec(columns, {})
@@ -151,25 +116,26 @@ class TransformChain:
             size, interval = transform.size_after(size), transform.interval_after(interval, field.channels)
         return field.spec_of_size(size, interval)
 
+    def glance(self, given: LateValues, row: int) -> None:
+        PictureValues.of(given).glance(row)
+
     def arrays(
         self,
-        given: Mapping[str, PictureValues],
+        given: Mapping[str, LateValues],
         shapes: Mapping[str, tuple[int, ...]],
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return (N, C, H, W) by field; for masks (N, H, W), for boxes as `BoxesField.made`. Raises BadPictureError.
-
-        `keys`: the numbers of the samples; `epoch`: None outside of training.
-        """
+        """Return (N, C, H, W) by field; for masks (N, H, W), for boxes as `BoxesField.made`."""
         steps = [
             (key_of("transform", self.seed, epoch, place), transform)
             for place, transform in enumerate(self.transforms)
             if transform.acts(epoch is not None)
         ]
         found = {name: np.empty((len(keys), *shapes[name]), each.field.dtype) for name, each in given.items()}
+        values = {name: PictureValues.of(each) for name, each in given.items()}
         for row, key in enumerate(keys.tolist()):
-            for name, value in self._sample(given, steps, row, key).items():
+            for name, value in self._sample(values, steps, row, key).items():
                 found[name][row] = value
         return found
 
@@ -203,7 +169,7 @@ class TransformChain:
             except (ValueError, OSError) as error:
                 message = f"`{transform.type}` cannot change it: {error}"
                 cause = BadValueError("unreadable", given[named[0]].column.name, message, row=row)
-                raise BadPictureError(named[0], row, cause) from error
+                raise LateError(named[0], row, cause) from error
         found = {name: _numbers(_field(each), values[name]) for name, each in given.items()}
         for name, each in of_boxes.items():
             field = cast("BoxesField", each.field)
@@ -211,11 +177,8 @@ class TransformChain:
         return found
 
 
-NO_TRANSFORMS = TransformChain()
-
-
 def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, Any]:
-    """Return the images as Pillow objects, in their size in the file. Raises BadPictureError."""
+    """Return the images as Pillow objects, in their size in the file. Raises LateError."""
     found = {}
     for name, each in given.items():
         if isinstance(each.field, BoxesField):
@@ -223,7 +186,7 @@ def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, An
         try:
             found[name] = each.field.decode_whole(each.values[row], each.column, row)
         except BadValueError as error:
-            raise BadPictureError(name, row, error) from error
+            raise LateError(name, row, error) from error
     return found
 
 
@@ -232,7 +195,7 @@ def place_boxes(
 ) -> dict[str, dict[str, Boxes]]:
     """Return the boxes by image and field, before the transforms; all outputs of a field share one reading.
 
-    `sizes`: of the image in the file, and after it was resized to its `size`. Raises BadPictureError.
+    `sizes`: of the image in the file, and after it was resized to its `size`. Raises LateError.
     """
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
@@ -245,7 +208,7 @@ def place_boxes(
             read = field.clip_to_picture(each.boxes(row), own, each.column, row)
             of_picture[_base(name)] = read if own == brought_to else read.move([scaling(own, brought_to)])
         except BadValueError as error:
-            raise BadPictureError(name, row, error) from error
+            raise LateError(name, row, error) from error
     return found
 
 

@@ -13,13 +13,14 @@ import torch
 
 from declarative_train.components.counter_rng import key_of, uniform
 from declarative_train.components.transforms import TRANSFORMS
-from declarative_train.components.transforms.pairs import MixUp, PairTransform, beta, weighted
+from declarative_train.components.transforms.pairs import PairTransform, beta
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.pairs import Pairs
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.packs.images.transforms.pairs import MixUp, weighted
 
 pytest.importorskip("PIL")
 ROWS = 45

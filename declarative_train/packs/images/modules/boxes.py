@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from declarative_train.components.component import LossModule
 from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
+from declarative_train.components.metrics.modules.items import weights
 
 _EPS = 1e-7  # below every division, as torchvision has it
 
@@ -70,3 +71,17 @@ class Generalized(nn.Module, LossModule):
 
     def count(self, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None, rows: int) -> Tensor:
         return count_items(mask, row_weight, rows, self.num_items)
+
+
+class BoxOverlap:
+    """The intersection over union of each box (B, *S, 4) with the one in its place."""
+
+    def __init__(self, format: str) -> None:
+        self._format = format
+
+    def __call__(
+        self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        assert target is not None
+        found = iou(in_full(input), in_full(target), self._format)
+        return found, weights(found.shape, None, mask, row_weight)

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from declarative_train.components.fields.boxes import BoxesField
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.opened import prepare_sets
-from declarative_train.data.pictures import (
-    BadPictureError,
+from declarative_train.data.spec import DataSpec
+from declarative_train.data.splitting import TRAINING
+from declarative_train.packs.images.boxes import BoxesField
+from declarative_train.packs.images.pictures import (
+    LateError,
     PictureValues,
     field_of_pictures,
     place_boxes,
     whole_pictures,
 )
-from declarative_train.data.spec import DataSpec
-from declarative_train.data.splitting import TRAINING
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from declarative_train.components.fields.image import PictureField
+    from declarative_train.packs.images.image import PictureField
 
 _ROWS = 8
 _CELL, _GAP, _HEAD = 128, 8, 28
@@ -41,10 +41,10 @@ def picture_sheet(data: DataSpec) -> bytes | None:
     if not training.late:
         return None
     chosen = np.linspace(0, training.num_samples - 1, min(_ROWS, training.num_samples)).astype(np.int64)
-    given = training.read_columns(chosen)
+    given = _pictures(training, chosen)
     if training.skips is not None:
         chosen = chosen[[row for row in range(len(chosen)) if _is_whole(given, row)]]
-        given = training.read_columns(chosen)
+        given = _pictures(training, chosen)
     plain = _without_normalising(training)
     boxes = {part.name: part.field for part in training.late if isinstance(part.field, BoxesField)}
     boxes = {name: field for name, field in boxes.items() if field.output == "boxes"}
@@ -87,11 +87,15 @@ def picture_sheet(data: DataSpec) -> bytes | None:
     return stream.getvalue()
 
 
+def _pictures(training: PreparedSet, samples: np.ndarray) -> dict[str, PictureValues]:
+    return {name: PictureValues.of(each) for name, each in training.read_columns(samples).items()}
+
+
 def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
     """Return whether the pictures of a row can be decoded."""
     try:
         whole_pictures(given, row)
-    except BadPictureError:
+    except LateError:
         return False
     return True
 

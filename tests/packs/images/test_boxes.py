@@ -14,14 +14,14 @@ import torch
 
 from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import LISTS, BadValueError, Column
-from declarative_train.components.fields.boxes import Boxes, BoxesField
-from declarative_train.components.losses.modules.boxes import overlap
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.packs.images.boxes import Boxes, BoxesField
+from declarative_train.packs.images.modules.boxes import overlap
 from tests.engine.on_ranks import forked
 
 Image = pytest.importorskip("PIL.Image")
@@ -416,7 +416,7 @@ def test_bad_rows_are_skipped_and_listed(look: Describe, tmp_path: Path) -> None
 
 
 def test_the_sheet_draws_boxes_and_masks(look: Describe, table: Path) -> None:
-    from declarative_train.app.views.image_grid import picture_sheet
+    from declarative_train.packs.images.sheet import picture_sheet
 
     def drawn(fields: dict[str, Any]) -> np.ndarray:
         spec, found = look(source={"type": "parquet", "path": str(table)}, fields=fields, transforms=CHANGES)

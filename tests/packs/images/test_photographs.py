@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import Column
-from declarative_train.components.fields.image import ImageField
 from declarative_train.data.skipping import LOG, read_skipped
+from declarative_train.packs.images.image import ImageField
 from declarative_train.run.event import EvaluationDone
 from tests.engine.runs import go
 

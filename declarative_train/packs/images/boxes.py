@@ -61,7 +61,7 @@ class BoxesField(Field):
 
     meaning: ClassVar[tuple[str, ...]] = ("num_classes", "values", "out_format", "out_relative")
     outputs: ClassVar[tuple[str, ...]] = ("boxes", "mask", "labels")
-    reads_late: ClassVar[bool] = True
+    late: ClassVar[str] = "declarative_train.packs.images.pictures:Pictures"
     takes_lists: ClassVar[bool] = True
 
     type: Literal["boxes"] = "boxes"
@@ -105,6 +105,10 @@ class BoxesField(Field):
         if self.values is not None and len(set(self.values)) < len(self.values):
             raise ValueError("`values` names a class twice")
         return self
+
+    @property
+    def follows(self) -> str:
+        return self.picture
 
     @property
     def wanted(self) -> tuple[str, ...]:

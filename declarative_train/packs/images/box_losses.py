@@ -47,6 +47,6 @@ class Giou(Loss):
         return boxes(self.type, input, target, mask)
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
-        from declarative_train.components.losses.modules.boxes import Generalized
+        from declarative_train.packs.images.modules.boxes import Generalized
 
         return Generalized(self.format, input.shape[:-1], mask is not None)

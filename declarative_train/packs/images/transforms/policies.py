@@ -12,8 +12,8 @@ from pydantic import Field
 
 from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Motion, Transform
-from declarative_train.components.transforms.colours import enhanced
-from declarative_train.components.transforms.turns import turning
+from declarative_train.packs.images.transforms.colours import enhanced
+from declarative_train.packs.images.transforms.turns import turning
 
 _LEVELS = 31  # strengths of a change, from none to the greatest
 Change = Callable[[Any, float], Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
-from declarative_train.components.losses.boxes import Format, boxes
+from declarative_train.packs.images.box_losses import Format, boxes
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +27,7 @@ class BoxIou(Metric):
         return boxes(self.type, edges.input, edges.target, edges.mask)
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
-        from declarative_train.components.metrics.modules.means import BoxOverlap, MeanOfItems
+        from declarative_train.components.metrics.modules.means import MeanOfItems
+        from declarative_train.packs.images.modules.boxes import BoxOverlap
 
         return MeanOfItems(BoxOverlap(self.format), device)

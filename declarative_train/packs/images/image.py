@@ -13,20 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field as Key
 
 from declarative_train.components.component import ShapeError
-from declarative_train.components.data import BadValueError, Column, Field, Size, Tally
-from declarative_train.components.transforms.sizes import Method, Sides, resized, sides
+from declarative_train.components.data import BadValueError, Column, Field, MissingPackageError, Size, Tally
 from declarative_train.core.machine import install
 from declarative_train.core.tensor_spec import DType, TensorSpec
+from declarative_train.packs.images.transforms.sizes import Method, Sides, resized, sides
 
 if TYPE_CHECKING:
     import numpy as np
 
 CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _ORIENTATION = 0x0112  # EXIF's tag
-
-
-class MissingPackageError(Exception):
-    """Pillow is not installed."""
 
 
 @cache
@@ -43,7 +39,7 @@ class PictureField(Field, ABC):
     """Base class of fields of picture files. A file is decoded when a sample is read; `numbers` makes the array after
     the transforms."""
 
-    reads_late: ClassVar[bool] = True
+    late: ClassVar[str] = "declarative_train.packs.images.pictures:Pictures"
     dtype: ClassVar[DType] = "float32"
     is_mask: ClassVar[bool] = False
 
@@ -183,6 +179,9 @@ class ImageField(PictureField):
     @property
     def filter(self) -> Method:
         return self.method
+
+    def needs_value(self, column: Column) -> bool:
+        return column.dtype == "object"
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
         column = columns[0]

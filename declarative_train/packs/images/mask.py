@@ -10,9 +10,9 @@ from pydantic import model_validator
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.data import BadValueError, Column, Size
-from declarative_train.components.fields.image import PictureField, turn_upright
-from declarative_train.components.transforms.sizes import Method
 from declarative_train.core.tensor_spec import DType, TensorSpec
+from declarative_train.packs.images.image import PictureField, turn_upright
+from declarative_train.packs.images.transforms.sizes import Method
 
 if TYPE_CHECKING:
     import numpy as np

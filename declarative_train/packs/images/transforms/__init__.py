@@ -1,0 +1,1 @@
+"""Transforms of pictures, one file per family."""

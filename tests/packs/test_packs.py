@@ -1,0 +1,60 @@
+"""What our packs name is there, and all that they have is named."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import declarative_train.packs
+from declarative_train.core.packs import Pack, find_packs, load
+from declarative_train.recipe.validate import KINDS
+
+FOLDER = Path(str(declarative_train.packs.__file__)).parent
+OURS = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
+HOOKS = [each.name for each in fields(Pack) if each.type == "str" and each.name != "checks"]
+KINDS_BY_WORD = {word: kind for kind, (word, _) in KINDS.items()}
+
+
+def test_all_are_found() -> None:
+    assert {*OURS, "tools"} <= find_packs().keys()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_rows_are_components_of_their_kind(name: str) -> None:
+    for word, rows in find_packs()[name].components.items():
+        assert list(rows) == sorted(rows)
+        for name_of_type, address in rows.items():
+            component = load(address)
+            assert issubclass(component, KINDS_BY_WORD[word])
+            assert component.model_fields["type"].default == name_of_type
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_component_of_the_folder_has_a_row(name: str) -> None:
+    declared = {
+        (path.stem, node.name)
+        for path in (FOLDER / name).rglob("*.py")
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        and any(
+            isinstance(each, ast.AnnAssign)
+            and ast.unparse(each.target) == "type"
+            and "Literal" in ast.unparse(each.annotation)
+            for each in node.body
+        )
+    }
+    rows = [address for rows in find_packs()[name].components.values() for address in rows.values()]
+    assert declared == {(module.rpartition(".")[2], found) for module, _, found in (row.partition(":") for row in rows)}
+
+
+@pytest.mark.parametrize("name", [*OURS, "tools"])
+def test_hooks_and_commands_are_there(name: str) -> None:
+    pack = find_packs()[name]
+    for hook in HOOKS:
+        assert not getattr(pack, hook) or callable(load(getattr(pack, hook)))
+    for command in pack.commands.values():
+        assert callable(load(f"{command.module}:add_arguments"))
+        assert callable(load(f"{command.module}:run"))
