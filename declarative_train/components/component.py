@@ -271,20 +271,22 @@ class Metric(Component, ABC):
     """A number to watch. `is_mean`: a mean over items (or a function of one), so it may also run during training.
 
     `about`: as in `Loss`. `has_unit`: its value depends on the unit of the target. Its input and target are then in the
-    unit of the target's columns, as they were before `scale` and `normalize`. `ranks_answers`: it compares the order of
-    the answers, and is nan where all answers are equal.
+    unit of the target's columns, as they were before `scale` and `normalize`.
     """
 
     is_mean: ClassVar[bool] = False
     higher_is_better: ClassVar[bool] = True
     needs_target: ClassVar[bool] = True
     has_unit: ClassVar[bool] = False
-    ranks_answers: ClassVar[bool] = False
     about: ClassVar[str] = ""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         """Return why it cannot be computed from these, or None; see `Loss.check`."""
         return None
+
+    def is_undefined(self, target: "np.ndarray[Any, Any]") -> bool:
+        """Return whether the metric of a set with this target (N, *S) is nan, whatever is predicted."""
+        return False
 
     @abstractmethod
     def build(self, edges: MetricInputs, device: "torch.device") -> MetricModule: ...

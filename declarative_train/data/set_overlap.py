@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from declarative_train.components.component import Metric
 from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
@@ -76,14 +77,15 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
             yield from _sets_without_class(data, field, seen, span)
 
 
-def of_one_answer(data: DataSpec, ranked: Mapping[str, str], span: Place) -> Iterator[Diagnostic]:
-    """Yield each set that is evaluated, held in memory, and has one value of a target whose scores a metric ranks.
-    `ranked`: the name of such a metric by target."""
-    for name, each in prepare_sets(data).items():
-        for field in ranked.keys() & (each.held or {}).keys() if name != TRAINING else ():
-            values = np.unique((each.held or {})[field])
-            if len(values) == 1:
-                yield set_of_one_answer(span(f"data.split.{name}"), name, field, f"{values[0]:g}", ranked[field])
+def undefined_metrics(data: DataSpec, metrics: Iterable[tuple[str, Metric, str]], span: Place) -> Iterator[Diagnostic]:
+    """Yield each metric (name, component, target) that is nan in a set that is evaluated and held in memory."""
+    sets = {name: each.held or {} for name, each in prepare_sets(data).items() if name != TRAINING}
+    for metric, component, target in metrics:
+        for name, held in sets.items():
+            values = held.get(target, ())
+            if len(values) and component.is_undefined(values):
+                what = f"`{target}`" if (values == values[:1]).all() else f"value in an element of `{target}`"
+                yield set_of_one_answer(span(f"data.split.{name}"), name, what, metric)
 
 
 def _sets_without_class(

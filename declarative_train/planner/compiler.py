@@ -14,7 +14,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.machine import own_version
 from declarative_train.data.build_spec import describe
 from declarative_train.data.probe_samples import sample
-from declarative_train.data.set_overlap import of_one_answer, without_class
+from declarative_train.data.set_overlap import undefined_metrics, without_class
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
@@ -275,8 +275,9 @@ def _assemble(
     diagnostics += check_plugins(recipe, lowered, batch)
     classes = {term.edges.target for term in lowered.terms if term.component.about == "classes" and term.edges.target}
     diagnostics += without_class(data, classes, recipe.span)
-    ranked = {each.edges.target: each.name for each in lowered.measures if each.component.ranks_answers}
-    diagnostics += of_one_answer(data, {target: name for target, name in ranked.items() if target}, recipe.span)
+    diagnostics += undefined_metrics(
+        data, [(each.name, each.component, each.edges.target or "") for each in lowered.measures], recipe.span
+    )
     diagnostics += metric_of_another_kind.check(recipe, lowered, data)
     of_targets, found = units(recipe, data)
     diagnostics += found

@@ -12,9 +12,10 @@ import torch
 from declarative_train.data.batch import Batch
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.metrics import Metrics
+from declarative_train.engine.step.objective import mean
 from declarative_train.engine.step.randomness import Randomness, draws
 from declarative_train.run.event import EvaluationDone
-from declarative_train.run.loss_window import no_valid_item
+from declarative_train.run.loss_window import Terms, no_valid_item, out_of_bounds
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import Alone, Ranks
@@ -77,6 +78,7 @@ class Evaluator:
         self._metrics = Metrics(plan, self._device, training=False)
         needed = draws(plan.graph, plan.plugins)
         self._reported_empty: set[tuple[str, int]] = set()
+        self._reported_bounds: set[tuple[str, int]] = set()
         self._reported_nan: set[str] = set()
         self._randomness = Randomness(plan.seed, (engine.dp_rank, _EVALUATION), engine.device, needed=needed)
 
@@ -103,7 +105,8 @@ class Evaluator:
         engine.set_training(True)
         sums, counts, rows = torch.split(engine.ranks.sum(totals), [size, size, 1])
         metrics = self._metrics.take(engine.ranks)
-        values = engine.objective.as_values(sums, counts) | metrics
+        terms = [mean(*pair) for pair in zip(sums.tolist(), counts.tolist(), strict=True)]
+        values = engine.objective.by_name(terms) | metrics
         if self._watched is not None:
             self.class_predictions = self._watched.take(name, step, engine.ranks)
         done = EvaluationDone(
@@ -115,11 +118,22 @@ class Evaluator:
             seconds=time.monotonic() - begun_s,
             time_unix_s=time.time(),
         )
-        return done, [*self._find_empty(name, counts), *self._find_nan(name, metrics)]
+        notices = [*self._find_empty(name, terms), *self._find_out_of_bounds(name, terms)]
+        return done, [*notices, *self._find_nan(name, metrics)]
 
-    def _find_empty(self, name: str, counts: torch.Tensor) -> list[str]:
+    def _find_out_of_bounds(self, name: str, terms: Terms) -> list[str]:
+        """Return a notice for each loss term outside the bounds of its loss, once per set."""
+        notices = []
+        for term, value in enumerate(terms):
+            why = out_of_bounds(self._engine.objective, term, value, f"on `{name}`")
+            if why is not None and (name, term) not in self._reported_bounds:
+                self._reported_bounds.add((name, term))
+                notices.append(why)
+        return notices
+
+    def _find_empty(self, name: str, terms: Terms) -> list[str]:
         """Return a notice for each loss term without a valid item, once per set, at the first evaluation."""
-        found = {(name, term) for term, count in enumerate(counts.tolist()) if not count} - self._reported_empty
+        found = {(name, term) for term, value in enumerate(terms) if value is None} - self._reported_empty
         self._reported_empty |= found
         return [f"{name}: {no_valid_item(self._engine.objective, term)}" for _, term in sorted(found)]
 

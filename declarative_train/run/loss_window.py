@@ -76,8 +76,7 @@ class LossWindow:
     ) -> None:
         self._engine = engine
         self._skips = skips
-        self._terms = engine.objective.terms
-        self._num_terms = len(self._terms)
+        self._num_terms = len(engine.objective.terms)
         self._steps: list[int] = []
         self._results: list[StepResult] = []
         self._num_rows = 0
@@ -174,22 +173,13 @@ class LossWindow:
     def _find_out_of_bounds(self, per_step: list[Terms]) -> list[str]:
         """Return a notice for each loss term at its first value outside the bounds of its loss."""
         notices = []
-        for index, (term, (least, most)) in enumerate(zip(self._terms, self._engine.objective.bounds, strict=True)):
-            if index in self._reported_bounds:
-                continue
-            for step, values in zip(self._steps, per_step, strict=True):
-                value = values[index]
-                if value is None or not math.isfinite(value) or least - _ROUNDING <= value <= most + _ROUNDING:
+        for step, values in zip(self._steps, per_step, strict=True):
+            for index, value in enumerate(values):
+                if index in self._reported_bounds:
                     continue
-                self._reported_bounds.add(index)
-                what = f"loss term `{term.name}`" if self._num_terms > 1 else "the loss"
-                wanted = f"is {least:g} or more" if math.isinf(most) else f"is from {least:g} to {most:g}"
-                notices.append(
-                    f"{what} is {value:.6g} at step {step}, but `{term.component['type']}` {wanted}: its input, target "
-                    "or mask does not hold what this loss takes, such as log-probabilities, shares or weights of 0 or "
-                    "more"
-                )
-                break
+                if (why := out_of_bounds(self._engine.objective, index, value, f"at step {step}")) is not None:
+                    self._reported_bounds.add(index)
+                    notices.append(why)
         return notices
 
     def _report_loss(self, per_step: list[Terms], finite: list[bool]) -> str:
@@ -233,3 +223,16 @@ def no_valid_item(objective: Objective, term: int) -> str:
     """Return the beginning of a message about a loss term without a valid item."""
     name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
     return f"no item{name} was valid (its mask or ignore_index leaves every target out)"
+
+
+def out_of_bounds(objective: Objective, term: int, value: float | None, at: str) -> str | None:
+    """Return a notice if the value of a loss term, such as `at step 3`, is outside the bounds of its loss."""
+    least, most = objective.bounds[term]
+    if value is None or not math.isfinite(value) or least - _ROUNDING <= value <= most + _ROUNDING:
+        return None
+    what = f"loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else "the loss"
+    wanted = f"is {least:g} or more" if math.isinf(most) else f"is from {least:g} to {most:g}"
+    return (
+        f"{what} is {value:.6g} {at}, but `{objective.terms[term].component['type']}` {wanted}: its input, target "
+        "or mask does not hold what this loss takes, such as log-probabilities, shares or weights of 0 or more"
+    )

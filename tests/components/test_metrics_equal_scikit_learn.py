@@ -45,6 +45,7 @@ logits, label = normal(ROWS, CLASSES, seed=3), numbers(CLASSES, ROWS)
 score, answer = normal(ROWS, seed=4), (normal(ROWS, seed=5) > 0.4).long()
 scores, answers = normal(ROWS, 4, seed=6), (normal(ROWS, 4, seed=7) > torch.tensor([-1.0, 0.0, 0.5, 1.0])).long()
 mask = normal(ROWS, 4, seed=8) > -0.5
+years, dates = 1.7e9 + x.double(), 1.7e9 + y.double()  # their squares have no digit left for a spread of 1
 one, other = (torch.cat([at, at + size.abs() + 0.1], -1) for at, size in ((x[:, :2], x[:, 2:]), (y[:, :2], y[:, 2:])))
 
 
@@ -83,6 +84,7 @@ CASES = [
     Case("perplexity", {"type": "perplexity"}, logits, label, lambda: np.exp(sk.log_loss(label, soft)), tolerance=1e-5),
     Case("box_iou", {"type": "box_iou"}, one, other, box_ious),
     *(Case(name, {"type": name}, x, y, call(function, y, x), tolerance=1e-5) for name, function in ERRORS.items()),
+    Case("r2 far from 0", {"type": "r2"}, years, dates, call("r2_score", dates, years), tolerance=1e-6),
     Case("rmse", {"type": "rmse"}, x, y, call("root_mean_squared_error", y.flatten(), x.flatten()), tolerance=1e-5),
     *(
         Case(f"{name}, yes or no", {"type": name}, score, answer, call(function, answer, score > 0))

@@ -453,10 +453,14 @@ def test_kept_scores_are_not_the_batchs_own() -> None:
     assert float(module.compute(Alone())) == pytest.approx(float(tmc.binary_auroc(score, fraud)), rel=1e-6)
 
 
-def test_a_constant_target_has_no_r2() -> None:
-    module = metric(type="r2").build(MetricInputs(TensorSpec(()), TensorSpec(())), CPU)
-    module.update(score, torch.ones(ROWS), None, None)
-    assert torch.isnan(module.compute(Alone()))
+@pytest.mark.parametrize("value", [1.0, 0.1])  # sums of 0.1 are rounded
+def test_a_constant_target_has_no_r2(value: float) -> None:
+    modules = [metric(type="r2").build(MetricInputs(TensorSpec(()), TensorSpec(())), CPU) for _ in range(2)]
+    for module in modules:
+        module.update(score, torch.full((ROWS,), value, dtype=torch.float64), None, None)
+        module.update(score[:3], torch.full((3,), value, dtype=torch.float64), None, None)
+    assert torch.isnan(modules[0].compute(Alone()))
+    assert all(torch.isnan(each) for each in over_ranks(modules))
 
 
 def shape_error(found: Metric, *given: TensorSpec | None, **options: int) -> ShapeError:

@@ -456,7 +456,7 @@ def test_a_batch_graph_is_computed_before_the_model(directory: Path) -> None:
     )
 
 
-def test_a_loss_out_of_its_bounds_is_reported_once(directory: Path) -> None:
+def test_a_loss_out_of_its_bounds_is_reported_once_in_each_set(directory: Path) -> None:
     """A loss that has no such values "falls" for ever: nll of scores that are no log-probabilities."""
     terms = {
         "kind": {"type": "cross_entropy", "input": "logits", "target": "y"},
@@ -464,8 +464,10 @@ def test_a_loss_out_of_its_bounds_is_reported_once(directory: Path) -> None:
     }
     objective = {"loss": None, "losses": terms, "metrics": {"accuracy": {"of": "kind"}}}
     sink, _ = go(directory, {"model": {"graph": {"huge": "logits + 100"}}, "objective": objective})
-    (found,) = [event.message for event in sink.of(Notice) if "loss term" in event.message]
-    assert re.match(r"loss term `raw` is -\d+\.\d+ at step 1, but `nll` is 0 or more: its input", found), found
+    found = [event.message for event in sink.of(Notice) if "loss term" in event.message]
+    for message, where in zip(found, ("at step 1", "on `validation`"), strict=True):
+        pattern = rf"loss term `raw` is -\d+\.\d+ {where}, but `nll` is 0 or more: its input"
+        assert re.match(pattern, message), message
 
 
 def test_a_loss_within_its_bounds_is_not_reported(directory: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.shape_checks import (
@@ -16,6 +16,7 @@ from declarative_train.components.losses.shape_checks import (
 from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
@@ -161,7 +162,6 @@ class Ranked(Metric, ABC):
     """What the two have in common; torchmetrics has the area of each under its name."""
 
     about: ClassVar[str] = "classes"
-    ranks_answers: ClassVar[bool] = True
 
     average: Literal["macro", "micro", "weighted"] = "macro"
     """`macro`: the mean over the classes or labels that occur and do not always; `micro`: the ranking of all their
@@ -174,6 +174,14 @@ class Ranked(Metric, ABC):
     def check(self, edges: MetricInputs) -> ShapeError | None:
         task = task_of(self.task, edges)
         return fits_task(self.type, task, edges, needs_bool_mask=True) or idle_average(self, edges)
+
+    def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
+        """Return whether no class or label has both positive and negative rows. With `micro`, one class is enough."""
+        if self.average == "micro":
+            return False
+        if target.ndim == 2 and self.task != "binary":
+            return bool((target == target[:1]).all())
+        return bool((target == target.flat[0]).all())
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from torchmetrics.functional import classification

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC
 from math import prod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.shape_checks import elementwise
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 
@@ -80,6 +81,10 @@ class R2(ElementwiseMetric):
     """
 
     type: Literal["r2"] = "r2"
+
+    def is_undefined(self, target: np.ndarray[Any, Any]) -> bool:
+        """Return whether an output has one target in all rows, so that there is no spread to explain."""
+        return bool((target == target[:1]).reshape(len(target), -1).all(0).any())
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules.means import Determination

@@ -259,12 +259,12 @@ def set_without_class(span: Span, name: str, classes: str, hint: str) -> Diagnos
     return warning("D033", span, f"`{name}` has no row {classes}", hint)
 
 
-def set_of_one_answer(span: Span, name: str, field: str, value: str, metric: str) -> Diagnostic:
+def set_of_one_answer(span: Span, name: str, what: str, metric: str) -> Diagnostic:
     """set-of-one-answer (D034)
 
-    Finds: a set in which every row has the same value of a target whose scores a metric ranks (`auroc`,
-           `average_precision`).
-    Why:   a ranking compares positive with negative rows: without both, the metric is nan in every evaluation.
+    Finds: a set in which every row has the same value of a target, with a metric that needs several: `auroc` and
+           `average_precision` compare positive with negative rows, `r2` compares with the spread of each output.
+    Why:   the metric is nan in every evaluation.
     Diff:
         data:
     -     split: {validation: {type: where, column: label, equals: 3}}
@@ -272,7 +272,7 @@ def set_of_one_answer(span: Span, name: str, field: str, value: str, metric: str
         objective:
           metrics: {auroc: {}}
     """
-    message = f"`{name}` has only rows whose `{field}` is {value}: `{metric}` of it is nan"
+    message = f"all rows of `{name}` have the same {what}: `{metric}` of it is nan"
     return warning("D034", span, message, f"give `{name}` rows of other values, as `type: stratified` does")
 
 

@@ -74,13 +74,9 @@ class Objective:
         # counts from the number of rows alone are on the CPU
         return torch.stack([count.to(self._device, non_blocking=True) for count in counts])
 
-    def as_values(self, sums: torch.Tensor, counts: torch.Tensor) -> dict[str, float]:
-        """Return `loss`, and `loss/<term>` if there are several, from (L,) sums and counts over everything."""
-        return self.by_name([mean(*pair) for pair in zip(sums.tolist(), counts.tolist(), strict=True)])
-
     def by_name(self, per_term: Sequence[float | None]) -> dict[str, float]:
-        """Return the same from each term's value. A term of None had no valid item: it adds nothing to the loss, and is
-        nan itself; so is the loss if all terms are None."""
+        """Return `loss`, and `loss/<term>` if there are several, from each term's value. A term of None had no valid
+        item: it adds nothing to the loss, and is nan itself; so is the loss if all terms are None."""
         parts = [weight * value for weight, value in zip(self.weights, per_term, strict=True) if value is not None]
         values = {"loss": sum(parts) if parts else math.nan}
         if len(self.terms) > 1:

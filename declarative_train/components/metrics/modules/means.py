@@ -141,7 +141,9 @@ def relative(x: Tensor, y: Tensor) -> Tensor:
 
 
 class Determination(MetricModule):
-    """Four sums for each of the D elements of a row: weight, target, its square, squared error. The mean over D."""
+    """Four sums for each of the D elements of a row: weight, target, its square, squared error. The mean over D.
+
+    Targets count from the first one, so that targets far from 0 lose no digits, and equal ones have a spread of 0."""
 
     def __init__(self, num_outputs: int, ignore_index: int | None, device: torch.device) -> None:
         self._num_outputs, self._ignore_index, self._device = num_outputs, ignore_index, device
@@ -149,6 +151,7 @@ class Determination(MetricModule):
 
     def reset(self) -> None:
         self._sums = torch.zeros(4, self._num_outputs, dtype=torch.float64, device=self._device)
+        self._first = self._sums[0]
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
         assert target is not None
@@ -156,10 +159,20 @@ class Determination(MetricModule):
             weight = weights(target.shape, not_ignored(target, self._ignore_index), mask, row_weight)
             x, y = (part.reshape(len(target), -1).double() for part in (in_full(input), target))
             w = torch.ones_like(y) if weight is None else weight.reshape(y.shape)
-            values = torch.stack([torch.ones_like(y), y, y.square(), (x - y).square()])
+            self._first = torch.where(self._sums[0] > 0, self._first, _first(y, w))
+            offset = y - self._first
+            values = torch.stack([torch.ones_like(y), offset, offset.square(), (x - y).square()])
             self._sums += torch.where(w > 0, values * w, 0).sum(1)
 
     def compute(self, ranks: Collective) -> Tensor:
-        weight, target, square, error = ranks.sum(self._sums).unbind()
-        spread = square - target.square() / weight
-        return (1 - error / torch.where(spread > 0, spread, torch.nan)).mean()
+        of_ranks = ranks.concatenate(torch.cat([self._first.unsqueeze(0), self._sums]).unsqueeze(0))
+        first, weight, offset, square, error = of_ranks.unbind(1)  # each (ranks, D)
+        mean = torch.where(weight > 0, first - _first(first, weight) + offset / weight, 0)
+        inside = torch.where(weight > 0, square - offset.square() / weight, 0)
+        spread = (inside + weight * mean.square()).sum(0) - (weight * mean).sum(0).square() / weight.sum(0)
+        return (1 - error.sum(0) / torch.where(spread > 0, spread, torch.nan)).mean()
+
+
+def _first(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the first row of x (N, D) that counts, for each column."""
+    return x.gather(0, (weight > 0).int().argmax(0, keepdim=True)).squeeze(0)
