@@ -100,8 +100,18 @@ def _default(field: Any) -> str:
         return "required" if field.default_factory is None else "optional"
     if field.default is None or field.default in ({}, ()):
         return "optional"
-    value = field.default
-    return f"default {str(value).lower() if isinstance(value, bool) else value}"
+    return f"default {_as_yaml(field.default)}"
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a default as a recipe would write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, Section):
+        return f"{{{', '.join(f'{name}: {{}}' for name in sorted(value.model_fields_set))}}}"
+    return str(value)
 
 
 def _type(annotation: Any) -> str:
