@@ -33,7 +33,7 @@ import torch
 from benchmarks import rolled_files
 from benchmarks.__main__ import REPORT
 from declarative_train.components.datasets.parquet import ParquetTable
-from declarative_train.data import opened
+from declarative_train.data import prepared_sets
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.build_spec import describe
 from declarative_train.data.sets import open_sets
@@ -144,7 +144,7 @@ def first_batch(data: DataSpec, rounds: int, step: int = 1) -> str:
     """From the spec of a plan on: the sources are opened, and a batch is made. Medians."""
     found = []
     for _ in range(rounds):
-        opened._latest.clear()
+        prepared_sets._latest.clear()
         start, used = time.perf_counter(), time.process_time()
         made = batches(data, step)
         next(made)
@@ -237,7 +237,7 @@ def main() -> None:
         rounds = np.asarray(
             [[rate(next(run)), rate(in_order(large)), rate(in_order_by_hand(large))] for _ in range(args.rounds)]
         )
-        with patch.object(opened, "HOLD_BYTES", 0):  # as a set that does not fit
+        with patch.object(prepared_sets, "HOLD_BYTES", 0):  # as a set that does not fit
             plain = median(rate(batches(replace(data, shuffle=False, roll=None)))[0] for _ in range(2))
         mine, theirs, same = np.median(rounds[:, :, 0], 0)
         say("shuffled, rows/s; in the first epoch of a run", f"{mine:,.0f}; {first[0]:,.0f}")

@@ -26,14 +26,13 @@ from declarative_train.components.fields.tensor import TensorField
 from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.texts.cache import Tokens
 from declarative_train.components.texts.packing import Packing
-from declarative_train.data.field_reader import FieldReader, make_part
+from declarative_train.data.fields import FieldReader, make_part
 from declarative_train.data.materialize import prepare
 from declarative_train.data.order import sample_index
-from declarative_train.data.rows import RowRange
+from declarative_train.data.rows import RowOrder, RowRange, make_windows
 from declarative_train.data.sets import ReadSet
 from declarative_train.data.spec import WindowSpec
 from declarative_train.data.texts import PackedRows, column_of
-from declarative_train.data.windows import RowOrder, make_windows
 
 BEGIN, END = "<!-- begin: texts -->", "<!-- end: texts -->"
 TOKENS, VOCABULARY, LENGTH, BATCH, BATCHES = 64 << 20, 1 << 15, 1024, 32, 40

@@ -37,21 +37,21 @@ class Bug:
 BUGS = (
     Bug(
         "passes over a source of a mixture in one order",
-        "data/mixing.py",
+        "data/mixture.py",
         "self._keys[source], number), places",
         "self._keys[source], 0), places",
         "data/test_mixing.py::test_a_source_gives_all_of_its_samples_before_one_comes_again",
     ),
     Bug(
         "windows of a rolled set mixed alike in every epoch",
-        "data/block_shuffle.py",
+        "data/shuffle.py",
         'key_of("window", seed, epoch)',
         'key_of("window", seed, 0)',
         "data/test_block_shuffle.py::test_every_sample_once_in_each_epoch",
     ),
     Bug(
         "all windows of an epoch mixed by one key",
-        "data/block_shuffle.py",
+        "data/shuffle.py",
         "key_of(self._key, number)",
         "key_of(self._key, 0)",
         "data/test_block_shuffle.py::test_every_sample_once_in_each_epoch",

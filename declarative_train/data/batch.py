@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from declarative_train.data.batch_slices import Slot
+from declarative_train.data.order import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

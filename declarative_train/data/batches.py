@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from declarative_train.data.batch import Batch, Take, Taken, make_batches, move_batch, move_tensors, pack_batch, without
-from declarative_train.data.batch_slices import evaluation_slots, locate, slots
-from declarative_train.data.block_shuffle import RolledOrder
-from declarative_train.data.blocks import blocks_of, make_mixed_order
-from declarative_train.data.mixing import MixedOrder
-from declarative_train.data.order import sample_index
+from declarative_train.data.mixture import MixedOrder, make_mixed_order
+from declarative_train.data.order import evaluation_slots, locate, sample_index, slots
 from declarative_train.data.pairs import Pairs
 from declarative_train.data.prefetch import ahead, by_workers, copy_ahead, from_host, from_workers, is_gpu
+from declarative_train.data.shuffle import RolledOrder, blocks_of
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec, RollSpec, may_lie_on_gpu
 from declarative_train.data.splitting import TRAINING
 
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.data.mixture_reader import MixedWindows
     from declarative_train.data.sets import SampleSet
-    from declarative_train.data.window_cache import WindowsAhead
+    from declarative_train.data.window_reader import MixedWindows, WindowsAhead
 
 __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "make_batches"]
 
@@ -138,7 +135,7 @@ class TrainingBatches:
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
         if isinstance(self._order, MixedOrder):
-            from declarative_train.data.mixture_reader import gather_mixture
+            from declarative_train.data.window_reader import gather_mixture
 
             return gather_mixture(self._set, self._order, epoch or 0, positions)
         ids = self.samples(epoch or 0, positions)
@@ -147,7 +144,7 @@ class TrainingBatches:
     def _iterate_windows(
         self, order: RolledOrder | MixedOrder, first_step: int, num_steps: int
     ) -> Iterator[list[Batch]]:
-        from declarative_train.data.block_shuffle_sampler import RolledShare, by_parts
+        from declarative_train.data.window_reader import RolledShare, by_parts
 
         share = RolledShare(self._set.prepared, order, self._batch, self._rank, first_step, num_steps)
         if self._spec.workers:
@@ -169,7 +166,7 @@ class TrainingBatches:
             windows.close()
 
     def _of_run(self, windows: WindowsAhead | MixedWindows) -> Callable[[_Run], Taken]:
-        from declarative_train.data.window_cache import WindowsAhead
+        from declarative_train.data.window_reader import WindowsAhead
 
         if not isinstance(windows, WindowsAhead):
             return lambda run: windows.gather(run.epoch, self._positions(run))
@@ -325,7 +322,7 @@ class EvaluationBatches:
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.late
 
     def _by_windows(self) -> Iterator[Batch]:
-        from declarative_train.data.window_cache import RankNeeds, WindowsAhead
+        from declarative_train.data.window_reader import RankNeeds, WindowsAhead
 
         assert self._order is not None
         prepared = self._set.prepared

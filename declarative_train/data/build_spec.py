@@ -20,8 +20,7 @@ from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import DType
-from declarative_train.data import static_checks
-from declarative_train.data.blocks import choose_roll, list_members, most_held, most_held_beside
+from declarative_train.data import problems as static_checks
 from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.files import remote_source, unknown_column
 from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
@@ -34,22 +33,29 @@ from declarative_train.data.checks.samples import (
     split_does_not_fit,
 )
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
-from declarative_train.data.field_reader import FieldReader, base_of, columns_of, each_output, make_part
+from declarative_train.data.fields import BadSampleError, FieldReader, base_of, columns_of, each_output, make_part
 from declarative_train.data.late import TransformChain, TransformError
-from declarative_train.data.materialize import BadSampleError, PreparedSet, prepare
-from declarative_train.data.opened import arrange_rows, open_table, records, remember, usable
+from declarative_train.data.materialize import PreparedSet, prepare
+from declarative_train.data.mixture import list_members
 from declarative_train.data.pairs import check_transforms
-from declarative_train.data.plugin_data import outlines, sources, unrun
+from declarative_train.data.prepared_sets import remember
 from declarative_train.data.problems import Place, bad_sample, row_with, source_problem, with_the_odd_value
-from declarative_train.data.rows import RowChain, RowRange, SetRows
-from declarative_train.data.run_statistics import Inherited, measure_missing, misread, origin_of, unknown_value
+from declarative_train.data.rows import RowChain, RowOrder, RowRange, SetRows, Windows, row_order
 from declarative_train.data.set_overlap import overlaps
+from declarative_train.data.shuffle import choose_roll, most_held, most_held_beside
 from declarative_train.data.skipping import Skipped, Skips, in_words
+from declarative_train.data.source import arrange_rows, open_table, outlines, records, sources, unrun, usable
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec, WindowSpec
 from declarative_train.data.splitting import TRAINING, SplitError, split_rows
-from declarative_train.data.statistics_cache import StatisticsCache
+from declarative_train.data.statistics import (
+    Inherited,
+    StatisticsCache,
+    measure_missing,
+    misread,
+    origin_of,
+    unknown_value,
+)
 from declarative_train.data.texts import list_unread
-from declarative_train.data.windows import RowOrder, Windows, row_order
 from declarative_train.files.open_files import is_known, is_remote
 from declarative_train.files.paths import SourceError
 

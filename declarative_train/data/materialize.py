@@ -7,40 +7,33 @@ the sets too, because the conversion checks every value.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
 from declarative_train.components.data import BadValueError, Table
 from declarative_train.core.tensor_spec import FLOATING
-from declarative_train.data.field_reader import FieldReader, base_of, column_names
+from declarative_train.data.fields import (
+    BadSampleError,
+    FieldReader,
+    base_of,
+    chunk_rows,
+    column_names,
+    convert_chunks,
+    convert_rows,
+    failing,
+)
 from declarative_train.data.late import NO_TRANSFORMS, LateError, LateValues, TransformChain
-from declarative_train.data.rows import RowRange, SetRows
-from declarative_train.data.skipping import LOG, Skipped, Skips, bad_places
-from declarative_train.data.statistics_cache import StatisticsCache
+from declarative_train.data.rows import RowRange, SetRows, Windows
+from declarative_train.data.skipping import LOG, Skipped, Skips
+from declarative_train.data.statistics import StatisticsCache
 from declarative_train.data.texts import BadTextError, with_tokens
-from declarative_train.data.windows import Windows
-from declarative_train.files.paths import SourceError
 
 HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
-_CHUNK_BYTES = 32 << 20
-_CHUNK_ROWS = 1 << 16
 _GLANCED_ROWS = 1 << 12
 _GLANCED = 8  # values of a late field that are checked before the run
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
-
-
-class BadSampleError(Exception):
-    """Error: a value of a set that a field cannot take; `part` and `row` (of the table) locate it."""
-
-    def __init__(self, part: FieldReader, row: int, cause: BadValueError) -> None:
-        super().__init__(f"field `{part.name}`: {cause}")
-        self.part = part
-        self.row = row
-        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +158,7 @@ class PreparedSet:
         if self.held is not None:
             values = {part.name: self.held[part.name][places] for part in parts}
         else:
-            values = _convert(self.table, self.rows.at(places), parts)
+            values = convert_rows(self.table, self.rows.at(places), parts)
         if self.windows is None:
             return values
         whole = {name: array.reshape(len(samples), length, *array.shape[1:]) for name, array in values.items()}
@@ -255,18 +248,6 @@ def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: i
         yield from failing(table.read(column_names(parts), numbers), listed, parts)
 
 
-def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[FieldReader]) -> Iterator[BadSampleError]:
-    def fails(start: int, stop: int) -> Exception | None:
-        try:
-            values_of({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
-        except BadSampleError as found:
-            return found
-        return None
-
-    for _, error in bad_places(len(rows), fails):
-        yield cast("BadSampleError", error)
-
-
 def glance(
     table: Table,
     rows: SetRows,
@@ -325,74 +306,3 @@ def look_at(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int
     for start, _ in convert_chunks(table, rows, parts):
         if start >= most:
             return
-
-
-def convert_chunks(
-    table: Table, rows: SetRows, parts: Sequence[FieldReader]
-) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yield the fields' values in chunks of rows, each with its first position in the set."""
-    for start, numbers in rows.chunks(chunk_rows(parts)):
-        yield start, _convert(table, numbers, parts)
-
-
-def _convert(table: Table, numbers: slice | np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
-    return values_of(table.read(column_names(parts), numbers), numbers, parts)
-
-
-def values_of(
-    read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, parts: Sequence[FieldReader]
-) -> dict[str, np.ndarray]:
-    values = {}
-    for part in parts:
-        with in_row(part, numbers):
-            values[part.name] = part.values(read)
-    return values
-
-
-@contextmanager
-def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
-    """Convert a BadValueError of these rows into a BadSampleError."""
-    try:
-        yield
-    except BadValueError as error:
-        row = numbers.start + error.row if isinstance(numbers, slice) else int(numbers[error.row])
-        raise BadSampleError(part, row, error) from error
-
-
-def chunk_rows(parts: Sequence[FieldReader]) -> int:
-    row_bytes = sum(8 * part.row.num_elements for part in parts)
-    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(row_bytes, 1)))
-
-
-Problem = BadSampleError | SourceError | ValueError
-
-
-def measure(
-    table: Table, training: SetRows, parts: Sequence[FieldReader]
-) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return the statistics by field, from one pass over the rows, and the error of each field that failed."""
-    tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
-    counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
-    problems: dict[str, Problem] = {}
-    for start, numbers in training.chunks(chunk_rows(counted)) if counted else ():
-        try:
-            read = table.read(column_names(counted), numbers)
-        except SourceError as error:
-            return {part.name: {} for part in parts}, {part.name: error for part in counted}
-        for part in counted:
-            if part.name in problems:
-                continue
-            try:
-                tallies[part.name].add([read[column.name] for column in part.columns])
-            except BadValueError as error:
-                row = int(training.at(np.asarray([start + error.row]))[0])
-                problems[part.name] = BadSampleError(part, row, error)
-            except ValueError as error:
-                problems[part.name] = error
-    statistics: dict[str, dict[str, object]] = {part.name: {} for part in parts}
-    for name in tallies.keys() - problems.keys():
-        try:
-            statistics[name] = tallies[name].result()
-        except ValueError as error:
-            problems[name] = error
-    return statistics, problems

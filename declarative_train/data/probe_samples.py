@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from declarative_train.data.materialize import BadSampleError, PreparedSet
-from declarative_train.data.opened import prepare_sets
+from declarative_train.data.fields import BadSampleError
+from declarative_train.data.materialize import PreparedSet
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec
 from declarative_train.files.paths import SourceError
 

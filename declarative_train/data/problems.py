@@ -1,12 +1,15 @@
-"""Diagnostics of data errors: an error of a source or value -> the diagnostic of its code."""
+"""Diagnostics of the data section: of errors while it is read, and of what needs no source to be seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.data import Column, NoStatisticsError, Table
+from declarative_train.components.transforms.plugin import PluginTransform
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
+from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.core.span import Span
 from declarative_train.data.checks.files import (
     different_columns,
@@ -15,16 +18,31 @@ from declarative_train.data.checks.files import (
     source_without_file_system,
     unreadable_source,
 )
-from declarative_train.data.checks.pictures import broken_picture
+from declarative_train.data.checks.pictures import broken_picture, transform_does_not_fit
 from declarative_train.data.checks.plugins import plugin_field_fails, plugin_source_fails
-from declarative_train.data.checks.values import missing_value, not_a_whole_number, value_out_of_range
-from declarative_train.data.materialize import BadSampleError
+from declarative_train.data.checks.samples import (
+    rows_outside_window,
+    rows_without_window,
+    token_by_token,
+    window_cut_to_pieces,
+)
+from declarative_train.data.checks.values import (
+    column_does_not_fit,
+    missing_value,
+    not_a_whole_number,
+    value_out_of_range,
+)
+from declarative_train.data.fields import BadSampleError
 from declarative_train.data.rows import SetRows
+from declarative_train.data.spec import WindowSpec
+from declarative_train.data.texts import check_packed
 from declarative_train.files.paths import SourceError
+
+if TYPE_CHECKING:
+    from declarative_train.recipe.sections.data import DataSection
 
 Place = Callable[[str | tuple[str | int, ...]], Span]
 """Function from a dotted path (or a tuple of its parts) to the place of its value, else of its nearest ancestor."""
-
 _LOOKED_AT = 100_000  # rows, for the value that makes a column text
 _OF_SOURCES: dict[str, Callable[[Span, SourceError], Diagnostic]] = {
     "different_columns": different_columns,
@@ -88,3 +106,76 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
+    """Yield errors that concern the window; after one of them, the sets are not divided."""
+    for name, shape_error in check_packed(section.fields, window):
+        yield column_does_not_fit(span(f"data.fields.{name}.pack"), name, shape_error.message, shape_error.help)
+    if window is None:
+        return
+    for name, field in section.fields.items():
+        if field.cut is not None and not _takes_rows(field.cut, window.length):
+            place = span(f"data.fields.{name}.rows")
+            yield rows_outside_window(place, name, getattr(field, "rows", ""), window.length)
+    for name, split in section.split.items():
+        if split.cuts_singly:
+            yield window_cut_to_pieces(span(f"data.split.{name}.type"), name, split.type, window.length)
+
+
+def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
+    """Yield errors in a section without a window."""
+    for name, field in section.fields.items():
+        if field.cut is not None:
+            yield rows_without_window(span(f"data.fields.{name}.rows"), name)
+    if section.source.type == "text" and getattr(section.source, "documents", None) is None:
+        yield token_by_token(span("data.source.type"))
+
+
+def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
+    late = [name for name, field in section.fields.items() if field.reads_late]
+    pictures = [name for name in late if not section.fields[name].takes_lists]
+    for name, field in section.fields.items():
+        if field.follows is not None and field.follows not in pictures:
+            message = f"its boxes are in the pictures of `{field.follows}`, but no field of pictures has this name"
+            hint = did_you_mean(field.follows, pictures) if pictures else "add a field of `type: image`"
+            yield column_does_not_fit(span(f"data.fields.{name}.picture"), name, message, hint)
+    if late and section.window is not None:
+        message = f"`{late[0]}` holds pictures, and windows are made of numbers: a sample is one picture"
+        yield transform_does_not_fit(span("data.window"), message, "leave `window` out")
+    for place, transform in enumerate(section.transforms):
+        for at, name in enumerate(transform.fields or ()):
+            if name not in (section.fields if transform.of_pairs else late):
+                known = name in section.fields
+                message = f"`{name}` holds no pictures" if known else f"there is no field `{name}`"
+                among = list(section.fields) if transform.of_pairs else late
+                hint = "name fields of `type: image` or `mask`" if known else did_you_mean(name, among)
+                yield transform_does_not_fit(span(("data", "transforms", place, "fields", at)), message, hint)
+        if not pictures and transform.fields is None:
+            message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
+            help_ = "name the fields of numbers that it mixes: `fields: [NAME]`" if transform.type == "mixup" else None
+            yield transform_does_not_fit(span(("data", "transforms", place)), message, help_)
+        for at, name in enumerate(getattr(transform, "labels", ()) if transform.of_pairs else ()):
+            if name not in section.fields:
+                hint = did_you_mean(name, list(section.fields))
+                at_label = span(("data", "transforms", place, "labels", at))
+                yield transform_does_not_fit(at_label, f"there is no field `{name}`", hint)
+        if section.workers == 0 and isinstance(transform, PluginTransform) and transform.draws_globally:
+            message = f"`{transform.type}` draws from generators that the training process draws from too"
+            hint = "set `data.workers: 1` or more, or draw from `random`: `def apply(self, picture, random)`"
+            yield transform_does_not_fit(span(("data", "transforms", place, "type")), message, hint)
+        if transform.of_pairs and not section.shuffle:
+            message = (
+                f"`{transform.type}` mixes neighbours of the order, which without `shuffle` are always the same two"
+            )
+            yield transform_does_not_fit(span(("data", "transforms", place, "type")), message, "set `shuffle: true`")
+        if transform.is_random and transform.only == "evaluation":
+            message = f"`{transform.type}` draws, and evaluations are the same every time"
+            hint = "set it to `training`, or leave it out"
+            yield transform_does_not_fit(span(("data", "transforms", place, "only")), message, hint)
+
+
+def _takes_rows(cut: slice | int, length: int) -> bool:
+    if isinstance(cut, int):
+        return -length <= cut < length
+    return len(range(*cut.indices(length))) > 0

@@ -13,7 +13,7 @@ from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.samples import set_of_one_answer, set_of_the_same_rows, set_without_class
-from declarative_train.data.opened import prepare_sets
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.problems import Place
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING

@@ -11,8 +11,9 @@ import torch
 
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.batch import Batch
-from declarative_train.data.materialize import HOLD_BYTES, BadSampleError, PreparedSet
-from declarative_train.data.opened import prepare_sets
+from declarative_train.data.fields import BadSampleError
+from declarative_train.data.materialize import HOLD_BYTES, PreparedSet
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.files.paths import SourceError
 

@@ -50,7 +50,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class RollSpec:
-    """Block shuffle of the training set (data/block_shuffle.py): number of streams, and blocks per window of each."""
+    """Block shuffle of the training set (data/shuffle.py): number of streams, and blocks per window of each."""
 
     streams: int
     window: int
@@ -89,7 +89,7 @@ def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class DataSpec:
     """Data of a run. `sets` holds `training` first, then the others in the order of the recipe. `roll`: None for a full
-    shuffle. `mix`: the sources of a mixture in order (data/mixing.py).
+    shuffle. `mix`: the sources of a mixture in order (data/mixture.py).
     """
 
     source: dict[str, object]

@@ -18,7 +18,7 @@ from declarative_train.components.texts.cache import Encoded, EncodingJob, Token
 from declarative_train.components.texts.packing import Packing, join_packings, pack
 from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.core.amounts import counted
-from declarative_train.data.field_reader import FieldReader, base_of, column_names
+from declarative_train.data.fields import FieldReader, base_of, column_names
 from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import is_scanned
 from declarative_train.data.spec import WindowSpec

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from declarative_train.core.amounts import counted
-from declarative_train.data.opened import record
+from declarative_train.data.source import record
 from declarative_train.data.spec import FileRecord
 from declarative_train.files.paths import SourceError, format_path
 from declarative_train.plan.plan import Plan

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from declarative_train.components.component import Layer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.samples import field_of_another_run
-from declarative_train.data.run_statistics import Inherited
 from declarative_train.data.spec import FieldSpec
+from declarative_train.data.statistics import Inherited
 from declarative_train.files.open_files import format_path, local_path
 from declarative_train.plan.checks.parameters import weights_do_not_fit
 from declarative_train.plan.checks.samples import weights_without_statistics

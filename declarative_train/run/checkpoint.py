@@ -24,7 +24,7 @@ from torch import distributed, nn
 
 from declarative_train.components.layers.modules.packed import as_written, find_packed, unpack_tensor
 from declarative_train.components.texts.tokenizer import copies
-from declarative_train.data.batch_slices import samples_until
+from declarative_train.data.order import samples_until
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, damage, read_entry
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.failures import CheckpointFailure, first_line, limit_s

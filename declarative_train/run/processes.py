@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
 
-    from declarative_train.data.shared import Offer
+    from declarative_train.data.prepared_sets import Offer
 
 OUTCOME, LATE = "outcome.json", "late"
 FORKS_TIMEOUT_S = 60.0
@@ -77,7 +77,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    from declarative_train.data.shared import offer_sets
+    from declarative_train.data.prepared_sets import offer_sets
     from declarative_train.engine.axes.replicate import needs_no_ddp
     from declarative_train.run.rendezvous import launch_config
 
@@ -171,7 +171,7 @@ def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = No
     try:
         torch.set_num_threads(num_threads)
         if shared is not None:
-            from declarative_train.data.shared import accept
+            from declarative_train.data.prepared_sets import accept
 
             accept(job.plan.data, shared)
         wait_for_forks(scratch, len(job.plan.layout.ranks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from declarative_train.components.lr_schedules import LR_SCHEDULES
-from declarative_train.data.batch_slices import locate
+from declarative_train.data.order import locate
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan

@@ -177,7 +177,7 @@ def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
     """Share in-memory sets between the ranks of a machine: its first rank prepares them, the others map its memory.
     Raises DataError on the first rank; the others then read the sets themselves and find the same error."""
-    from declarative_train.data.shared import accept, offer
+    from declarative_train.data.prepared_sets import accept, offer
 
     first = hosts.index(host)
     if hosts.count(host) == 1:

@@ -21,7 +21,7 @@ from declarative_train.components.data import Table
 from declarative_train.components.datasets.csv import CsvDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.core.secrets import record_variable
-from declarative_train.data.opened import record
+from declarative_train.data.source import record
 from declarative_train.files import remote
 from declarative_train.files.open_files import read_bytes
 from declarative_train.files.paths import SourceError

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train.data.batch_slices import locate, samples_until
 from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
 from declarative_train.data.materialize import HOLD_BYTES
+from declarative_train.data.order import locate, samples_until
 from declarative_train.data.sets import HeldSet, ReadSet, SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 

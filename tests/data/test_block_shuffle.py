@@ -7,8 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from declarative_train.data.block_shuffle import POOL_BYTES, STREAMS, RolledOrder, fit_roll
-from declarative_train.data.blocks import cut
+from declarative_train.data.shuffle import POOL_BYTES, STREAMS, RolledOrder, cut, fit_roll
 from declarative_train.data.spec import RollSpec
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
-from declarative_train.data.opened import records
+from declarative_train.data.source import records
 from declarative_train.data.spec import DataSpec, FileRecord
 
 Look = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from declarative_train.components.datasets.parquet import ParquetFormat, ParquetTable
-from declarative_train.data import opened
+from declarative_train.data import prepared_sets
 from declarative_train.data.spec import DataSpec
 from declarative_train.files import cache as files_cache
 from declarative_train.files.paths import SourceError
@@ -90,7 +90,7 @@ def test_statistics_are_measured_once(tmp_path: Path, spec: Spec, monkeypatch: p
     monkeypatch.setattr(ParquetTable, "_read_group", counted)
 
     def describe(**keys: object) -> dict[str, object]:
-        opened._latest.clear()
+        prepared_sets._latest.clear()
         read.clear()
         made = spec(
             source={"type": "parquet", "path": str(tmp_path / "*.parquet")},

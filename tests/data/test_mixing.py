@@ -17,8 +17,8 @@ from PIL import Image
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.batches import Batch, TrainingBatches
-from declarative_train.data.mixing import Schedule, measure_parts, shares
-from declarative_train.data.opened import prepare_sets
+from declarative_train.data.mixture import Schedule, measure_parts, shares
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
 

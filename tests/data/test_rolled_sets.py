@@ -20,15 +20,14 @@ import torch
 
 from declarative_train.components.datasets.parquet import ParquetTable
 from declarative_train.data import batches as made_batches
-from declarative_train.data import opened, splitting
+from declarative_train.data import prepared_sets, splitting
 from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
-from declarative_train.data.opened import prepare_sets
 from declarative_train.data.prefetch import Prefetcher
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.rows import RowShare
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.data.window_cache import HeldWindow
-from declarative_train.data.window_memory import Arena, Runs
+from declarative_train.data.windows import Arena, HeldWindow, Runs
 
 Spec = Callable[..., DataSpec]
 SIZES = (700, 1, 333, 1000, 450)  # rows of the files
@@ -163,7 +162,7 @@ def test_a_set_that_is_not_shuffled_reads_each_block_once(
 ) -> None:
     last = {"test": {"type": "last", "fraction": 0.1}}
     data = dataclasses.replace(rolled(window=window, split=last), shuffle=False, roll=None)
-    monkeypatch.setattr(opened, "HOLD_BYTES", 0)  # as a set that does not fit
+    monkeypatch.setattr(prepared_sets, "HOLD_BYTES", 0)  # as a set that does not fit
     sets = open_sets(data)
     assert not sets["training"].is_held
     num_samples = data.sets[0].num_samples
@@ -256,7 +255,7 @@ def test_a_random_set_of_very_many_rows_takes_its_share_of_each_block(
     monkeypatch.setattr(splitting, "LISTED", 1000)
     data = rolled(split={"validation": 0.1, "test": 0.25})
     assert data.roll is not None
-    opened._latest.clear()
+    prepared_sets._latest.clear()
     prepared = prepare_sets(data)
     rows = {name: each.rows.at(np.arange(len(each.rows))) for name, each in prepared.items()}
     assert all(isinstance(each.rows, RowShare) for each in prepared.values())

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data import opened
-from declarative_train.data.opened import SAMPLE_BYTES, WHOLE_BYTES, records, training_values
+from declarative_train.data import prepared_sets
+from declarative_train.data.prepared_sets import training_values
 from declarative_train.data.sets import HeldSet, open_sets
+from declarative_train.data.source import SAMPLE_BYTES, WHOLE_BYTES, records
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec
 
 Spec = Callable[..., DataSpec]
@@ -145,7 +146,7 @@ def test_what_was_described_is_not_read_again(spec: Spec, table: str) -> None:
     data = spec(source={"type": "csv", "path": table}, fields={"x": {"column": "x"}}, split={"validation": 0.2})
     Path(table).unlink()
     assert open_sets(through_json(data))["training"].num_samples == 192
-    opened._latest.clear()
+    prepared_sets._latest.clear()
     with pytest.raises(DataError, match=r"there is no file .*table\.csv"):
         open_sets(data)
 
@@ -188,7 +189,7 @@ def test_a_spec_alone_opens_the_same_sets(spec: Spec, table: str) -> None:
         },
     )
     before = {name: each.gather(np.arange(each.num_samples)) for name, each in open_sets(data).items()}
-    opened._latest.clear()
+    prepared_sets._latest.clear()
     after = {name: each.gather(np.arange(each.num_samples)) for name, each in open_sets(through_json(data)).items()}
     assert before.keys() == after.keys()
     for name, fields in before.items():
@@ -205,10 +206,10 @@ def test_data_that_changed_since_are_refused(spec: Spec, table: str) -> None:
         (text + "\n1,a,1,1,", "field `x`: `x` misses a value"),
     ):
         Path(table).write_text(changed)
-        opened._latest.clear()
+        prepared_sets._latest.clear()
         with pytest.raises(DataError, match=words):
             open_sets(data)
-    opened._latest.clear()
+    prepared_sets._latest.clear()
     with pytest.raises(DataError, match="`telepathy`, which this version of dtrain does not have"):
         open_sets(dataclasses.replace(data, source={"type": "telepathy"}))
 
@@ -317,7 +318,7 @@ def test_many_files_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.Monke
         read.append(len(found))
         return found
 
-    monkeypatch.setattr("declarative_train.data.opened.read_bytes", counting)
+    monkeypatch.setattr("declarative_train.data.source.read_bytes", counting)
     found = records(str(path) for path in paths)
     assert sum(read) == 5 * 3 * SAMPLE_BYTES
     assert len({each.sha256 for each in found}) == 1

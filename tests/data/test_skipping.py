@@ -17,7 +17,7 @@ from PIL import Image
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data import materialize
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.opened import prepare_sets
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.sets import open_sets
 from declarative_train.data.skipping import LOG, bad_places, in_words, read_skipped
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec

@@ -13,8 +13,8 @@ This can only add, so the step is counted several times and the least counts.
 
 from __future__ import annotations
 
-from declarative_train.data.batch_slices import locate
 from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.order import locate
 from declarative_train.data.sets import open_sets
 from declarative_train.engine.engine import slots_of
 from declarative_train.plan.plan import Plan

@@ -22,8 +22,8 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from declarative_train.data.batch_slices import locate
 from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.order import locate
 from declarative_train.data.sets import open_sets
 from declarative_train.engine.axes import replicate
 from declarative_train.engine.engine import Engine, slots_of

@@ -22,8 +22,8 @@ from declarative_train.app.api.tracer import LateTracer
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.modules.sequences import GruModule, LstmModule, RnnModule
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.data.batch_slices import locate
 from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.order import locate
 from declarative_train.data.sets import open_sets
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.precision import default_dtype

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         return train(args)
     if is_missing(args.recipe):
         return 2
-    from declarative_train.data.materialize import BadSampleError
+    from declarative_train.data.fields import BadSampleError
     from declarative_train.data.spec import DataError
     from declarative_train.files.paths import SourceError
 
@@ -90,7 +90,7 @@ def _described(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
 
 def _index(args: argparse.Namespace) -> int:
     from declarative_train.app.views.texts import kept
-    from declarative_train.data.opened import prepare_sets
+    from declarative_train.data.prepared_sets import prepare_sets
 
     _, data = _described(args)
     if data is None:
@@ -103,8 +103,8 @@ def _index(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     from declarative_train.app.views.data import page, sections
     from declarative_train.app.views.values import LONGEST_WORD, first_rows
-    from declarative_train.data.materialize import BadSampleError
-    from declarative_train.data.opened import prepare_sets
+    from declarative_train.data.fields import BadSampleError
+    from declarative_train.data.prepared_sets import prepare_sets
     from declarative_train.data.sets import as_data_error
     from declarative_train.data.spec import DataError
     from declarative_train.data.splitting import TRAINING

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 def trace_row(path: str, plugins: bool) -> int:
     """One row through the trained model of a run."""
     from declarative_train.app.views.values import way_of_a_row
-    from declarative_train.data.materialize import BadSampleError
+    from declarative_train.data.fields import BadSampleError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import CheckpointFailure
     from declarative_train.files.paths import SourceError

@@ -17,8 +17,8 @@ from declarative_train.app.views.titled_table import Shown
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.amounts import counted
 from declarative_train.data.materialize import PreparedSet
-from declarative_train.data.mixing import MIXTURE, mixture
-from declarative_train.data.opened import prepare_sets
+from declarative_train.data.mixture import MIXTURE, mixture
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
 from declarative_train.data.texts import PackedRows

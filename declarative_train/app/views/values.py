@@ -13,7 +13,7 @@ from declarative_train.app.views.table import table
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.amounts import counted
 from declarative_train.data.materialize import PreparedSet
-from declarative_train.data.opened import prepare_sets
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
 from declarative_train.plan.plan import TermPlan

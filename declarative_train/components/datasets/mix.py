@@ -1,4 +1,4 @@
-"""Mixture: several sources as one table, source after source. The order of the data (data/mixing.py) decides how often
+"""Mixture: several sources as one table, source after source. The order of the data (data/mixture.py) decides how often
 each source is read."""
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.data.materialize import PreparedSet
-from declarative_train.data.opened import prepare_sets
+from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec
 from declarative_train.data.splitting import TRAINING
 from declarative_train.packs.images.boxes import BoxesField

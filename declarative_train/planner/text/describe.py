@@ -14,7 +14,7 @@ from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.registry import C, Registry
 from declarative_train.core.amounts import amount, clock, counted, plural
 from declarative_train.core.secrets import masked
-from declarative_train.data.mixing import MIXTURE, mixture
+from declarative_train.data.mixture import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
 from declarative_train.files.paths import format_path
 from declarative_train.plan.channels_last import describe_layout as channels_last

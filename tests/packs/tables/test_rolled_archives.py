@@ -21,7 +21,7 @@ from declarative_train.data import materialize
 from declarative_train.data.batches import Batch, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.data.window_memory import Arena
+from declarative_train.data.windows import Arena
 from declarative_train.packs.tables import safetensors, tar
 from declarative_train.packs.tables.tar import TarDataset, TarTable
 

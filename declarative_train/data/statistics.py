@@ -1,29 +1,104 @@
-"""Statistics of an earlier run: a field takes means, fill values and class numbers from the run whose weights the
-model starts from.
+"""Statistics of fields: measured from the training rows, read from a cache on disk, or taken from an earlier run.
 
-The weights were trained on numbers made with that run's statistics; new ones would change what they mean.
+A model that starts from the weights of a run was trained on numbers made with that run's statistics; new ones would
+change what they mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from declarative_train.components.data import Field, Table
+import numpy as np
+
+from declarative_train.components.data import BadValueError, Field, Table
 from declarative_train.components.fields.columns import is_glob
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
-from declarative_train.data.field_reader import FieldReader
-from declarative_train.data.materialize import BadSampleError, Problem, measure
+from declarative_train.data.fields import BadSampleError, FieldReader, chunk_rows, column_names
 from declarative_train.data.rows import SetRows
 from declarative_train.data.spec import FieldSpec
+from declarative_train.files.cache import cache_path, load, save
+from declarative_train.files.paths import SourceError
 
+Problem = BadSampleError | SourceError | ValueError
+Statistics = dict[str, dict[str, object]]
+Measured = tuple[Statistics, dict[str, Any]]
+"""Statistics by field, and errors by field."""
+_TELLING = frozenset({"category", "tensor"})  # fields whose keys say all: others have code or files of their own
 _OF_THE_DATA = frozenset(
     {"least", "greatest", "template"}
 )  # what the rows hold, or are written by: a number is the same
 _SHOWN = 8
+
+
+def measure(
+    table: Table, training: SetRows, parts: Sequence[FieldReader]
+) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
+    """Return the statistics by field, from one pass over the rows, and the error of each field that failed."""
+    tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
+    counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
+    problems: dict[str, Problem] = {}
+    for start, numbers in training.chunks(chunk_rows(counted)) if counted else ():
+        try:
+            read = table.read(column_names(counted), numbers)
+        except SourceError as error:
+            return {part.name: {} for part in parts}, {part.name: error for part in counted}
+        for part in counted:
+            if part.name in problems:
+                continue
+            try:
+                tallies[part.name].add([read[column.name] for column in part.columns])
+            except BadValueError as error:
+                row = int(training.at(np.asarray([start + error.row]))[0])
+                problems[part.name] = BadSampleError(part, row, error)
+            except ValueError as error:
+                problems[part.name] = error
+    statistics: dict[str, dict[str, object]] = {part.name: {} for part in parts}
+    for name in tallies.keys() - problems.keys():
+        try:
+            statistics[name] = tallies[name].result()
+        except ValueError as error:
+            problems[name] = error
+    return statistics, problems
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsCache:
+    """Cache for the rows of one set; `cut` is everything that decides which rows these are."""
+
+    table: Table
+    cut: tuple[object, ...]
+
+    def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
+        """Return the cached result of `measure`, or call it; errors are not cached."""
+        place = self._place("statistics", parts) if may_keep else None
+        kept: Statistics | None = load(place)
+        if kept is not None:
+            return kept, {}
+        found, problems = measure()
+        if not problems:
+            save(place, found)
+        return found, problems
+
+    def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
+        """Check the values, unless an earlier check succeeded."""
+        place = self._place("looked", parts)
+        if load(place) is None:
+            look()
+            save(place, True)
+
+    def _place(self, kind: str, parts: Sequence[FieldReader]) -> str | None:
+        if self.table.fingerprint is None or any(part.field.type not in _TELLING for part in parts):
+            return None
+        fields = [
+            (part.name, part.field.as_data(), [list(column) for column in part.columns], dict(part.statistics))
+            for part in parts
+        ]
+        return cache_path("rows", kind, self.table.fingerprint, self.cut, fields)
 
 
 class Inherited(NamedTuple):

@@ -1,17 +1,24 @@
-"""Reader of a field: everything that turns rows of a table into the field's values in a batch."""
+"""Fields of a set: rows of a table -> the values of fields."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
-from declarative_train.components.data import Column, Field, Table
+from declarative_train.components.data import BadValueError, Column, Field, Table
 from declarative_train.components.fields.columns import match_columns
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.late import NO_TRANSFORMS, TransformChain
+from declarative_train.data.rows import SetRows
+from declarative_train.data.skipping import bad_places
 from declarative_train.data.spec import WindowSpec
+
+_CHUNK_BYTES = 32 << 20
+_CHUNK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,3 +100,62 @@ def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> It
 def base_of(name: str) -> str:
     """Return the field in the recipe to which an output belongs."""
     return name.partition(".")[0]
+
+
+class BadSampleError(Exception):
+    """Error: a value of a set that a field cannot take; `part` and `row` (of the table) locate it."""
+
+    def __init__(self, part: FieldReader, row: int, cause: BadValueError) -> None:
+        super().__init__(f"field `{part.name}`: {cause}")
+        self.part = part
+        self.row = row
+        self.cause = cause
+
+
+def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[FieldReader]) -> Iterator[BadSampleError]:
+    def fails(start: int, stop: int) -> Exception | None:
+        try:
+            values_of({name: values[start:stop] for name, values in read.items()}, rows[start:stop], parts)
+        except BadSampleError as found:
+            return found
+        return None
+
+    for _, error in bad_places(len(rows), fails):
+        yield cast("BadSampleError", error)
+
+
+def convert_chunks(
+    table: Table, rows: SetRows, parts: Sequence[FieldReader]
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yield the fields' values in chunks of rows, each with its first position in the set."""
+    for start, numbers in rows.chunks(chunk_rows(parts)):
+        yield start, convert_rows(table, numbers, parts)
+
+
+def convert_rows(table: Table, numbers: slice | np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
+    return values_of(table.read(column_names(parts), numbers), numbers, parts)
+
+
+def values_of(
+    read: Mapping[str, np.ndarray], numbers: slice | np.ndarray, parts: Sequence[FieldReader]
+) -> dict[str, np.ndarray]:
+    values = {}
+    for part in parts:
+        with in_row(part, numbers):
+            values[part.name] = part.values(read)
+    return values
+
+
+@contextmanager
+def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
+    """Convert a BadValueError of these rows into a BadSampleError."""
+    try:
+        yield
+    except BadValueError as error:
+        row = numbers.start + error.row if isinstance(numbers, slice) else int(numbers[error.row])
+        raise BadSampleError(part, row, error) from error
+
+
+def chunk_rows(parts: Sequence[FieldReader]) -> int:
+    row_bytes = sum(8 * part.row.num_elements for part in parts)
+    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(row_bytes, 1)))

@@ -15,7 +15,8 @@ as 0. An epoch has as many positions as the sources have samples.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, lcm
@@ -24,12 +25,15 @@ from typing import cast
 import numpy as np
 
 from declarative_train.components.counter_rng import key_of
-from declarative_train.data.block_shuffle import RolledOrder
+from declarative_train.data.materialize import HOLD_BYTES, PreparedSet
 from declarative_train.data.order import permute
-from declarative_train.data.spec import DataSpec, MemberSpec
+from declarative_train.data.rows import SetRows
+from declarative_train.data.shuffle import LEAST_BYTES, POOL_BYTES, RolledOrder, blocks_of, fit_roll, samples_before
+from declarative_train.data.spec import DataError, DataSpec, MemberSpec
 from declarative_train.files.open_files import format_path
 
 _MOST_PARTS = 1 << 31  # of weights that have no small common measure; products of two of them fit 64 bits
+MIXTURE = ("source", "share", "samples", "times an epoch", "read from")
 
 
 def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
@@ -223,9 +227,6 @@ def measure_parts(members: Sequence[MemberSpec]) -> list[MixturePart]:
     ]
 
 
-MIXTURE = ("source", "share", "samples", "times an epoch", "read from")
-
-
 def mixture(data: DataSpec) -> list[tuple[str, ...]]:
     """Return a table of the mixture for display: part of each source, its size, and how often an epoch uses a
     sample.
@@ -239,3 +240,52 @@ def mixture(data: DataSpec) -> list[tuple[str, ...]]:
         where = str(source["type"]) if first is None else f"{source['type']} {format_path(str(first))}"
         rows.append((each.name, f"{each.part:.2%}", f"{each.num_samples:,}", f"{each.times:,.2f}", where))
     return rows
+
+
+def sources_in(prepared: PreparedSet) -> np.ndarray:
+    """Return (sources + 1,) int64 for a mixture: the first sample of each source in the set, and the number of samples.
+
+    A set keeps the rows of one source together, in any order of rows.
+    """
+    rows = prepared.rows
+    places = [bisect_left(range(len(rows)), first, key=_row_of(rows)) for _, first in prepared.table.members]
+    return samples_before(np.asarray([*places, len(rows)], np.int64), prepared.windows)
+
+
+def make_mixed_order(spec: DataSpec, training: PreparedSet, batch_size: int) -> MixedOrder:
+    """Return the order of a mixture. Raises DataError."""
+    starts = sources_in(training)
+    if np.diff(starts).tolist() != [member.num_samples for member in spec.mix]:
+        raise DataError("the sources of the mixture have other numbers of samples than when the plan was made")
+    blocks = blocks_of(training) if spec.rolls else None
+    return MixedOrder(spec.seed, spec.mix, starts, blocks, batch_size, shuffle=spec.shuffle)
+
+
+def _row_of(rows: SetRows) -> Callable[[int], int]:
+    return lambda place: int(rows.at(np.asarray([place]))[0])
+
+
+def list_members(
+    training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
+) -> tuple[MemberSpec, ...]:
+    """Return the sources of a mixture as the training set has them.
+
+    `window` and `streams` are as in `choose_roll`; the memory is divided by the shares of the sources.
+    """
+    starts = sources_in(training)
+    sizes = np.diff(starts).tolist()
+    parts = shares(weights, sizes)
+    size, blocks = training.size_bytes, blocks_of(training) if shuffle else None
+    is_small = size is None or (size <= HOLD_BYTES if window is None else window >= training.num_samples)
+    found = []
+    for number, (name, _) in enumerate(training.table.members):
+        roll = None
+        if blocks is not None and size is not None and not training.is_held and not is_small:
+            own = blocks[(blocks >= starts[number]) & (blocks < starts[number + 1])]
+            part = parts[number] / sum(parts)
+            sample_bytes = -(-size // training.num_samples)
+            most = max(1, round(part * (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES)))))
+            if len(own) > 1:
+                roll = fit_roll(sizes[number], len(own), sample_bytes, most, streams)
+        found.append(MemberSpec(name, parts[number], sizes[number], roll))
+    return tuple(found)

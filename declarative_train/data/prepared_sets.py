@@ -1,0 +1,253 @@
+"""Sets of a run: a DataSpec -> its prepared sets, read again or mapped from another process of the machine.
+
+Sets that `describe` prepared in this process are not read again. To share sets, one process moves them to a file
+without a name (memfd), which disappears with the last process that has it open, however it ends. Each process maps it
+privately, so that writes are not shared. If that is not possible (another system, sets that are not in memory, user
+code that cannot be pickled), every process prepares its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import mmap
+import os
+import pickle
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from declarative_train.components.data import Field, MissingPackageError, Split, Table
+from declarative_train.components.datasets import DATASETS
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.registry import ComponentError
+from declarative_train.components.splits import SPLITS
+from declarative_train.core.amounts import counted
+from declarative_train.data.fields import BadSampleError, columns_of, make_part
+from declarative_train.data.late import TransformChain, TransformError
+from declarative_train.data.materialize import HOLD_BYTES, PreparedSet, prepare
+from declarative_train.data.rows import RowRange, SetRows, Windows, row_order
+from declarative_train.data.shuffle import most_held_beside
+from declarative_train.data.skipping import Skips
+from declarative_train.data.source import arrange_rows, open_table, usable
+from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec, WindowSpec
+from declarative_train.data.splitting import TRAINING, SplitError, split_rows
+from declarative_train.files.paths import SourceError
+
+_COUNTED = 1 << 14  # samples per chunk of `training_values`
+# The sets of one spec. Forked ranks find here what their parent prepared. The sets are not part of the Job: it is
+# pickled for spawned ranks, and would carry all data; those ranks read the files again.
+_latest: dict[str, dict[str, PreparedSet]] = {}
+_ALIGNED = 64  # bytes
+_AT_ONCE = 1 << 30  # bytes of a write
+
+
+def remember(spec: DataSpec, sets: dict[str, PreparedSet]) -> None:
+    """Keep these sets for the next `prepare_sets` of an equal spec; drop those of any other."""
+    _keep(_key(spec), sets)
+
+
+def _keep(key: str, sets: dict[str, PreparedSet]) -> None:
+    _latest.clear()
+    _latest[key] = sets
+
+
+def _key(spec: DataSpec) -> str:
+    """Return the spec as JSON; without `asdict`, which would first copy the record of each of 10,000 files."""
+    return json.dumps(spec, default=_as_fields, sort_keys=True)
+
+
+def _as_fields(value: Any) -> dict[str, object]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
+    """Return the sets by name, `training` first. Raises DataError if the data differ from the spec."""
+    key = _key(spec)
+    if key not in _latest:
+        try:
+            _keep(key, _prepare_all(spec))
+        except (BadSampleError, ComponentError) as error:
+            raise DataError(str(error)) from error
+        except (MissingPackageError, SourceError, SplitError, TransformError, ValueError) as error:
+            raise DataError(f"the data cannot be read as when the plan was made: {error}") from error
+    return _latest[key]
+
+
+def training_values(spec: DataSpec, field: str) -> Iterator[np.ndarray]:
+    """Yield the values (N, ...) of a field in the training samples, in chunks, for counts before training."""
+    training = prepare_sets(spec)[TRAINING]
+    for start in range(0, training.num_samples, _COUNTED):
+        samples = np.arange(start, min(start + _COUNTED, training.num_samples))
+        yield training.gather(samples, [field])[field]
+
+
+def _prepare_all(spec: DataSpec) -> dict[str, PreparedSet]:
+    window = spec.window
+    fields = [(each, FIELDS.read(each.component)) for each in spec.fields]
+    splits: dict[str, Split] = {
+        each.name: SPLITS.read(each.split) for each in spec.sets if each.split is not None and each.source is None
+    }
+    chain = TransformChain.of(spec)
+    skips = spec.on_bad_row == "skip"
+    of_fields = {each.name: field for each, field in fields}
+    main = open_table(DATASETS.read(spec.source), of_fields, skips=skips)
+    by, sort = (None, None) if window is None else (window.by, window.sort)
+    cuts, _ = usable(main, split_rows(main, splits, spec.seed, by, sort), of_fields, skips=skips)
+    rows = arrange_rows(cuts, window, row_order(main, window))
+    sets: dict[str, PreparedSet] = {}
+    for each in spec.sets:
+        most = HOLD_BYTES
+        if each.name == TRAINING:
+            most = 0 if spec.rolls else HOLD_BYTES
+        elif each.source is None:
+            most = most_held_beside(sets[TRAINING])
+        if each.source is not None:
+            table = open_table(DATASETS.read(each.source), of_fields, skips=skips)
+            whole, _ = usable(table, {each.name: RowRange(0, table.num_rows)}, of_fields, skips=skips)
+            own = arrange_rows(whole, window, row_order(table, window))[each.name]
+            sets[each.name] = _prepare_one(each, table, own, fields, window, chain, most, skips)
+        else:
+            sets[each.name] = _prepare_one(each, main, rows[each.name], fields, window, chain, most, skips)
+    return sets
+
+
+def _prepare_one(
+    wanted: SetSpec,
+    table: Table,
+    rows: tuple[SetRows, Windows | None],
+    fields: list[tuple[FieldSpec, Field]],
+    window: WindowSpec | None,
+    chain: TransformChain,
+    most: int,
+    skips: bool,
+) -> PreparedSet:
+    parts = []
+    for spec, field in fields:
+        columns, missed = columns_of(field, table)
+        if missed:
+            raise DataError(f"the column `{missed[0]}` of field `{spec.name}` is no longer there")
+        if (why := field.misreads(spec.statistics)) is not None:
+            raise DataError(f"field `{spec.name}` is not that of the plan: {why}")
+        part = make_part(spec.name, field, columns, spec.statistics, window, chain)
+        parts.append(part)
+        if part.sample != spec.tensor:
+            raise DataError(f"field `{part.name}` is now {part.sample}, and the plan was made for {spec.tensor}")
+    found = prepare(
+        wanted.name, table, *rows, tuple(parts), most, chain, is_checked=True, skips=Skips() if skips else None
+    )
+    if found.num_samples != wanted.num_samples:
+        raise DataError(
+            f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, and the plan was made for "
+            f"{wanted.num_samples:,}"
+        )
+    return found
+
+
+class Offer(NamedTuple):
+    """Open file of another process. `mark`: its first bytes, which detect a process of the same number in another
+    container. `ends`: the ends of the pickled sets and of their arrays in it.
+    """
+
+    pid: int
+    file: int
+    mark: bytes
+    ends: tuple[int, ...]
+
+
+def offer(spec: DataSpec) -> Offer | None:
+    """Prepare the sets of the spec and move them to shared memory, which this process uses from now on, too.
+
+    None: they cannot be shared. Raises DataError.
+    """
+    sets = prepare_sets(spec)
+    if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
+        return None
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        without_tables = {name: replace(each, table=_ClosedTable(each.table)) for name, each in sets.items()}
+        pickled = pickle.dumps(without_tables, protocol=5, buffer_callback=buffers.append)
+        made = _write_pieces([memoryview(pickled), *(each.raw() for each in buffers)])
+    except (pickle.PicklingError, AttributeError, TypeError, BufferError, OSError):  # each its own, as ever
+        return None
+    accept(spec, made)
+    return made
+
+
+@contextmanager
+def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
+    """Offer the sets for as long as the other processes may request them."""
+    try:
+        made = offer(spec)
+    except DataError:  # which the others find, too, and say
+        made = None
+    try:
+        yield made
+    finally:
+        if made is not None:
+            os.close(made.file)
+
+
+def accept(spec: DataSpec, made: Offer) -> bool:
+    """Make `prepare_sets` of the spec return the sets of another process. False: they cannot be mapped."""
+    try:
+        sets = _read(made)
+    except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
+        return False
+    remember(spec, sets)
+    return True
+
+
+def _write_pieces(pieces: Sequence[memoryview]) -> Offer:
+    mark = secrets.token_bytes(_ALIGNED)
+    ends = tuple(accumulate((each.nbytes for each in pieces), lambda end, size: _align(end) + size, initial=_ALIGNED))
+    file = os.memfd_create("dtrain-held")
+    try:
+        os.truncate(file, ends[-1])
+        _write(file, memoryview(mark), 0)
+        for piece, (end, _) in zip(pieces, pairwise(ends), strict=True):
+            _write(file, piece, _align(end))
+    except OSError:
+        os.close(file)
+        raise
+    return Offer(os.getpid(), file, mark, ends)
+
+
+def _write(file: int, piece: memoryview, place: int) -> None:
+    while piece.nbytes:
+        done = os.pwrite(file, piece[:_AT_ONCE], place)
+        piece, place = piece[done:], place + done
+
+
+def _read(made: Offer) -> dict[str, PreparedSet]:
+    file = os.open(f"/proc/{made.pid}/fd/{made.file}", os.O_RDONLY)
+    try:
+        mapped = mmap.mmap(file, made.ends[-1], mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(file)
+    whole = memoryview(mapped)
+    if bytes(whole[:_ALIGNED]) != made.mark:
+        raise ValueError("another process's file")
+    pickled, *buffers = [whole[_align(begin) : end] for begin, end in pairwise(made.ends)]
+    found: dict[str, PreparedSet] = pickle.loads(pickled, buffers=buffers)
+    return found
+
+
+def _align(place: int) -> int:
+    return -(-place // _ALIGNED) * _ALIGNED
+
+
+class _ClosedTable(Table):
+    """Table of a set in memory in a process that has not opened its files: what is known without reading."""
+
+    def __init__(self, table: Table) -> None:
+        self.columns, self.num_rows, self.files = {}, table.num_rows, table.files
+        self.members, self.blocks = table.members, table.blocks
+
+    def read(self, columns: Sequence[str], rows: slice | np.ndarray) -> dict[str, np.ndarray]:
+        raise SourceError("unreadable", "the rows of a held set were asked of its files, which are not open here")

@@ -1,0 +1,159 @@
+"""Sources: opened, with the rows that are usable, and records of their files, which show later whether they changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from declarative_train.components.component import Component
+from declarative_train.components.data import Dataset, Field, Table
+from declarative_train.components.datasets import endings_in_folders
+from declarative_train.components.datasets.plugin import PluginDataset
+from declarative_train.components.plugin_components import PluginComponent
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.data.checks.plugins import plugin_data_not_run
+from declarative_train.data.fields import columns_of
+from declarative_train.data.problems import Place
+from declarative_train.data.rows import RowOrder, SetRows, Windows, make_windows
+from declarative_train.data.skipping import Skipped, as_numbers, whole_rows
+from declarative_train.data.spec import FileRecord, WindowSpec
+from declarative_train.files.folders import files_below, list_remote, stamp_from_listing
+from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skip_bad_rows
+
+if TYPE_CHECKING:
+    from declarative_train.recipe.sections.data import DataSection
+
+Path = tuple[str | int, ...]
+WHOLE_BYTES = 64 << 20  # a file up to here may be read whole
+ALL_BYTES = 256 << 20  # all files of a recipe together: a second of hashing
+SAMPLE_BYTES = 64 << 10
+
+
+def may_run(component: object) -> bool:
+    return not isinstance(component, PluginComponent) or component.may_import
+
+
+def unrun(section: DataSection, span: Place) -> list[Diagnostic]:
+    """Return a diagnostic for each component whose code was not run."""
+    return [
+        plugin_data_not_run(span((*path, "type")), what, component.type, _tells(component))
+        for what, path, component in _parts(section)
+        if not may_run(component)
+    ]
+
+
+def outlines(section: DataSection) -> dict[str | None, Table]:
+    """Return the columns of the sources that declare them, the main source under None."""
+    found: dict[str | None, Table] = {}
+    for name, source in sources(section).items():
+        outline = source.outline() if isinstance(source, PluginDataset) else None
+        if outline is not None:
+            found[name] = outline
+    return found
+
+
+def sources(section: DataSection) -> dict[str | None, Dataset]:
+    """Return the main source under None, and the own sources of sets under their names."""
+    own = {name: split.own_source for name, split in section.split.items()}
+    return {None: section.source, **{name: source for name, source in own.items() if source is not None}}
+
+
+def _tells(component: Component) -> bool:
+    return not isinstance(component, PluginDataset) or component.outline() is not None
+
+
+def _parts(section: DataSection) -> Iterator[tuple[str, Path, Component]]:
+    for name, source in sources(section).items():
+        yield "source", ("data", "source") if name is None else ("data", "split", name, "source"), source
+    for name, field in section.fields.items():
+        yield "field", ("data", "fields", name), field
+    for place, transform in enumerate(section.transforms):
+        yield "transform", ("data", "transforms", place), transform
+
+
+def arrange_rows(
+    rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
+) -> dict[str, tuple[SetRows, Windows | None]]:
+    """Return the rows of sets of one table in the order of their samples, with their windows."""
+    if window is None:
+        return {name: (each, None) for name, each in rows.items()}
+    return {name: make_windows(each, window, order) for name, each in rows.items()}
+
+
+def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
+    """Open a source. Raises SourceError.
+
+    `skips`: rows that cannot be parsed are left out, and a text column with few non-numbers is read as numbers.
+    """
+    with skip_bad_rows(skips):
+        table = dataset.open()
+    if skips:
+        as_numbers(table, fields.values())
+    if lists := [name for field in fields.values() if field.takes_lists for name in field.wanted]:
+        table.take_lists(lists)
+    return table
+
+
+def usable(
+    table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, Field], *, skips: bool
+) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
+    """Return the rows of sets without those that lack a value, if these are skipped, and the rows left out.
+
+    Raises SourceError.
+    """
+    if not skips:
+        return dict(rows), {}
+    columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
+    return whole_rows(table, rows, columns)
+
+
+def records(paths: Iterable[str]) -> list[FileRecord]:
+    """Return the records of all files that a recipe uses. Raises SourceError."""
+    sizes = {path: 0 if _is_remote_folder(path) else size_bytes(path) for path in paths}
+    are_few = sum(sizes.values()) <= ALL_BYTES
+    return [record(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
+
+
+def record(path: str, *, whole: bool) -> FileRecord:
+    """Return the record of a file or folder. Raises SourceError.
+
+    For a folder of files: names, sizes and the latest date. For a file that is not hashed `whole`, `sha256` covers the
+    size and the first, middle and last 64 KiB, and its date is kept, which changes with the rest.
+    """
+    local = local_path(path)
+    if local is not None and os.path.isdir(local):
+        return _folder_record(path, local)
+    if _is_remote_folder(path):
+        return _remote_folder_record(path)
+    size = size_bytes(path)
+    if whole:
+        return FileRecord(path, size, hashlib.sha256(read_bytes(path)).hexdigest())
+    digest = hashlib.sha256(f"{size}\n".encode())
+    for start in sorted({0, max(size - SAMPLE_BYTES, 0) // 2, max(size - SAMPLE_BYTES, 0)}):
+        digest.update(read_bytes(path, start, min(start + SAMPLE_BYTES, size)))
+    return FileRecord(path, size, digest.hexdigest(), 0 if local is None else os.stat(local).st_mtime_ns)
+
+
+def _folder_record(path: str, folder: str) -> FileRecord:
+    found = {}
+    for name in sorted(files_below(folder, endings_in_folders())):
+        with suppress(OSError):  # a broken link: decoding reports it
+            found[name] = os.stat(os.path.join(folder, name))
+    digest = hashlib.sha256("".join(f"{name}\0{each.st_size}\n" for name, each in found.items()).encode())
+    latest = max((each.st_mtime_ns for each in found.values()), default=0)
+    return FileRecord(path, sum(each.st_size for each in found.values()), digest.hexdigest(), latest)
+
+
+def _is_remote_folder(path: str) -> bool:
+    return path.endswith("/") and local_path(path) is None
+
+
+def _remote_folder_record(path: str) -> FileRecord:
+    """Return the record of a remote folder from its listing: names, and sizes and tags if it has them."""
+    root = path.rstrip("/")
+    found = {name: stamp_from_listing(root, name) for name in sorted(list_remote(root, endings_in_folders()))}
+    digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())
+    return FileRecord(path, sum(size for size, _ in found.values()), digest.hexdigest(), 0)

@@ -1,0 +1,408 @@
+"""Readers of windows: the samples of one rank, or of one loader process, from windows that threads make ahead.
+
+A window is dropped when its stream goes on to the next one. The threads' lead is limited by the samples in memory, so
+that memory does not grow during a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from declarative_train.data.batch import Batch, Taken, make_batches, pack_batch, positions_of, unpack_batch
+from declarative_train.data.materialize import PreparedSet
+from declarative_train.data.mixture import MixedOrder
+from declarative_train.data.order import locate, slots
+from declarative_train.data.prefetch import Prefetcher, by_workers
+from declarative_train.data.sets import ReadSet, SampleSet, as_data_error, dtype_of
+from declarative_train.data.shuffle import EpochLayout, RolledOrder
+from declarative_train.data.spec import BatchSpec
+from declarative_train.data.windows import (
+    Arena,
+    HeldWindow,
+    Runs,
+    WindowName,
+    gather_rows,
+    window_dtype,
+)
+
+_AHEAD = 0.25  # threads may prepare this share of the samples in use ahead
+_SPARE = 2  # further windows that fit
+_THREADS = 4
+_LOOKED_AT = 1 << 18  # positions, for the streams that a rank reads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankNeeds:
+    """Data that a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and `tail`, its positions
+    in the last, partial batch of each epoch.
+    """
+
+    streams: tuple[int, ...]
+    tail: np.ndarray
+    epoch: int
+    position: int
+    last_epoch: int
+
+    def has(self, order: RolledOrder, name: WindowName) -> bool:
+        layout = order.epoch(name[0])
+        return layout.window(name[1]).stream in self.streams or name[1] in self._last(order, layout)
+
+    def windows(self, order: RolledOrder) -> Iterator[WindowName]:
+        """Yield the windows, by the position of the sequence that first needs one."""
+        for epoch in range(self.epoch, self.last_epoch + 1):
+            layout = order.epoch(epoch)
+            own = [np.arange(*layout.windows_of[stream : stream + 2]) for stream in self.streams]
+            numbers = np.unique(np.concatenate([*own, self._last(order, layout)]).astype(np.int64))
+            streams = np.searchsorted(layout.windows_of, numbers, side="right") - 1
+            begin = order.stretches[streams]
+            firsts = order.first_position(streams, layout.cuts[numbers] - begin)
+            ends = order.first_position(streams, layout.cuts[numbers + 1] - begin)
+            is_left = ends > self.position if epoch == self.epoch else np.ones(len(numbers), bool)
+            for number in numbers[is_left][np.argsort(firsts[is_left], kind="stable")].tolist():
+                yield epoch, number
+
+    def _last(self, order: RolledOrder, layout: EpochLayout) -> np.ndarray:
+        return np.unique(layout.number_of(order.places(self.tail)))
+
+
+class _Apart(NamedTuple):
+    """Values of samples of a batch that are gathered separately, and their places in it."""
+
+    places: np.ndarray
+    values: dict[str, np.ndarray]
+
+
+class WindowsAhead:
+    """Windows that a rank needs of a block-shuffled set, from a step on, in the order of use. `close` ends the
+    threads.
+    """
+
+    def __init__(self, prepared: PreparedSet, order: RolledOrder, needs: RankNeeds) -> None:
+        self._order = order
+        self._needs = needs
+        self._prepared = prepared
+        self._dtypes = {part.name: dtype_of(part.sample) for part in prepared.parts}
+        per_window = order.window * order.num_samples / order.num_blocks
+        in_use = len(needs.streams) * per_window
+        room = int(in_use * (1 + _AHEAD))
+        rows_each = 1 if prepared.windows is None else prepared.windows.stride
+        parts = () if prepared.late else prepared.parts
+        kinds = {part.name: (part.row.shape, window_dtype(prepared, part)) for part in parts}
+        # windows dropped in one gather, at most one of each stream, are still read while others are made
+        self._arena = Arena(int(rows_each * (room + in_use + _SPARE * per_window)) + 1, kinds)
+        self._done: list[HeldWindow] = []  # dropped in this gather: may be read until it ends
+        self._held: Prefetcher[WindowName, HeldWindow] = Prefetcher(
+            lambda name: HeldWindow(prepared, order, name, self._arena),
+            needs.windows(order),
+            lambda name: order.epoch(name[0]).window(name[1]).size,
+            room,
+            max(1, min(_THREADS, torch.get_num_threads())),
+        )
+        self._current: dict[int, WindowName] = {}
+
+    def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
+        """Return the samples at these positions of an epoch, and their tensors. Positions must increase. Raises
+        DataError.
+        """
+        return self.at(of_epoch or 0, self._order.places(positions))
+
+    def of_batches(self, epoch: int, positions: np.ndarray, count: int) -> Taken:
+        """Return the samples of slots of a full batch, and of the same slots in the next full batches, `count`
+        in all.
+        """
+        firsts, length = self._order.runs_of_batch(positions)
+        if not length:
+            return self.at(epoch, self._order.places_of_batches(positions, count))
+        return self._of_streams(epoch, firsts, length, count)
+
+    def _of_streams(self, epoch: int, firsts: np.ndarray, length: int, count: int) -> Taken:
+        """Return batches that take `length` samples of each of some streams, from these places of the layout on."""
+        layout, size = self._order.epoch(epoch), count * length
+        samples, index = np.empty((2, count, len(firsts), length), np.int64)
+        apart: list[_Apart] = []
+        for row, first in enumerate(firsts.tolist()):
+            parts: list[tuple[np.ndarray, np.ndarray]] = []
+            done = 0
+            while done < size:
+                number = int(layout.number_of(np.asarray(first + done)))
+                stop = min(size, int(layout.cuts[number + 1]) - first)
+                if (window := self._together(epoch, number)) is not None:
+                    inside = slice(first + done - window.window.start, first + stop - window.window.start)
+                    parts.append((window.samples[inside], window.index[inside]))
+                else:
+                    ids, values = self._apart(epoch, number, np.arange(first + done, first + stop))
+                    turn, slot = np.divmod(np.arange(done, stop), length)
+                    apart.append(_Apart((turn * len(firsts) + row) * length + slot, values))
+                    parts.append((ids, np.zeros_like(ids)))
+                done = stop
+            for found, pieces in zip((samples, index), zip(*parts, strict=True), strict=True):
+                whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+                found[:, row] = whole.reshape(count, length)
+        return samples.reshape(-1), self._gather_tensors(index.reshape(-1), apart)
+
+    def at(self, epoch: int, places: np.ndarray) -> Taken:
+        """Return the samples at places in the layout of the epoch, and their tensors."""
+        layout = self._order.epoch(epoch)
+        runs, numbers = Runs.of(places).cut(layout.cuts[:-1])
+        samples, index = np.zeros((2, len(places)), np.int64)
+        apart: list[_Apart] = []
+        for number, mine in runs.by(numbers):
+            if (window := self._together(epoch, number)) is not None:
+                inside = mine.numbers(window.window.start)
+                mine.put(samples, window.samples[inside])
+                mine.put(index, window.index[inside])
+            else:
+                found = self._apart(epoch, number, mine.list_numbers())
+                mine.put(samples, found[0])
+                apart.append(_Apart(mine.list_places(), found[1]))
+        return samples, self._gather_tensors(index, apart)
+
+    def _gather_tensors(self, index: np.ndarray, apart: Sequence[_Apart]) -> dict[str, torch.Tensor]:
+        """Return the tensors of samples with these rows in the arena; those in `apart` have their own values."""
+        parts = self._prepared.parts
+        if sum(len(each.places) for each in apart) < len(index):
+            values = gather_rows(self._prepared, self._arena.rows, index)
+        else:
+            values = {part.name: np.empty((len(index), *part.sample.shape), part.storage) for part in parts}
+        for each in apart:
+            for name, rows in each.values.items():
+                values[name][each.places] = rows
+        while self._done:
+            self._done.pop().release()
+        wide = {part.name: values[part.name].astype(part.storage, copy=False) for part in parts}  # by this thread
+        return {name: torch.from_numpy(array).to(self._dtypes[name]) for name, array in wide.items()}
+
+    def _together(self, epoch: int, number: int) -> HeldWindow | None:
+        """Return the window, if its samples can be gathered together with those of others."""
+        window = self._window(epoch, number)
+        return None if window is None or window.is_apart else window
+
+    def _window(self, epoch: int, number: int) -> HeldWindow | None:
+        """Return the window; None if it belongs to another rank."""
+        return self._take((epoch, number)) if self._needs.has(self._order, (epoch, number)) else None
+
+    def _apart(self, epoch: int, number: int, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        if (window := self._window(epoch, number)) is not None:
+            return window.gather(places - window.window.start)
+        samples = self._order.epoch(epoch).samples(places)  # padding: a row of the batch that another rank reads
+        with as_data_error(self._prepared):
+            return samples, self._prepared.gather(samples, epoch=epoch)
+
+    def _take(self, name: WindowName) -> HeldWindow:
+        found = self._held.get(name)
+        stream = found.window.stream
+        before = self._current.get(stream)
+        if before is not None and before < name:
+            self._done += self._held.drop(lambda other: other < name and self._stream(other) == stream)
+        self._current[stream] = name
+        return found
+
+    def _stream(self, name: WindowName) -> int:
+        return self._order.epoch(name[0]).window(name[1]).stream
+
+    def close(self) -> None:
+        self._held.close()
+        self._done.clear()
+
+
+def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions: np.ndarray) -> Taken:
+    """Return samples of a set that is in memory or read row by row. Raises DataError.
+
+    Random changes of an image depend on the pass of its source, so that an image that comes twice in an epoch differs.
+    """
+    placed = order.at(epoch, positions)
+    found = order.samples(placed)
+    numbers = order.numbers(found, placed)
+    if not samples.prepared.late:
+        return numbers, samples.gather(found)
+    pieces = [(mine, samples.gather(found[mine], number)) for _, number, mine in placed.pieces()]
+    return numbers, _join_pieces(pieces, len(positions))
+
+
+class MixedWindows:
+    """Samples that a rank needs of a mixture, from a step on. `real`: the positions that it takes of a step. `close`
+    ends its threads.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedSet,
+        order: MixedOrder,
+        batch: BatchSpec,
+        first_step: int,
+        num_steps: int,
+        real: Callable[[int], np.ndarray],
+    ) -> None:
+        self._order = order
+        self._rows = ReadSet(prepared)
+        first = locate(first_step, batch, prepared.num_samples)
+        last = locate(first_step + max(num_steps, 1) - 1, batch, prepared.num_samples)
+        ends = [
+            found.epoch * prepared.num_samples + place
+            for found, place in ((first, first.start), (last, last.start + last.size))
+        ]
+        streams = self._streams(batch, real) if order.rolled else {}
+        self._ahead: dict[int, WindowsAhead] = {}
+        for source, rolled in order.rolled.items():
+            begin, end = order.schedule.before(source, np.asarray(ends)).tolist()
+            (at_pass, place), last_pass = divmod(begin, rolled.num_samples), max(end - 1, begin) // rolled.num_samples
+            needs = RankNeeds(streams[source], np.empty(0, np.int64), at_pass, place, last_pass)
+            self._ahead[source] = WindowsAhead(prepared, rolled, needs)
+
+    def _streams(self, batch: BatchSpec, real: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
+        """Return the streams of each source that its slots use, from a sample of steps of an epoch.
+
+        The streams vary with the number of samples that a batch has of a source. Samples of other streams are read row
+        by row.
+        """
+        most = min(batch.steps_per_epoch, max(1, _LOOKED_AT // batch.global_batch_size))
+        found: dict[int, set[int]] = {source: set() for source in self._order.rolled}
+        for step in np.unique(np.linspace(1, batch.steps_per_epoch, most).astype(np.int64)).tolist():
+            placed = self._order.at(0, real(step))
+            for source, rolled in self._order.rolled.items():
+                places = placed.places[placed.sources == source]
+                found[source] |= set((np.searchsorted(rolled.stretches, places, side="right") - 1).tolist())
+        return {source: tuple(sorted(streams)) for source, streams in found.items()}
+
+    def gather(self, of_epoch: int | None, positions: np.ndarray) -> Taken:
+        """Return the samples at these positions. Raises DataError."""
+        placed = self._order.at(of_epoch or 0, positions)
+        samples, pieces = np.empty(len(positions), np.int64), []
+        for source, number, mine in placed.pieces():
+            places = placed.places[mine]
+            if source in self._ahead:
+                ids, tensors = self._ahead[source].at(number, places)
+            else:
+                ids = self._order.of_source(source, number, places)
+                tensors = self._rows.gather(ids, number)
+            samples[mine] = ids
+            pieces.append((mine, tensors))
+        return self._order.numbers(samples, placed), _join_pieces(pieces, len(positions))
+
+    def close(self) -> None:
+        for ahead in self._ahead.values():
+            ahead.close()
+
+
+def _join_pieces(pieces: list[tuple[np.ndarray, dict[str, torch.Tensor]]], size: int) -> dict[str, torch.Tensor]:
+    """Join the pieces, each row at its position."""
+    back = np.empty(size, np.int64)
+    back[np.concatenate([mine for mine, _ in pieces])] = np.arange(size)
+    index = torch.from_numpy(back)
+    return {name: torch.cat([tensors[name] for _, tensors in pieces]).index_select(0, index) for name in pieces[0][1]}
+
+
+@dataclass(frozen=True, slots=True)
+class RolledShare:
+    """Share `part` of `num_parts`: each chunk of the rank is cut into that many runs of consecutive samples."""
+
+    prepared: PreparedSet
+    order: RolledOrder | MixedOrder
+    batch: BatchSpec
+    rank: int
+    first_step: int
+    num_steps: int
+    part: int = 0
+    num_parts: int = 1
+
+    def windows(self) -> WindowsAhead | MixedWindows:
+        if isinstance(self.order, MixedOrder):
+            return MixedWindows(self.prepared, self.order, self.batch, self.first_step, self.num_steps, self.real)
+        num_samples = self.prepared.num_samples
+        last = locate(self.first_step + max(self.num_steps, 1) - 1, self.batch, num_samples)
+        first = locate(self.first_step, self.batch, num_samples)
+        needs = RankNeeds(self._streams(self.order), self._tail(), first.epoch, first.start, last.epoch)
+        return WindowsAhead(self.prepared, self.order, needs)
+
+    def positions(self, step: int) -> list[np.ndarray]:
+        """Return the positions of a step, one array per chunk."""
+        return self._of_part(step, real=False)
+
+    def real(self, step: int) -> np.ndarray:
+        """Return all positions of a step, without padding."""
+        return np.concatenate(self._of_part(step, real=True))
+
+    def _of_part(self, step: int, *, real: bool) -> list[np.ndarray]:
+        """Return the positions of this part, one array per chunk. `real`: without padding."""
+        found = locate(step, self.batch, self.prepared.num_samples)
+        mine = slots(found, self.batch, self.rank)
+        parts = [np.array_split(positions_of(slot), self.num_parts) for slot in mine]
+        before = [sum(map(len, each[: self.part])) for each in parts]
+        return [
+            each[self.part][: max(0, slot.num_rows - skipped)] if real else each[self.part]
+            for slot, each, skipped in zip(mine, parts, before, strict=True)
+        ]
+
+    def _streams(self, order: RolledOrder) -> tuple[int, ...]:
+        """Return the streams of its slots; if their number does not divide the batch, they vary from step to step."""
+        cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
+        num_full = self.prepared.num_samples // self.batch.global_batch_size
+        chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, real=True)]
+        positions = np.concatenate(chunks) if chunks else np.empty(0, np.int64)
+        return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
+
+    def _tail(self) -> np.ndarray:
+        """Return its positions in the last, partial batch of an epoch, whose slots belong to other streams."""
+        last = self.batch.steps_per_epoch
+        is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
+        return np.empty(0, np.int64) if is_full else self.real(last)
+
+
+def by_parts(share: RolledShare, num_workers: int) -> Iterator[list[Batch]]:
+    """Yield the rank's steps from loader processes: each reads its own streams and makes its part of every step."""
+    makers = [_PartMaker(share, part, num_workers) for part in range(num_workers)]
+    made = by_workers(partial(_make, makers), 0, share.num_steps * num_workers, num_workers)
+    for step in range(share.first_step, share.first_step + share.num_steps):
+        pieces = [next(made) for _ in range(num_workers)]
+        found = locate(step, share.batch, share.prepared.num_samples)
+        yield make_batches(slots(found, share.batch, share.rank), _join(pieces), found.epoch)
+
+
+def _make(makers: list[_PartMaker], number: int) -> Any:
+    """Make a part of a step; part p of each step is made by loader process p."""
+    share = makers[number % len(makers)]
+    return share.make(number // len(makers))
+
+
+class _PartMaker:
+    def __init__(self, share: RolledShare, part: int, num_parts: int) -> None:
+        self._share = replace(share, part=part, num_parts=num_parts)
+        self._windows: WindowsAhead | MixedWindows | None = None
+
+    def make(self, number: int) -> Any:
+        if self._windows is None:  # in the process that uses them: threads do not cross a fork
+            self._windows = self._share.windows()
+        step = self._share.first_step + number
+        epoch = locate(step, self._share.batch, self._share.prepared.num_samples).epoch
+        chunks = self._share.positions(step)
+        positions = np.concatenate(chunks)
+        if not len(positions):  # of a short step that the other parts make
+            return Batch({}, 0, None, positions, epoch), [0] * len(chunks)
+        ids, tensors = self._windows.gather(epoch, positions)
+        return pack_batch(Batch(tensors, len(ids), None, ids, epoch)), [len(each) for each in chunks]
+
+
+def _join(pieces: list[Any]) -> Callable[[int | None, np.ndarray], tuple[np.ndarray, dict[str, torch.Tensor]]]:
+    """Join the parts of a step, chunk by chunk, to the result of one gather."""
+    batches = [unpack_batch(batch) for batch, _ in pieces]
+    places = [np.cumsum([0, *sizes]) for _, sizes in pieces]
+
+    def take(_: int | None, positions: np.ndarray) -> tuple[np.ndarray, dict[str, torch.Tensor]]:
+        runs = [
+            (batch, slice(int(ends[chunk]), int(ends[chunk + 1])))
+            for chunk in range(len(places[0]) - 1)
+            for batch, ends in zip(batches, places, strict=True)
+        ]
+        full = [(batch, run) for batch, run in runs if run.stop > run.start]
+        ids = np.concatenate([batch.sample_ids[run] for batch, run in full])
+        names = max(batches, key=lambda batch: batch.num_rows).tensors
+        return ids, {name: torch.cat([batch.tensors[name][run] for batch, run in full]) for name in names}
+
+    return take
