@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (see app/main.py). Without `argv` the process ends here."""
+    """Run one command and return its exit code (see app/main.py). Without `argv` the process exits here."""
     if argv is None:
-        gc.disable()  # to the end of the process, see app/main.py
+        gc.disable()  # until the process exits, see app/main.py
     from declarative_train.app.main import main as run_command
 
     code = run_command(argv)
@@ -21,12 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def leave(code: int) -> None:
-    """At once: what is left is the interpreter's tidying up, which takes as long as half a lint, and with torch longer
-    than that."""
+    """Flush the streams and exit at once. The interpreter's own shutdown takes as long as half a lint, and longer with
+    torch imported."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # a daemon may have none
         try:
             stream.flush()
-        except (OSError, ValueError):  # a reader that went away, a stream that was closed
+        except (OSError, ValueError):  # the reader is gone, or the stream was closed
             code = code or 1
     os._exit(code)
 

@@ -863,7 +863,7 @@ def test_q40_a_fragment_that_is_run_says_that_it_is_one(
     assert main([command, str(path)]) == 1
     said = capsys.readouterr()
     assert (said.out == "") == (command != "show")  # which tells what it can of what cannot be run
-    assert said.err == f"dtrain: {path} is a fragment, a part of a recipe: name a recipe and add `--with {path}`\n"
+    assert said.err == f"dtrain: {path} is a fragment, a part of a recipe: give a recipe and add `--with {path}`\n"
 
 
 # What the language names and is not built is not in the schema: it is refused by its own name

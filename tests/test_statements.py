@@ -297,7 +297,7 @@ def test_the_command_that_a_run_ends_with_can_be_typed(
 def test_windows_is_told_where_to_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     assert main(["run", "recipes/digits_mlp.yaml"]) == 3
-    assert "does not run on Windows itself; help: take WSL" in capsys.readouterr().err
+    assert "does not run on Windows itself; help: use WSL" in capsys.readouterr().err
     assert main(["list", "linear"]) == 0
 
 

@@ -1,4 +1,4 @@
-"""Every diagnostic there is: the manual pages of all rooms' rules, and of the packs'."""
+"""Catalogue of all diagnostics: the manual pages of the rules of all packages, and of the packs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from declarative_train.core.packs import find_folder, find_packs
 
 
 def catalogue() -> dict[str, Rule]:
-    """The rules by code, read from the docstrings of their files; nothing of them is imported."""
+    """Return the rules by code, read from the docstrings of their files without importing them."""
     tables = find_tables(Path(declarative_train.__file__).parent)
     folders = [find_folder(pack.checks) for pack in find_packs().values() if pack.checks]
     return read_rules(tables | {folder: find_table(folder) for folder in folders})

@@ -1,4 +1,5 @@
-"""From the words of a command to a plan: read, parse, compile, and say what is wrong, once."""
+"""Compilation for commands: read, parse and compile the recipe that the arguments name, and report its mistakes
+once."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def load_recipe(args: argparse.Namespace, *, plugins: bool) -> Loaded:
 
 
 def is_missing(path: str) -> bool:
-    """Whether there is no file to read at `path`, which is then said: a wrong use of the command."""
+    """Return whether there is no file at `path`, and print why. That is wrong use of the command."""
     why = None if path == STDIN else missing_file(path)
     if why is not None:
         print(f"dtrain: {why}", file=sys.stderr)
@@ -65,13 +66,13 @@ def is_missing(path: str) -> bool:
 def compile_recipe(
     args: argparse.Namespace, *, plugins: bool, meanwhile: Callable[[], object] | None = None
 ) -> CompileResult:
-    """As `compile_loaded`, of what the command names."""
+    """Compile the recipe that the command names, as `compile_loaded` does."""
     return compile_loaded(load_recipe(args, plugins=plugins), meanwhile)
 
 
 def report(compiled: CompileResult) -> None:
-    """The diagnostics on standard error, in full, without those that the recipe asks to ignore; a fragment is said to
-    be one."""
+    """Print the diagnostics on standard error, in full, except those that the recipe ignores. Also print that a file is
+    a fragment."""
     if (is_part := fragment_in_words(compiled.loaded)) is not None:
         print(f"dtrain: {is_part}", file=sys.stderr)
     if left := reported(compiled):
@@ -81,14 +82,14 @@ def report(compiled: CompileResult) -> None:
 
 
 def is_changed(args: argparse.Namespace) -> bool:
-    """Whether a saved plan is to be something else, which is then refused: a wrong use of the command."""
+    """Return whether `--with` or `--set` were given with a saved plan, and print that this is refused."""
     if args.with_ or args.set_:
         print("dtrain: a saved plan is taken as it is; --with and --set go with a recipe", file=sys.stderr)
     return bool(args.with_ or args.set_)
 
 
 def read_saved_plan(path: str) -> Plan | None:
-    """A saved plan that still holds, or None after saying what is wrong with it."""
+    """Return a saved plan that is still valid, or None after printing why it is not."""
     try:
         return read_plan(path)
     except UnusablePlanError as error:

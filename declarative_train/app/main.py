@@ -1,8 +1,8 @@
-"""The command line: words to a command, a command to an exit code.
+"""Command line: parse the arguments, run the command, return the exit code.
 
-0 fine; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130
-interrupted; 143 terminated. A run handles both signals itself (run/signals.py). If it is terminated before, it has lost
-nothing: the code is 75 too, for schedulers that start it again.
+0 success; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130
+interrupted; 143 terminated. A run handles both signals itself (run/signals.py). If it is terminated before its first
+step, nothing is lost and the code is 75 too, for schedulers that start it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMMANDS = {
     "trace": "show the path of the data through a model, or the epochs of a run",
 }
 
-LEAST_OPEN_FILES = 64  # with fewer torch's processes do not find each other, and some of its code aborts
+LEAST_OPEN_FILES = 64  # with fewer, torch's processes cannot connect, and some of its code aborts
 ON_POSIX = frozenset({"evaluate", "generate", "predict", "run"})  # forks, signals, locks of files
 
 
@@ -54,7 +54,7 @@ def all_commands() -> dict[str, Command]:
     }
     for name, pack in find_packs().items():
         if twice := found.keys() & pack.commands.keys():
-            raise PackError(f"the pack `{name}` has a command `{min(twice)}`, and there is one already")
+            raise PackError(f"the pack `{name}` has a command `{min(twice)}`, which exists already")
         found |= pack.commands
     return dict(sorted(found.items()))
 
@@ -65,7 +65,7 @@ def command_module(name: str) -> ModuleType:
 
 
 class Version(argparse.Action):
-    """`--version`: looked up when asked for, since reading it from the installation takes a while."""
+    """Option `--version`. The version is read only when requested, since reading it from the installation is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> None:
         from declarative_train.core.machine import own_version
@@ -75,10 +75,11 @@ class Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the words and run the command.
+    """Parse the arguments and run the command.
 
-    The garbage of a short command is never worth looking for, and looking through what is imported costs `import torch`
-    a tenth of its time and `import torch._dynamo` a third. A run collects from its first step on (run/rank.py).
+    Garbage collection is disabled: a short command has little garbage, and scanning the imported objects takes a tenth
+    of the time of `import torch` and a third of `import torch._dynamo`. A run enables it at its first step
+    (run/rank.py).
     """
     collects = gc.isenabled()
     gc.disable()
@@ -100,15 +101,15 @@ def _main(argv: Sequence[str] | None) -> int:
     except PackError as error:
         print(f"dtrain: {error}", file=sys.stderr)
         return 3
-    # Only the command that was asked for is imported: the others' arguments are not needed to run it. Where it is the
-    # first word, nobody will ask for a list of the others, either.
+    # Only the requested command is imported: the arguments of the others are not needed to run it. If it is the first
+    # word, no list of the others is needed either.
     asked = next((word for word in words if word in commands_by_name), None)
     needs_posix = asked is not None and commands_by_name[asked].needs_posix
     if sys.platform == "win32" and needs_posix:
-        print(f"dtrain: `{asked}` does not run on Windows itself; help: take WSL (`wsl --install`)", file=sys.stderr)
+        print(f"dtrain: `{asked}` does not run on Windows itself; help: use WSL (`wsl --install`)", file=sys.stderr)
         return 3
     if needs_posix and (most := most_open_files()) < LEAST_OPEN_FILES:
-        wanted = f"and a run opens {LEAST_OPEN_FILES} and more; help: `ulimit -n 1024`"
+        wanted = f"and a run opens at least {LEAST_OPEN_FILES}; help: `ulimit -n 1024`"
         print(f"dtrain: a process may open {most} files here, {wanted}", file=sys.stderr)
         return 3
     for name in [asked] if asked in words[:1] else commands_by_name:
@@ -130,8 +131,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return int(stop.code or 0)
     code: int = 0
     try:
-        # A reader that went away (`dtrain lint bad.yaml | head -1`) changes neither what is done nor how it ends; a run
-        # goes on without any console, while a plan that a full disk cuts off is no plan.
+        # A closed pipe (`dtrain lint bad.yaml | head -1`) changes neither the work nor the exit code. A run continues
+        # without a console, but a plan that a full disk cuts off is an error.
         with outlive_readers() if asked == "run" else outlive_readers((BrokenPipeError,)), signals_raise():
             code = args.run(args)
         if sys.stdout is not None:  # a daemon may have none

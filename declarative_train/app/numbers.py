@@ -1,4 +1,4 @@
-"""Numbers on the command line, each with the range that its option takes."""
+"""Numbers on the command line, with the ranges of their options."""
 
 from __future__ import annotations
 

@@ -14,5 +14,5 @@ def print_text(text: str, *, end: str = "\n") -> None:
 
 
 def print_error(text: str) -> None:
-    """Print on standard error, behind the name of the program."""
+    """Print on standard error, after the name of the program."""
     print(f"dtrain: {in_lines(masked(text))}", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""A signal that ends a command -> an exception, so that the command reports it; Python does the same for SIGINT."""
+"""Signals that end a command, turned into an exception so that the command reports it. Python does the same for
+SIGINT."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# the warnings of schedulers, see run/signals.py; SIGHUP ends a command without a reader for its report
+# the warnings of schedulers, see run/signals.py; SIGHUP ends a command whose terminal is gone
 SIGNALS = () if sys.platform == "win32" else (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 AGAIN_S = 1.0
 
@@ -21,10 +22,10 @@ class TerminatedError(BaseException):
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """Raise TerminatedError in this process on a signal that ends a command; a forked child ends at once, as any other.
+    """Raise TerminatedError in this process on a signal that ends a command. A forked child ends at once, as usual.
 
-    Code between here and the interrupted line may turn the exception into another (C code that is being imported does)
-    or drop it. So whatever comes out of the block after a signal becomes TerminatedError, and the signal is repeated
+    Code between here and the interrupted line may turn the exception into another one (C code that is being imported
+    does) or drop it. So whatever leaves the block after a signal becomes TerminatedError, and the signal is repeated
     until the block ends or a run handles it.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()

@@ -1,4 +1,4 @@
-"""What the commands that use a trained model share: which run, on which device, which exit code for what."""
+"""Common parts of the commands that use a trained model: arguments, opening the run, exit codes."""
 
 from __future__ import annotations
 
@@ -34,29 +34,30 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_started_alone(command: str) -> None:
-    """Raises UsageError where torchrun or its like started several of this command: each would do all of it."""
+    """Raise UsageError if torchrun or a similar launcher started several processes of this command: each would do all
+    of the work."""
     from declarative_train.inference.trained import UsageError
 
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
             f"{os.environ['WORLD_SIZE']} processes were started for `dtrain {command}` (RANK and WORLD_SIZE are set), "
-            "and each would do all of it; help: start one, with --ranks N"
+            "and each would do all of the work; help: start one, with --ranks N"
         )
 
 
 def opened(args: argparse.Namespace) -> Trained:
-    """Raises UsageError and RunFailure."""
+    """Open the run that the arguments name. Raises UsageError and RunFailure."""
     from declarative_train.inference.trained import open_trained
 
     trained = open_trained(args.trained, plugins=args.plugins, weights=args.weights)
     for reason in trained.passed_over:
-        print(f"dtrain: passed over: {reason}", file=sys.stderr)
+        print(f"dtrain: skipped: {reason}", file=sys.stderr)
     return trained
 
 
 def answered(act: Callable[[], int]) -> int:
-    """The exit code: that of `act`, 1 for rows that the model cannot take, 2 for a wrong use of the command, 3 where
-    the machine failed or a checkpoint cannot be read."""
+    """Call `act` and return its exit code, or 1 for rows that the model cannot read, 2 for wrong use of the command, 3
+    if the machine failed or a checkpoint cannot be read."""
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain

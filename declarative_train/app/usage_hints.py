@@ -1,4 +1,4 @@
-"""Words on the command line that no command takes -> what to type instead."""
+"""Hints for arguments that no command accepts: what to type instead."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _YAML = (".yaml", ".yml")
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose errors end with what to type, where that is known."""
+    """Argument parser whose errors end with what to type instead, if that is known."""
 
     hint: str | None = None
 
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None:
-    """What to type where the first word is no command."""
+    """Return what to type if the first word is not a command."""
     first = next((word for word in words if not word.startswith("-")), None)
     if first is None or first in commands:
         return "`dtrain --version`" if words[:1] in (["-v"], ["-V"]) else None
@@ -58,10 +58,10 @@ def hint_on_command(words: Sequence[str], commands: Sequence[str]) -> str | None
 
 
 def hint_on_rest(command: str, rest: Sequence[str]) -> str | None:
-    """What to type where words are left over."""
+    """Return what to type if arguments are left over."""
     first = rest[0]
     if command == "evaluate" and os.path.exists(first):
-        return f"new rows are named by an option: `--data {first}`"
+        return f"pass new rows with an option: `--data {first}`"
     if command not in OF_RECIPES:
         return None
     if os.path.isfile(first) and first.endswith(_YAML):
@@ -73,11 +73,11 @@ def hint_on_rest(command: str, rest: Sequence[str]) -> str | None:
         return None
     value = typed[2] if typed[2] is not None else rest[1] if first.startswith("-") and len(rest) > 1 else "..."
     path = typed[1] if "." in typed[1] else _path_of(typed[1].replace("-", "_"))
-    return None if path is None else f"settings of the recipe are given by `--set {path}={value}`"
+    return None if path is None else f"set values of the recipe with `--set {path}={value}`"
 
 
 def _path_of(name: str) -> str | None:
-    """The dotted path of a key, or of what it is called here; of several the shortest."""
+    """Return the dotted path of a key, also of a known alias; of several, the shortest."""
     from declarative_train.recipe.hints.aliases import KEYS
     from declarative_train.recipe.hints.key_places import paths_of
 

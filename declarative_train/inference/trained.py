@@ -320,7 +320,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
         else:
             if unset := unset_for_model(plan):
                 run, names = inner.rsplit("/", 2)[0], ", ".join(f"`{name}`" for name in unset)
-                message = f"the run {format_path(run)} takes values from the environment, where {names} is not set"
+                message = f"the run {format_path(run)} uses values of the environment, in which {names} is not set"
                 raise CheckpointFailure(message)
             return _with_own_tokenizers(plan, entry)
     raise CheckpointFailure(

@@ -238,7 +238,7 @@ def test_a_plan_that_was_changed_by_hand_is_refused(tmp_path: Path, capsys: Capt
     data["training"]["optimizer"]["lr"] = 7.5
     saved.write_text(json.dumps(data), "utf-8")
     text = told(capsys, "run", str(saved), code=3)
-    assert f"dtrain: {saved} is not a plan that can be run: it was changed after it was made" in text
+    assert f"dtrain: {saved} is not a plan that can be run: it was changed after it was saved" in text
     assert not (tmp_path / "runs").exists()
     saved.write_text(json.dumps(json.loads(content)), "utf-8")  # laid out in another way
     told(capsys, "plan", str(saved))
@@ -258,7 +258,7 @@ def test_a_file_that_is_not_there_is_a_wrong_use(  # as any word of the command 
 
 @pytest.mark.parametrize("command", ["plan", "run", "show"])
 def test_a_folder_is_no_recipe(tmp_path: Path, capsys: Captured, command: str) -> None:
-    assert "is a folder: name a recipe in it" in told(capsys, command, str(tmp_path), code=2)
+    assert "is a folder: give a recipe in it" in told(capsys, command, str(tmp_path), code=2)
 
 
 def test_run_dry_prints_the_plan_and_starts_nothing(tmp_path: Path, capsys: Captured) -> None:

@@ -72,10 +72,10 @@ def test_a_run_shows_no_value_and_needs_all(
     monkeypatch.delenv("A_COLUMN")
     assert main(["run", "plan.json"]) == 3
     assert capfd.readouterr().err == (
-        "dtrain: plan.json takes values from the environment, where `A_COLUMN` is not set\nhelp: set it\n"
+        "dtrain: plan.json uses values of the environment, in which `A_COLUMN` is not set\nhelp: set it\n"
     )
     assert main(["predict", "one", f"{SECRET}.csv", "-o", "out.csv"]) == 3
-    assert "takes values from the environment, where `A_COLUMN` is not set" in capfd.readouterr().err
+    assert "uses values of the environment, in which `A_COLUMN` is not set" in capfd.readouterr().err
 
 
 def test_a_saved_plan_is_signed_whatever_the_values_are(

@@ -33,9 +33,9 @@ plan plan.json --with recipe.yaml           2  a saved plan is taken as it is
 run plan.json --set seed=1                  2  a saved plan is taken as it is
 run old.json                                3  it has plan version 1, this dtrain reads version 2
 plan other.json                             3  it has no `version`, so it is not a plan
-run RUN                                     2  `RUN` is a run: `dtrain trace` tells of it
+run RUN                                     2  `RUN` is a run: `dtrain trace` shows it
 plan RUN                                    2  `dtrain run RECIPE --resume RUN`
-run folder                                  2  `folder` is a folder: name a recipe in it
+run folder                                  2  `folder` is a folder: give a recipe in it
 trace RUN --set seed=1                      2  a run is told as it was
 trace STEP                                  2  is not a run
 trace folder                                2  is not a run
@@ -55,7 +55,7 @@ predict RUN t.csv --ranks two               2  two is not a whole number from 1 
 predict RUN t.csv -o a.xlsx                 2  the name does not say which format to write
 predict folder t.csv                        2  folder is not a run: there is no checkpoint in it
 evaluate plan.json                          2  plan.json is a file, and a run is a folder
-evaluate RUN t.csv                          2  new rows are named by an option: `--data t.csv`
+evaluate RUN t.csv                          2  pass new rows with an option: `--data t.csv`
 evaluate RUN --set tset                     2  has no set `tset`
 evaluate RUN --max some                     2  some is not a whole number from 0 on
 evaluate RUN --data recipe.yaml             2  the name of recipe.yaml does not say what it is

@@ -46,5 +46,5 @@ def test_a_run_with_too_few_open_files_is_refused(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
     assert main(["run", "recipe.yaml"]) == 3
-    wanted = "dtrain: a process may open 32 files here, and a run opens 64 and more; help: `ulimit -n 1024`\n"
+    wanted = "dtrain: a process may open 32 files here, and a run opens at least 64; help: `ulimit -n 1024`\n"
     assert capsys.readouterr().err == wanted

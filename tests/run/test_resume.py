@@ -219,7 +219,7 @@ def test_a_damaged_checkpoint_is_passed_over(directory: Path, capfd: pytest.Capt
     second = go(directory, *changes, resume="auto")
     assert (second.code, second.run_dir) == (0, first.run_dir)
     assert second.of(RunStarted)[-1].first_step == 8
-    said = f"warning: passed over: the checkpoint {newest} is damaged: the checksum of __0_0.distcp does not match\n"
+    said = f"warning: skipped: the checkpoint {newest} is damaged: the checksum of __0_0.distcp does not match\n"
     assert capfd.readouterr().err.endswith(said)
     assert [event.message for event in second.of(Notice) if event.is_warning] == [said[9:-1]]
     wanted, found = checkpoints(straight.run_dir), checkpoints(first.run_dir)

@@ -101,7 +101,7 @@ def test_a_run_goes_on(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None
     codes, errors = two_ranks(directory, TWO, monkeypatch, "--resume")
     assert codes == [0, 0], errors
     assert len(list((directory / "runs" / "made").iterdir())) == 1
-    said = f"warning: passed over: the checkpoint {newest} is damaged: the checksum of {data.name} does not match"
+    said = f"warning: skipped: the checkpoint {newest} is damaged: the checksum of {data.name} does not match"
     assert errors.count(said) == 1
     assert "going on from" in errors
     resumed = [event for event in read_events(run / "events.jsonl") if isinstance(event, RunStarted)]

@@ -1,4 +1,4 @@
-"""The path of a recipe -> what is wrong with it, and its plan: what the commands and Python both ask for."""
+"""Linting and compiling of a recipe by its path, for the commands and for Python."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 STDIN_NAME = "<stdin>"
-STATIC = ("B", "E", "H", "K", "M", "O0", "P0", "R0", "S", "T", "U0", "W", "X", "Y")  # codes that --static looks for
+STATIC = ("B", "E", "H", "K", "M", "O0", "P0", "R0", "S", "T", "U0", "W", "X", "Y")  # codes that --static can find
 
 
 class Overrides(NamedTuple):
-    """What is merged over a recipe: files (`--with`), then `a.b=1` (`--set`)."""
+    """Changes that are merged over a recipe: files (`--with`), then `a.b=1` (`--set`)."""
 
     with_: Sequence[str] = ()
     set_: Sequence[str] = ()
@@ -32,7 +32,7 @@ AS_WRITTEN = Overrides()
 
 
 class CompileResult(NamedTuple):
-    """`note`: why there is no plan, where nothing is wrong."""
+    """Plan and diagnostics of a recipe. `note`: why there is no plan although nothing is wrong."""
 
     loaded: Loaded
     plan: Plan | None
@@ -47,19 +47,19 @@ class Linted(NamedTuple):
 
 
 class UnusablePlanError(Exception):
-    """A saved plan that cannot be run; the message says why, in lines."""
+    """Saved plan that cannot be run. The message gives the reason, in lines."""
 
 
 def read_recipe(
     path: str, overrides: Overrides = AS_WRITTEN, *, texts: Mapping[str, str] | None = None, plugins: bool = False
 ) -> Loaded:
-    """`texts`: instead of those of files, by their paths."""
+    """Read a recipe. `texts` replaces the contents of files, by their paths."""
     return recipe_room.load(path, texts=texts, with_=overrides.with_, set_=overrides.set_, plugins=plugins)
 
 
 def compile_loaded(loaded: Loaded, meanwhile: Callable[[], object] | None = None) -> CompileResult:
-    """Everything that can be known before launch; `plan` is None when there is an error. `meanwhile` is called while
-    other processes try a step, where they do."""
+    """Run all checks that are possible before a launch; `plan` is None if there is an error. `meanwhile` is called
+    while other processes trace a step."""
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
@@ -70,7 +70,7 @@ def compile_loaded(loaded: Loaded, meanwhile: Callable[[], object] | None = None
     if any(item.is_error for item in diagnostics):
         plan = None
     elif plan is None and loaded.recipe is not None:
-        note = "no plan without what the code of the plugins does: --plugins imports them, and so runs it"
+        note = "a plan needs the code of the plugins: --plugins imports them, which runs it"
     return CompileResult(loaded, plan, tuple(diagnostics), texts_of(loaded), note)
 
 
@@ -82,7 +82,7 @@ def lint_recipe(
     static: bool = False,
     plugins: bool = False,
 ) -> Linted:
-    """One recipe, without what it asks to ignore. With `static` nothing of torch or of the data is looked at."""
+    """Lint one recipe, without the diagnostics that it ignores. With `static`, torch and the data are not used."""
     loaded = read_recipe(path, overrides, texts=texts, plugins=plugins)
     diagnostics = list(loaded.diagnostics)
     if loaded.recipe is not None and not static:
@@ -95,47 +95,47 @@ def lint_recipe(
 
         diagnostics = locate_fixes(diagnostics, read)
     if any("dtrain:" in text for text in read.values()):
-        from declarative_train.core.diagnostics.suppress import suppress  # which few recipes need
+        from declarative_train.core.diagnostics.suppress import suppress  # few recipes need it
 
         diagnostics = suppress(diagnostics, read, checked=STATIC if static else None)
     return Linted(diagnostics, read)
 
 
 def reported(compiled: CompileResult) -> list[Diagnostic]:
-    """The diagnostics without those that the recipe asks to ignore."""
+    """Return the diagnostics except those that the recipe ignores."""
     found = list(compiled.diagnostics)
     if not found:
         return found
-    from declarative_train.core.diagnostics.suppress import suppress  # which most recipes do not need
+    from declarative_train.core.diagnostics.suppress import suppress  # most recipes do not need it
 
-    return list(suppress(found, compiled.texts, checked=()))  # a comment without use is reported by lint
+    return list(suppress(found, compiled.texts, checked=()))  # lint reports a comment without effect
 
 
 def texts_of(loaded: Loaded) -> dict[str, str]:
-    """The texts that the recipe was read from, by the path that spans name them with."""
+    """Return the texts that the recipe was read from, by the paths that spans name."""
     return {} if loaded.document is None else dict(loaded.document.texts())
 
 
 def fragment_in_words(loaded: Loaded) -> str | None:
-    """Where nothing is wrong, and still it is not a recipe."""
+    """Return a message if the file is a fragment without mistakes, which is not a recipe."""
     is_wrong = any(item.is_error for item in loaded.diagnostics)
     if loaded.recipe is not None or loaded.document is None or is_wrong:
         return None
     path = loaded.document.path
-    return f"{path} is a fragment, a part of a recipe: name a recipe and add `--with {path}`"
+    return f"{path} is a fragment, a part of a recipe: give a recipe and add `--with {path}`"
 
 
 def missing_file(path: str) -> str | None:
-    """Why there is no file to read at `path`; None where there is one."""
+    """Return why there is no file to read at `path`; None if there is one."""
     found = Path(path)
     if found.is_file():
         return None
     if found.is_dir() and any((found / name).is_file() for name in (RUN, EVENTS)):
-        return f"`{path}` is a run: `dtrain trace` tells of it, `dtrain run RECIPE --resume {path}` goes on with it"
+        return f"`{path}` is a run: `dtrain trace` shows it, `dtrain run RECIPE --resume {path}` resumes it"
     if found.is_dir():
-        return f"`{path}` is a folder: name a recipe in it"
+        return f"`{path}` is a folder: give a recipe in it"
     if found.exists():
-        return f"`{path}` is no ordinary file; `-` is standard input"
+        return f"`{path}` is not a regular file; `-` is standard input"
     if not found.parent.is_dir():
         return f"there is no file or folder `{path}`; there is no folder {found.parent} either"
     beside = [
@@ -145,7 +145,7 @@ def missing_file(path: str) -> str | None:
 
 
 def read_saved_plan(path: str) -> Plan:
-    """A saved plan that still holds. Raises UnusablePlanError."""
+    """Return a saved plan that is still valid. Raises UnusablePlanError."""
     from declarative_train.plan.codec import PlanError, from_json, is_as_signed, sign, unset_variables
     from declarative_train.plan.file_fingerprints import staleness
 
@@ -159,14 +159,14 @@ def read_saved_plan(path: str) -> Plan:
         why = f"{path} is not a plan that can be run: {error}"
         raise UnusablePlanError(f"{why}\nhelp: {again}; a recipe is a YAML file") from None
     if not is_as_signed(text):
-        why = f"{path} is not a plan that can be run: it was changed after it was made"
+        why = f"{path} is not a plan that can be run: it was changed after it was saved"
         raise UnusablePlanError(f"{why}\nhelp: change the recipe, and {again}")
     if unset := unset_variables(plan):
         names = ", ".join(f"`{name}`" for name in unset)
-        raise UnusablePlanError(f"{path} takes values from the environment, where {names} is not set\nhelp: set it")
+        raise UnusablePlanError(f"{path} uses values of the environment, in which {names} is not set\nhelp: set it")
     if sign(plan).fingerprint != plan.fingerprint:
         names = ", ".join(f"`{name}`" for name in names_in(text))
-        why = f"{path} was made with other values in the environment, which decide what it computes: {names}"
+        why = f"{path} was compiled with other values of the environment that change what it computes: {names}"
         raise UnusablePlanError(f"{why}\nhelp: {again}")
     if changes := staleness(plan):
         why = f"this plan is stale: {path} was compiled from files that have changed"

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, for Python and for notebooks."""
+"""Diagnostics of a recipe, for Python and notebooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from declarative_train.core.diagnostics.render import Format, arrange, render
 
 
 class Diagnostics(Sequence[Diagnostic]):
-    """What is wrong with a recipe, by place; empty when nothing is. Shown as `dtrain lint` shows it."""
+    """Diagnostics of a recipe, by place; empty if nothing is wrong. Displayed as by `dtrain lint`."""
 
     def __init__(self, found: Sequence[Diagnostic], texts: Mapping[str, str]) -> None:
         self._found = tuple(arrange(found))
@@ -19,11 +19,11 @@ class Diagnostics(Sequence[Diagnostic]):
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
-        """Those that keep the recipe from running."""
+        """Those that prevent a run."""
         return tuple(each for each in self._found if each.is_error)
 
     def render(self, format: Format = "full") -> str:
-        """As `dtrain lint --format`: full, concise, json, github, sarif, junit."""
+        """Return the text of `dtrain lint --format`: full, concise, json, github, sarif, junit."""
         return render(self._found, self._texts, format=format)
 
     @overload

@@ -1,4 +1,4 @@
-"""Text as HTML, for notebooks: monospaced, its first words and its marks in colour, in light and dark themes."""
+"""Text as HTML for notebooks: monospaced, with colours that suit light and dark themes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STYLE = "line-height: 1.3; overflow-x: auto; white-space: pre"
 
 
 def text_html(text: str, *, headings: bool = False) -> str:
-    """`headings`: lines that are not indented stand out."""
+    """Return the text as HTML. `headings`: lines without indentation are bold."""
     shown = escape(text, quote=False)
     if headings:
         shown = _HEADING.sub(r"<b>\1</b>", shown)
@@ -20,9 +20,9 @@ def text_html(text: str, *, headings: bool = False) -> str:
 
 
 def diagnostics_html(text: str) -> str:
-    """What `dtrain lint` prints, each severity in its colour."""
+    """Return the output of `dtrain lint` as HTML, each severity in its colour."""
 
-    def painted(found: re.Match[str]) -> str:
+    def paint(found: re.Match[str]) -> str:
         return f'<b style="color: {_COLORS[found[1]]}">{found[0]}</b>'
 
-    return f'<pre style="{_STYLE}">{_SEVERITY.sub(painted, escape(text, quote=False))}</pre>'
+    return f'<pre style="{_STYLE}">{_SEVERITY.sub(paint, escape(text, quote=False))}</pre>'

@@ -1,4 +1,4 @@
-"""The one exception of the Python interface."""
+"""Exception of the Python interface."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RUN_FAILED = 3
 
 
 class DtrainError(Exception):
-    """What the commands would print before they give up.
+    """Error with the text that a command would print.
 
-    message      all of it: of a recipe with errors each one, with its file, line and way out
-    diagnostics  those of a recipe that has errors, warnings among them; empty for other failures
-    exit_code    of the command that does the same: 1 the recipe has errors, 2 wrong use, 3 it failed
+    message      the whole text: of a recipe with errors, each one with its file, line and fix
+    diagnostics  those of a recipe with errors, including warnings; empty for other failures
+    exit_code    of the corresponding command: 1 the recipe has errors, 2 wrong use, 3 it failed
 
-    A notebook shows the message without a traceback: it is never a bug of this package.
+    A notebook shows the message without a traceback, since it is never a bug of this package.
     """
 
     def __init__(self, message: str, *, exit_code: int, diagnostics: Iterable[Diagnostic] = ()) -> None:
@@ -29,12 +29,12 @@ class DtrainError(Exception):
         self.diagnostics = tuple(diagnostics)
 
     def _render_traceback_(self) -> list[str]:
-        """Asked for by IPython."""
+        """Return the lines that IPython shows."""
         return [f"{type(self).__name__}: {self.message}"]
 
 
 def of_recipe(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> DtrainError:
-    """Of a recipe that has errors."""
+    """Return the error of a recipe with these diagnostics."""
     found = tuple(diagnostics)
     count = sum(each.is_error for each in found)
     head = f"the recipe has {'an error' if count == 1 else f'{count} errors'}"
@@ -42,5 +42,5 @@ def of_recipe(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> Dt
 
 
 def in_words(lines: Iterable[str]) -> str:
-    """What a command prints, without its name in front."""
+    """Join the lines of a command's message, without the name of the program."""
     return "\n".join(line.removeprefix("dtrain: ") for line in lines)

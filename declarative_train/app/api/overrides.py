@@ -1,4 +1,4 @@
-"""`set={"training.epochs": 3}` -> `training.epochs=3`, what `--set` takes."""
+"""Overrides in Python: `set={"training.epochs": 3}` becomes `training.epochs=3`, as for `--set`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from declarative_train.app.api.errors import WRONG_USE, DtrainError
 
 
 def overrides(set: Mapping[str, object] | None, with_: Sequence[str | os.PathLike[str]] | str) -> Overrides:
-    """`set` by dotted path, `with_`: files, merged in this order before. Raises DtrainError."""
+    """Return the overrides. `set` has values by dotted path; the files `with_` are merged before, in this order. Raises
+    DtrainError."""
     files = [with_] if isinstance(with_, str | os.PathLike) else with_
     values = [f"{key}={_yaml(key, value)}" for key, value in (set or {}).items()]
     return Overrides([os.fspath(each) for each in files], values)
 
 
 def _yaml(key: str, value: object) -> str:
-    """JSON is YAML, but for what JSON does not have."""
+    """Return a value as YAML: as JSON, except values that JSON lacks."""
     plain = _plain(key, value)
     if isinstance(plain, float) and not math.isfinite(plain):
         return ".nan" if math.isnan(plain) else f"{'-' if plain < 0 else ''}.inf"
@@ -36,8 +37,8 @@ def _plain(key: str, value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(key, each) for each in value]
     if callable(item := getattr(value, "item", None)) and getattr(value, "shape", None) == ():
-        return _plain(key, item())  # a number of numpy's or torch's
+        return _plain(key, item())  # a number of numpy or torch
     raise DtrainError(
-        f"set: `{key}` is a {type(value).__name__}, and a recipe holds numbers, words, lists and mappings",
+        f"set: `{key}` is a {type(value).__name__}, and a recipe contains numbers, words, lists and mappings",
         exit_code=WRONG_USE,
     )

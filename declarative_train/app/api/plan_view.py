@@ -1,4 +1,4 @@
-"""A plan in Python: shown, kept, run."""
+"""Plan in Python: show, save and run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanView:
-    """A plan that was saved (`PlanView.save`, `dtrain plan -o`, the `plan.json` of a run or of an export). Raises
+    """Return a saved plan (`PlanView.save`, `dtrain plan -o`, the `plan.json` of a run or an export). Raises
     DtrainError."""
     try:
         plan = from_json(Path(path).read_text(encoding="utf-8", errors="replace"))
@@ -33,10 +33,10 @@ def load_plan(path: str | os.PathLike[str]) -> PlanView:
 
 
 class PlanView:
-    """A plan, as `dtrain plan` shows it.
+    """Plan, displayed as by `dtrain plan`.
 
-    plan         all that it holds, as frozen dataclasses (`plan.batch.global_batch_size`)
-    diagnostics  warnings on the recipe that it was made from
+    plan         its contents as frozen dataclasses (`plan.batch.global_batch_size`)
+    diagnostics  warnings about its recipe
     """
 
     def __init__(self, plan: Plan, diagnostics: Diagnostics, saved: str | None = None) -> None:
@@ -52,12 +52,12 @@ class PlanView:
         return to_json(self.plan)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """What `dtrain run PLAN.json` and `load_plan` take. Raises OSError."""
+        """Write a file for `dtrain run PLAN.json` and `load_plan`. Raises OSError."""
         save(self.plan, Path(path))
 
     def module(self) -> nn.Module:
-        """The model on the CPU, with its start values, under the recipe's names: for a look at it, or for
-        `load_state_dict`. A trained one is `Run.module`. Raises DtrainError where `model.weights` cannot be read."""
+        """Return the model on the CPU, with its start values, under the recipe's names: to inspect it, or for
+        `load_state_dict`. `Run.module` returns a trained one. Raises DtrainError if `model.weights` cannot be read."""
         from declarative_train.engine.failures import RunFailure
         from declarative_train.engine.step.model import build_with_start_values
 
@@ -69,8 +69,8 @@ class PlanView:
     def run(
         self, *, resume: str | os.PathLike[str] | None = None, max_steps: int | None = None, quiet: bool = False
     ) -> Run:
-        """As `Recipe.run`. A saved plan is run as it is, and only while the files that it was made from are the same.
-        Raises DtrainError."""
+        """Run the plan, as `Recipe.run` does. A saved plan runs unchanged, and only if the files that it was compiled
+        from have not changed. Raises DtrainError."""
         from declarative_train.app.api.run import Run
         from declarative_train.run.launch import launch
         from declarative_train.run.signals import EXIT_FAILED

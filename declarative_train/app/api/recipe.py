@@ -1,4 +1,4 @@
-"""A recipe in Python: `load` names it, its methods do what the commands do."""
+"""Recipe in Python: `load` opens it, its methods do what the commands do."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Paths = Sequence[str | os.PathLike[str]]
 
 def load(path: str | os.PathLike[str], *, set: Mapping[str, object] | None = None, with_: Paths | str = ()) -> Recipe:
     """Return the recipe in a file, with fragments merged over it (`with_`, as `--with`) and single values set by their
-    dotted paths (`set`, as `--set`). The file is read again by each method of the recipe. Raises DtrainError for
-    what is not a path of a file."""
+    dotted paths (`set`, as `--set`). Each method of the recipe reads the file again. Raises DtrainError if `path` is
+    not a path."""
     if not isinstance(path, str | os.PathLike):
-        message = f"a recipe is loaded from a path, and this is a {type(path).__name__}; help: `loads` takes its text"
+        message = f"a recipe is loaded from a path, and this is a {type(path).__name__}; help: `loads` reads its text"
         raise DtrainError(message, exit_code=WRONG_USE)
     text = os.fspath(path)
     if (why := missing_file(text)) is not None:
@@ -44,12 +44,12 @@ def load(path: str | os.PathLike[str], *, set: Mapping[str, object] | None = Non
 
 
 def loads(text: str, *, set: Mapping[str, object] | None = None, with_: Paths | str = ()) -> Recipe:
-    """The recipe whose text this is. Paths in it are relative to the working directory."""
+    """Return the recipe with this text. Paths in it are relative to the working directory."""
     return Recipe(STDIN_NAME, overrides(set, with_), text)
 
 
 class Recipe:
-    """A recipe and what is set over it; made by `load` and `loads`."""
+    """Recipe with its overrides; made by `load` and `loads`."""
 
     def __init__(self, path: str, overrides: Overrides, text: str | None = None) -> None:
         self.path = path
@@ -58,21 +58,21 @@ class Recipe:
 
     @property
     def text(self) -> str:
-        """As it was typed, without what it extends and what is set over it."""
+        """Text of the file, without what it extends and without overrides."""
         return self._texts[self.path] if self._texts is not None else Path(self.path).read_text(encoding="utf-8")
 
     def lint(self, *, static: bool = False, plugins: bool = False) -> Diagnostics:
-        """What is wrong, without starting anything. `static`: without a look at data and shapes, and without torch.
-        `plugins`: import those of the recipe, which runs their code, to know their shapes."""
+        """Return the mistakes, without starting anything. `static`: check neither data nor shapes, and import no torch.
+        `plugins`: import those of the recipe, which runs their code, to check their shapes."""
         found = lint_recipe(self.path, self._overrides, texts=self._texts, static=static, plugins=plugins)
         return Diagnostics(found.diagnostics, found.texts)
 
     def plan(self, *, plugins: bool = False) -> PlanView:
-        """Who does what, where and when. Raises DtrainError, with all that is wrong, for a recipe with errors; warnings
-        are in `PlanView.diagnostics`. `plugins`: as of `lint`; a recipe with plugins has no plan without."""
+        """Compile the recipe. Raises DtrainError, with all diagnostics, for a recipe with errors; warnings are in
+        `PlanView.diagnostics`. `plugins`: as for `lint`; a recipe with plugins has no plan without them."""
         from declarative_train.app.api.plan_view import PlanView
 
-        compiled = self._compiled(plugins)
+        compiled = self._compile(plugins)
         if compiled.plan is None:
             raise self._why_not(compiled)
         return PlanView(compiled.plan, Diagnostics(reported(compiled), compiled.texts))
@@ -80,16 +80,16 @@ class Recipe:
     def run(
         self, *, resume: str | os.PathLike[str] | None = None, max_steps: int | None = None, quiet: bool = False
     ) -> Run:
-        """Lint, compile, launch, train, to the end; as `dtrain run`. Plugins are imported.
+        """Lint, compile, launch and train to the end, as `dtrain run` does. Plugins are imported.
 
-        `resume`: `"auto"` goes on from the newest checkpoint of this recipe's runs, a path from that run or checkpoint.
-        `max_steps`: end after that many more optimizer steps. `quiet`: print only what goes wrong. Raises DtrainError
-        when the recipe has errors, or the run fails. An interrupt (the stop button of a notebook) ends the run after
-        the step, with a checkpoint, and it is returned as it is then; a second one raises KeyboardInterrupt.
+        `resume`: `"auto"` continues from the newest checkpoint of this recipe's runs, a path from that run or
+        checkpoint. `max_steps`: end after this number of further optimizer steps. `quiet`: print problems only. Raises
+        DtrainError if the recipe has errors, or the run fails. An interrupt (the stop button of a notebook) ends the
+        run after the step, with a checkpoint, and the stopped run is returned; a second one raises KeyboardInterrupt.
         """
         return self.plan(plugins=True).run(resume=resume, max_steps=max_steps, quiet=quiet)
 
-    def _compiled(self, plugins: bool) -> CompileResult:
+    def _compile(self, plugins: bool) -> CompileResult:
         return compile_loaded(read_recipe(self.path, self._overrides, texts=self._texts, plugins=plugins))
 
     def _why_not(self, compiled: CompileResult) -> DtrainError:

@@ -1,4 +1,4 @@
-"""A run in Python: what became of it, its curves, its trained model."""
+"""Run in Python: its state, its curves, its trained model."""
 
 from __future__ import annotations
 
@@ -28,72 +28,76 @@ if TYPE_CHECKING:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """The run in a folder, or, of the folder of a recipe's runs, its newest. Raises DtrainError where there is none."""
+    """Return the run in a folder, or the newest run below the folder of a recipe's runs. Raises DtrainError if there is
+    none."""
     folder = Path(path)
     if folder.is_dir() and not is_run(str(folder)):
         inside = [each.path for each in os.scandir(folder) if each.is_dir() and is_run(each.path)]
         folder = Path(newest_first(inside)[0]) if inside else folder
     if not is_run(str(folder)):
         found = f"{folder} is not a run" if folder.exists() else f"there is no run {folder}"
-        raise DtrainError(f"{found}: a run's folder is wanted, such as runs/NAME/TIME", exit_code=WRONG_USE)
+        raise DtrainError(f"{found}: give the folder of a run, such as runs/NAME/TIME", exit_code=WRONG_USE)
     return Run(folder)
 
 
 class Run:
-    """A run's folder. What it says is read when it is asked for, so that a run that is going on can be watched."""
+    """Folder of a run. Its files are read at each access, so that a run in progress can be watched."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
 
     @property
     def record(self) -> Record:
-        """All that `dtrain runs` knows of it."""
+        """Record of the run, as in `dtrain runs`."""
         found = read_record(str(self.folder))
         if found is None:
-            raise DtrainError(f"the run's folder {self.folder} is gone", exit_code=RUN_FAILED)
+            raise DtrainError(f"the folder {self.folder} of the run does not exist any more", exit_code=RUN_FAILED)
         return found
 
     @property
     def state(self) -> State:
-        """running, finished, stopped early (`training.early_stop`), stopped (with a checkpoint), failed."""
+        """State of the run: running, finished, stopped early (`training.early_stop`), stopped (with a checkpoint),
+        failed."""
         return self.record.state
 
     @property
     def result(self) -> dict[str, float]:
-        """The final value of every set and metric (`validation/accuracy`), `best/...` the best; the latest of a run
-        that has not ended."""
+        """Final value of every set and metric (`validation/accuracy`), `best/...` for the best; the latest values of a
+        run that has not ended."""
         return dict(self.record.values)
 
     @property
     def events(self) -> list[Event]:
-        """What the run has reported, as one history over all its sessions."""
+        """Events of all sessions of the run, as one history."""
         path = self.folder / EVENTS
         return read_events(path) if path.exists() else []
 
     @property
     def metrics(self) -> Table:
-        """A row for each logged step (`logging.every`): `step`, `epoch`, then columns as on TensorBoard
-        (`training/loss`, `training/lr`, `validation/accuracy`; nothing where it was not measured). A pandas DataFrame
-        where pandas is installed, else a pyarrow Table."""
+        """Table with a row for each logged step (`logging.every`): `step`, `epoch`, then columns as on TensorBoard
+        (`training/loss`, `training/lr`, `validation/accuracy`; empty if not measured). A pandas DataFrame if pandas is
+        installed, else a pyarrow Table."""
         return as_table(step_rows(self.events))
 
     @property
     def epochs(self) -> Table:
-        """A row for each epoch: the means of training over it, and the evaluations at its end. As `metrics`."""
+        """Table with a row for each epoch: the training means, and the evaluations at its end. Its type is that of
+        `metrics`."""
         return as_table(epoch_rows(self.events))
 
     def trained(self, *, plugins: bool = True) -> Trained:
-        """The trained model with its fields, statistics and class names: of the best checkpoint, else of the newest.
-        `plugins`: import those of the run. Raises DtrainError."""
+        """Return the trained model with its fields, statistics and class names, from the best checkpoint, else the
+        newest. `plugins`: import those of the run. Raises DtrainError."""
         from declarative_train.inference.trained import open_trained
 
-        with _worded():
+        with _convert_errors():
             return open_trained(self.folder, plugins=plugins)
 
     def module(self, *, device: str = "cpu") -> nn.Module:
-        """The trained model under the recipe's names, in evaluation mode. It takes prepared fields, by position, and
-        returns a tuple of what the objective reads (`Trained.plan.graph`). Raises DtrainError."""
-        with _worded():
+        """Return the trained model under the recipe's names, in evaluation mode. It accepts prepared fields, by
+        position, and returns a tuple of the values that the objective reads (`Trained.plan.graph`). Raises
+        DtrainError."""
+        with _convert_errors():
             return self.trained().module(device)
 
     def predict(
@@ -106,14 +110,14 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> Table:
-        """What the model says about new rows, as `dtrain predict`: class names and probabilities, numbers in their own
+        """Apply the model to new rows, as `dtrain predict` does: class names and probabilities, numbers in their own
         unit. `rows`: a pandas DataFrame, a pyarrow Table, a mapping of columns, or the path of a file (csv, jsonl,
-        parquet, npy). `outputs`: nodes to give as they are, such as an embedding; `keep`: columns to repeat; `ranks`:
-        processes that share the rows, with the answer of one. The answer is a DataFrame with the index of the one that
-        was given; where pandas is not installed, a pyarrow Table. Raises DtrainError."""
+        parquet, npy). `outputs`: nodes to return unchanged, such as an embedding; `keep`: columns to repeat; `ranks`:
+        processes that share the rows, with the same result as one. Returns a DataFrame with the index of a given one;
+        without pandas, a pyarrow Table. Raises DtrainError."""
         from declarative_train.inference.predict import Prediction
 
-        with _worded():
+        with _convert_errors():
             trained = self.trained()
             prediction = Prediction(trained, outputs=outputs, batch_size=batch_size, device=device, ranks=ranks)
             if isinstance(rows, str | os.PathLike):
@@ -133,15 +137,15 @@ class Run:
         device: str = "auto",
         ranks: int = 1,
     ) -> EvaluationResult:
-        """Exact metrics, what is mistaken for what, and the worst samples, as `dtrain evaluate`: on a set of the run
-        (`set`; by default the first that it evaluated) or on new rows with their targets, as `predict` takes them.
-        `max_samples`: so many of the set, as `evaluation.max` takes them; `ranks`: processes that share the samples.
-        Raises DtrainError."""
+        """Return exact metrics, the confusions and the worst samples, as `dtrain evaluate` does: of a set of the run
+        (`set`; by default the first that it evaluated) or of new rows with their targets, in the forms that `predict`
+        accepts. `max_samples`: evaluate this number of samples of the set, as `evaluation.max` does; `ranks`: processes
+        that share the samples. Raises DtrainError."""
         from declarative_train.inference.evaluate import evaluate
 
         if rows is not None and set is not None:
-            raise DtrainError("evaluate takes rows or a set of the run, not both", exit_code=WRONG_USE)
-        with _worded(), _as_file(rows) as data:
+            raise DtrainError("evaluate accepts rows or a set of the run, not both", exit_code=WRONG_USE)
+        with _convert_errors(), _as_file(rows) as data:
             return evaluate(
                 self.trained(),
                 set_name=set,
@@ -162,11 +166,11 @@ class Run:
         inputs: Literal["raw", "prepared"] = "raw",
         dtype: Literal["float32", "float64", "float16", "bfloat16"] | None = None,
     ) -> Any:
-        """A folder with the model as other tools load it, as `dtrain export`. Raises DtrainError."""
+        """Write a folder with the model for other tools, as `dtrain export` does. Raises DtrainError."""
         export = next(hooks("export"), None)
         if export is None:
-            raise DtrainError("no pack of this installation exports models", exit_code=WRONG_USE)
-        with _worded():
+            raise DtrainError("no installed pack exports models", exit_code=WRONG_USE)
+        with _convert_errors():
             return export(self.trained(), to, folder, outputs=outputs, numbers=inputs, dtype=dtype)
 
     def __repr__(self) -> str:
@@ -191,7 +195,7 @@ class Run:
 
 @contextmanager
 def _as_file(rows: Any) -> Iterator[str | None]:
-    """The path of a table: what is in memory is written for as long as it is read."""
+    """Yield the path of a table; a table in memory is written to a temporary file."""
     if rows is None or isinstance(rows, str | os.PathLike):
         yield None if rows is None else os.fspath(rows)
         return
@@ -204,8 +208,8 @@ def _as_file(rows: Any) -> Iterator[str | None]:
 
 
 @contextmanager
-def _worded() -> Iterator[None]:
-    """What the commands report becomes the one exception of this interface."""
+def _convert_errors() -> Iterator[None]:
+    """Raise the errors of the commands as DtrainError."""
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain

@@ -1,4 +1,4 @@
-"""Tables in and out: pandas where it is installed, else pyarrow, which always is."""
+"""Tables in and out: pandas if it is installed, else pyarrow, which always is."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Table = Any
-"""A pandas DataFrame, or a pyarrow Table where pandas is not installed."""
+"""A pandas DataFrame, or a pyarrow Table if pandas is not installed."""
 
 
 def as_table(rows: Sequence[Mapping[str, object]] | Sequence[pa.Table], like: object = None) -> Table:
-    """Rows, or pieces of one table. `like`: a DataFrame whose index the rows have."""
+    """Return rows, or pieces of one table, as one table. `like`: a DataFrame whose index the result gets."""
     import pyarrow as pa
 
     pieces = [row for row in rows if isinstance(row, pa.Table)]
@@ -47,6 +47,6 @@ def columns_of(rows: object) -> pa.Table:
         if isinstance(rows, list | tuple):
             return pa.Table.from_pylist(list(rows))
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
-        raise DtrainError(f"these rows are no table: {error}", exit_code=WRONG_USE) from None
+        raise DtrainError(f"these rows are not a table: {error}", exit_code=WRONG_USE) from None
     wanted = "a DataFrame, a Series of one row, a pyarrow Table, a mapping of columns, a list of rows or a path"
-    raise DtrainError(f"rows are {wanted}, and this is a {type(rows).__name__}", exit_code=WRONG_USE)
+    raise DtrainError(f"rows must be {wanted}, not a {type(rows).__name__}", exit_code=WRONG_USE)

@@ -1,4 +1,4 @@
-"""What tries a step for the compiler, imported when there is something to try."""
+"""Tracer that is imported when the compiler first traces a step."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ if TYPE_CHECKING:
 
 
 class LateTracer:
-    """A `Tracer`: `planner/footprint/forecast.py`. `meanwhile`: what this process does while others try."""
+    """Tracer (`planner/footprint/forecast.py`) with a late import. `meanwhile` is called in this process while child
+    processes trace."""
 
     def __init__(self, meanwhile: Callable[[], object] | None = None) -> None:
         self._meanwhile = meanwhile
         self._tracer: Tracer | None = None
 
     def memory(self, plan: Plan) -> TraceResult:
-        return self._found().memory(plan)
+        return self._load().memory(plan)
 
     @property
     def spent_s(self) -> float:
         return 0.0 if self._tracer is None else self._tracer.spent_s
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        return self._found().scale(plan, model)
+        return self._load().scale(plan, model)
 
-    def _found(self) -> Tracer:
+    def _load(self) -> Tracer:
         if self._tracer is None:
             from declarative_train.planner.footprint.forecast import Forecast
 

@@ -1,4 +1,4 @@
-"""Two or more runs -> the settings that are not the same, value by value, and their final metrics side by side."""
+"""Comparison of runs: the settings that differ, value by value, and the final metrics side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLACES = ("logging.dir",)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting or metric; None where a run has none."""
+    """Setting or metric in each run; None if a run has none."""
 
     name: str
     values: tuple[object, ...]
@@ -29,7 +29,8 @@ class Comparison:
 
 
 def compare(records: Sequence[Record]) -> Comparison:
-    """Every key of the resolved recipes that differs, also those that decide no number; the metrics of any of them."""
+    """Return every key of the resolved recipes that differs, also keys that change no result, and the metrics of any of
+    the runs."""
     settings = [with_mode(record) for record in records]
     keys = sorted({key for one in settings for key in one if key not in _PLACES}, key=importance)
     rows = [Row(key, tuple(one.get(key) for one in settings)) for key in keys]

@@ -1,7 +1,7 @@
-"""The folder of a run -> what became of it: its settings, its state, its last values.
+"""Record of a run, from its folder: settings, state, latest values.
 
-A run says what it is in `run.json`, and what happened in `events.jsonl`, of which only the end is read here: lists of a
-thousand runs must not take longer than people wait for them.
+A run's settings are in `run.json`, its events in `events.jsonl`, of which only the end is read: a list of a thousand
+runs must be fast.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from declarative_train.plan.codec import PlanError, from_json
 from declarative_train.plan.run_folder import PLAN, checkpoints_root, read_run
 from declarative_train.run.storage.run_lock import is_locked
 
-TAIL = 1 << 16  # bytes of a run's events that are read first, from the end
-WINDOW = 1 << 22  # and at most
+TAIL = 1 << 16  # bytes at the end of a run's events that are read first
+WINDOW = 1 << 22  # then at most
 FAILURES = "failures"
 
 State = Literal["running", "finished", "stopped early", "stopped", "failed"]
@@ -30,8 +30,9 @@ _STATES: Mapping[str, State] = {"finished": "finished", "early_stop": "stopped e
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run. `values` are its final ones, or the latest of one that has not ended; `value_steps` the step whose
-    weights each is of; `reason` of a failure; `updated_unix_s` when it last wrote."""
+    """Record of one run. `values` are the final ones, or the latest of a run that has not ended; `value_steps` has the
+    step whose weights each belongs to; `reason` is that of a failure; `updated_unix_s` is the time of its last
+    write."""
 
     folder: str
     name: str
@@ -50,17 +51,19 @@ class Record:
 
     @property
     def run(self) -> str:
-        """The folder's own name."""
+        """Name of the folder."""
         return os.path.basename(self.folder)
 
 
 def is_run(folder: str) -> bool:
-    """A sweep's folder, or one of runs, holds none of these; a checkpoint and an export have a plan alone."""
+    """Return whether the folder is a run. Folders of sweeps and of runs have none of these files; a checkpoint and an
+    export have only a plan."""
     return any(os.path.exists(os.path.join(folder, name)) for name in (RUN, EVENTS))
 
 
 def read_record(folder: str) -> Record | None:
-    """None where there is no run. Runs of an earlier dtrain are read from their events, without settings."""
+    """Return the record of a folder; None if it is not a run. Runs of earlier versions are read from their events,
+    without settings."""
     if not is_run(folder):
         return None
     about = read_run(folder)
@@ -94,8 +97,8 @@ Entry = dict[str, Any]
 
 
 def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry]]:
-    """(the start of the last session, its end, the latest event of each kind and set) as far as the end of the file
-    holds them."""
+    """Return the start of the last session, its end, and the latest event of each kind and set, as far as they are in
+    the end of the file."""
     latest: dict[str, Entry] = {}
     ended: Entry | None = None
     for entry in _from_the_end(path):
@@ -112,8 +115,8 @@ def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry]]:
 
 
 def _from_the_end(path: str) -> Iterator[Entry]:
-    """The events of a file, last first: of one that is large, those of its last part, once more of it where the first
-    part holds nothing but steps."""
+    """Yield the events of a file, last first. Of a large file only the last part is read, and a larger part if the
+    first one contains only steps."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -132,7 +135,7 @@ def _from_the_end(path: str) -> Iterator[Entry]:
 def _event(line: bytes) -> Entry | None:
     try:
         entry = json.loads(line)
-    except ValueError:  # a last line that a crash cut short
+    except ValueError:  # an incomplete last line, after a crash
         return None
     return entry if isinstance(entry, dict) else None
 
@@ -165,11 +168,11 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
         first = failures[0]
         at = f", step {first.step}" if first.step else ""
         return "failed", f"rank {first.rank}{at}: {first.message}"
-    return "failed", "it ended without a word: killed, or the machine went down"
+    return "failed", "it ended without a message: killed, or the machine went down"
 
 
 def _about_older(folder: str, started: Entry) -> Entry:
-    """Of a run whose folder has no `run.json`: from its events, or its plan."""
+    """Return the facts of a run whose folder has no `run.json`, from its events or its plan."""
     if started:
         known = {key: started.get(key) for key in ("name", "mode", "num_ranks", "num_steps")}
         settings = {
@@ -189,10 +192,10 @@ _RECIPE_KEYS = {"seed": "seed", "optimizer": "training.optimizer.type", "lr_sche
 
 
 def checkpoints_of(folder: str) -> tuple[str | None, str | None]:
-    """(the last checkpoint, the best one) of a run, by their manifests."""
+    """Return the last and the best checkpoint of a run, by their manifests."""
     try:
         found, _ = CheckpointStore(checkpoints_root(folder)).entries()
-    except (OSError, ImportError, ValueError):  # another machine, which does not answer
+    except (OSError, ImportError, ValueError):  # on another machine that does not respond
         return None, None
     best = next((entry.path for entry in found if entry.manifest.get("is_best")), None)
     return (found[0].path if found else None), best

@@ -1,4 +1,4 @@
-"""Runs side by side: which there are, what tells them apart, which values are worth a column."""
+"""Tables of runs: which runs exist, their different settings, the values that get a column."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from declarative_train.app.records.record import Record, is_run, read_record
 from declarative_train.plan.settings import Settings, differing, format_value, short_names
 
-DEEPEST = 6  # folders below the one that is asked for: runs/NAME/sweeps/TIME/POINT
-MOST_METRICS = 2  # columns, as far as nothing else is asked for
-MOST_SETTINGS = 4  # words on one run
+DEEPEST = 6  # folders below the given one: runs/NAME/sweeps/TIME/POINT
+MOST_METRICS = 2  # columns by default
+MOST_SETTINGS = 4  # settings of one run
 
 
 def runs_below(folder: str) -> list[str]:
-    """The folders of runs, also `folder` itself, oldest first. What a run holds is not looked through."""
+    """Return the folders of runs below `folder`, and `folder` itself if it is one, oldest first. Folders inside a run
+    are not searched."""
     if is_run(folder):
         return [folder]
     return sorted(_runs_in(folder, 1), key=lambda path: (os.path.basename(path), path))
@@ -34,14 +35,14 @@ def _runs_in(folder: str, depth: int) -> Iterator[str]:
 
 
 def records_below(folder: str) -> list[Record]:
-    """Newest first."""
+    """Return the records of the runs below a folder, newest first."""
     found = [record for path in runs_below(folder) if (record := read_record(path)) is not None]
     return sorted(found, key=lambda record: (record.started_unix_s, record.run), reverse=True)
 
 
 def what_differs(records: Sequence[Record]) -> dict[str, str]:
-    """By folder: the settings that are not the same in all runs of its recipe's name, as short words. A run alone has
-    its mode."""
+    """Return, by folder, the settings that differ between the runs of the same recipe name, as short texts. A single
+    run has its mode."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)
@@ -58,21 +59,21 @@ def what_differs(records: Sequence[Record]) -> dict[str, str]:
 
 
 def own_word(name: str, value: object) -> str:
-    """`lr=0.01`; a mode speaks for itself."""
+    """Return `lr=0.01`, or the mode alone."""
     text = format_value(value)
     text = text if len(text) <= 24 else f"{text[:21]}..."
     return text if name == "mode" else f"{name}={text.replace(' ', '_')}"
 
 
 def with_mode(record: Record) -> Settings:
-    """The mode as one setting: `auto` may have become any."""
+    """Return the settings with the mode as one of them, since `auto` may have chosen any."""
     rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
     return {"parallelism": record.mode, **rest}
 
 
 def metric_columns(records: Sequence[Record], wanted: Sequence[str] = ()) -> list[str]:
-    """What was asked for, then the values that at least half of the runs have: metrics before losses, and what was not
-    seen in training before what was."""
+    """Return the requested columns, then those that at least half of the runs have: metrics before losses, other sets
+    before training."""
     counts: dict[str, int] = {}
     for record in records:
         for name in record.values:
@@ -90,7 +91,7 @@ def _interest(name: str) -> tuple[int, int]:
 
 
 def sorted_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> list[Record]:
-    """Best first; runs without the metric, and nan, last."""
+    """Sort the runs, best first; runs without the metric, and nan, last."""
 
     def key(record: Record) -> tuple[bool, float]:
         value = record.values.get(metric, math.nan)
@@ -100,7 +101,7 @@ def sorted_by(records: Sequence[Record], metric: str, higher_is_better: bool) ->
 
 
 def is_higher_better(metric: str, records: Sequence[Record]) -> bool:
-    """As the metric itself says; of one that no run here describes, as its name suggests."""
+    """Return the direction of the metric; if no run declares it, guess it from the name."""
     from declarative_train.components.metrics import METRICS
 
     name = metric.rpartition("/")[2]

@@ -129,7 +129,7 @@ def open_place(
             f"the run's folder {path} cannot be made: {_reason(path, error)}; help: set {key} to a folder "
             "that can be written, on a disk with free space"
         ) from None
-    warnings = (*(f"passed over: {reason}" for reason in skipped), *changed)
+    warnings = (*(f"skipped: {reason}" for reason in skipped), *changed)
     return RunPlace(run_dir, found.entry, weights, tuple(notices), warnings, elsewhere)
 
 

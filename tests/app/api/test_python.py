@@ -261,14 +261,14 @@ def test_rows_are_predicted(run: dt.Run, tmp_path: Path) -> None:
     assert len(run.predict(frame, outputs=["hidden"])) == 12
     with pytest.raises(dt.DtrainError, match="f1"):
         run.predict(frame.drop(columns="f1"))
-    with pytest.raises(dt.DtrainError, match="these rows are no table"):
+    with pytest.raises(dt.DtrainError, match="these rows are not a table"):
         run.predict(["new.csv"])
-    with pytest.raises(dt.DtrainError, match="this is a int"):
+    with pytest.raises(dt.DtrainError, match="not a int"):
         run.predict(3)
 
 
 def test_what_is_loaded_is_a_path() -> None:
-    with pytest.raises(dt.DtrainError, match=r"loaded from a path, and this is a dict; help: `loads` takes its text"):
+    with pytest.raises(dt.DtrainError, match=r"loaded from a path, and this is a dict; help: `loads` reads its text"):
         dt.load({})  # type: ignore[arg-type]
 
 
