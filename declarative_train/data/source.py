@@ -1,27 +1,33 @@
-"""Sources: opened, with the rows that are usable, and records of their files, which show later whether they changed."""
+"""Sources: opened, with the columns of the fields and the rows that are usable; and records of their files, which show
+later whether they changed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from declarative_train.components.component import Component
-from declarative_train.components.data import Dataset, Field, Table
+from declarative_train.components.component import Component, ShapeError
+from declarative_train.components.data import Column, Dataset, Field, Table
 from declarative_train.components.datasets import endings_in_folders
 from declarative_train.components.datasets.plugin import PluginDataset
+from declarative_train.components.fields.columns import format_shape
 from declarative_train.components.plugin_components import PluginComponent
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.data.checks.files import remote_source, unknown_column
 from declarative_train.data.checks.plugins import plugin_data_not_run
-from declarative_train.data.fields import columns_of
-from declarative_train.data.problems import Place
+from declarative_train.data.checks.values import column_does_not_fit
+from declarative_train.data.draft import DataDraft
+from declarative_train.data.fields import base_of, columns_of
+from declarative_train.data.problems import Place, source_problem, with_the_odd_value
 from declarative_train.data.rows import RowOrder, SetRows, Windows, make_windows
 from declarative_train.data.skipping import Skipped, as_numbers, whole_rows
 from declarative_train.data.spec import FileRecord, WindowSpec
 from declarative_train.files.folders import files_below, list_remote, stamp_from_listing
-from declarative_train.files.open_files import local_path, read_bytes, size_bytes, skip_bad_rows
+from declarative_train.files.open_files import is_known, is_remote, local_path, read_bytes, size_bytes, skip_bad_rows
+from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
     from declarative_train.recipe.sections.data import DataSection
@@ -108,6 +114,81 @@ def usable(
         return dict(rows), {}
     columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
     return whole_rows(table, rows, columns)
+
+
+def open_sources(draft: DataDraft) -> dict[str | None, Table]:
+    """Open the main source, under None, and the own sources of sets, under their names; omit those that fail."""
+    tables: dict[str | None, Table] = {}
+    for name, dataset in sources(draft.section).items():
+        place = "data.source" if name is None else f"data.split.{name}.source"
+        remote = next((path for path in dataset.paths if is_remote(path)), None)
+        if remote is not None and draft.offline and is_known(remote):
+            draft.report(remote_source(draft.span(f"{place}.path"), remote))
+            continue
+        try:
+            tables[name] = open_table(dataset, draft.section.fields, skips=draft.skips)
+        except SourceError as error:
+            draft.report(source_problem(draft.span(f"{place}{error.below}.path"), error))
+    return tables
+
+
+def find_columns(
+    draft: DataDraft, tables: Mapping[str | None, Table]
+) -> dict[tuple[str | None, str], tuple[Column, ...]]:
+    """Return the columns by source and field; omit fields that do not fit."""
+    found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
+    for source, table in tables.items():
+        for name, field in draft.section.fields.items():
+            columns, missed = columns_of(field, table)
+            for missing in missed:
+                draft.report(_missing_column(draft, source, table, name, field, missing))
+            if missed:
+                continue
+            if not columns:
+                at = draft.span(f"data.fields.{name}.exclude")
+                draft.report(column_does_not_fit(at, name, "`exclude` leaves none of its columns", None))
+                continue
+            shape_error = field.check(columns) if table.num_rows else None  # types are those of the values
+            if shape_error is None and source is not None and (None, name) in found:
+                shape_error = _other_shape(field, found[None, name], columns)
+            if shape_error is not None:
+                shape_error = with_the_odd_value(shape_error, table, columns)
+                place = f"data.fields.{name}.{shape_error.field or 'column'}"
+                span = draft.span(place if source is None else f"data.split.{source}.source")
+                draft.report(column_does_not_fit(span, name, shape_error.message, shape_error.help))
+                continue
+            found |= {(source, each): columns for each in draft.fields if base_of(each) == name}
+    return found
+
+
+def _missing_column(
+    draft: DataDraft, source: str | None, table: Table, name: str, field: Field, column: str
+) -> Diagnostic:
+    if source is not None:
+        place = draft.span(f"data.split.{source}.source")
+        return unknown_column(place, column, table.columns, table.left_out, f"the source of `{source}`")
+    return unknown_column(draft.column_span(name, field, column), column, table.columns, table.left_out)
+
+
+def has_unknown_columns(draft: DataDraft, main: Table) -> bool:
+    """Report columns that the splits and the window name and the source lacks; return whether there are any."""
+    asked = [
+        (f"data.split.{name}.{'sort' if split.type == 'last' else 'column'}", column)
+        for name, split in draft.section.split.items()
+        for column in split.columns
+    ]
+    if draft.window is not None:
+        asked += [(f"data.window.{key}", getattr(draft.window, key)) for key in ("by", "sort")]
+    unknown = [(place, column) for place, column in asked if column is not None and column not in main.columns]
+    for place, column in unknown:
+        draft.report(unknown_column(draft.span(place), column, main.columns, main.left_out))
+    return bool(unknown)
+
+
+def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> ShapeError | None:
+    here, there = field.row_spec(own, {}).shape, field.row_spec(main, {}).shape
+    message = f"it is {format_shape(here)} in this source, and {format_shape(there)} in the main one"
+    return None if here == there else ShapeError(message)
 
 
 def records(paths: Iterable[str]) -> list[FileRecord]:

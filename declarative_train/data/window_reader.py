@@ -23,14 +23,7 @@ from declarative_train.data.prefetch import Prefetcher, by_workers
 from declarative_train.data.sets import ReadSet, SampleSet, as_data_error, dtype_of
 from declarative_train.data.shuffle import EpochLayout, RolledOrder
 from declarative_train.data.spec import BatchSpec
-from declarative_train.data.windows import (
-    Arena,
-    HeldWindow,
-    Runs,
-    WindowName,
-    gather_rows,
-    window_dtype,
-)
+from declarative_train.data.windows import Arena, HeldWindow, Runs, WindowName, gather_rows, window_dtype
 
 _AHEAD = 0.25  # threads may prepare this share of the samples in use ahead
 _SPARE = 2  # further windows that fit

@@ -1,9 +1,12 @@
-"""Overlap of sets: sets that share rows with another one, and sets that lack a class of the target."""
+"""Division of rows into sets, and what is found about the sets: empty ones, rows that two sets share, classes that a
+set lacks.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +15,117 @@ from declarative_train.components.component import Metric
 from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.checks.samples import set_of_one_answer, set_of_the_same_rows, set_without_class
+from declarative_train.data.checks import group_in_two_sets
+from declarative_train.data.checks.samples import (
+    empty_set,
+    interleaved_windows,
+    rows_without_order,
+    set_of_one_answer,
+    set_of_the_same_rows,
+    set_without_class,
+    sorted_as_text,
+    split_does_not_fit,
+)
+from declarative_train.data.draft import DataDraft
 from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.problems import Place
-from declarative_train.data.spec import DataSpec, FieldSpec
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.rows import RowChain, RowOrder, RowRange, SetRows, Windows, row_order
+from declarative_train.data.source import arrange_rows, usable
+from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
+from declarative_train.data.splitting import TRAINING, SplitError, split_rows
 from declarative_train.files.open_files import format_path
 
 MOST_CLASSES = 20  # that are named one by one
 _NOT_WHICH = {"rows"}  # how many there are, and not which ones
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfSet:
+    """Rows of a set in the order of their samples. `source` is the set's name if it has its own."""
+
+    source: str | None
+    table: Table
+    rows: SetRows
+    windows: Windows | None
+
+
+def divide(draft: DataDraft, tables: Mapping[str | None, Table]) -> dict[str, RowsOfSet] | None:
+    """Return the rows of every set, in the order of the recipe; None if they cannot be divided."""
+    by, sort = (None, None) if draft.window is None else (draft.window.by, draft.window.sort)
+    found: dict[str, RowsOfSet] = {}
+    try:
+        order = row_order(tables[None], draft.window)  # first: sets cut by `last` follow it too
+        cuts = split_rows(tables[None], draft.section.split, draft.seed, by, sort)
+        _check_cuts(draft, tables[None], cuts)
+        cuts = _usable(draft, tables[None], cuts)
+        found |= _set_rows(None, tables[None], cuts, draft.window, order)
+        for name, table in tables.items():
+            if name is not None:
+                whole = _usable(draft, table, {name: RowRange(0, table.num_rows)})
+                found |= _set_rows(name, table, whole, draft.window, row_order(table, draft.window))
+    except SplitError as error:
+        draft.report(split_does_not_fit(draft.span(f"data.split.{error.name}"), error.name, str(error)))
+        return None
+    except ValueError as error:
+        draft.report(rows_without_order(draft.span("data.window.sort"), sort or "", str(error)))
+        return None
+    ordered = {name: found[name] for name in (TRAINING, *draft.section.split) if name in found}
+    empty = [problem for name, each in ordered.items() if (problem := _if_empty(draft, name, each)) is not None]
+    empty += _empty_sources(draft, ordered[TRAINING])
+    draft.diagnostics += empty
+    return None if empty else ordered
+
+
+def _usable(draft: DataDraft, table: Table, rows: Mapping[str, SetRows]) -> dict[str, SetRows]:
+    kept, skipped = usable(table, rows, draft.section.fields, skips=draft.skips)
+    draft.skipped += [each for found in skipped.values() for each in found]
+    return kept
+
+
+def _empty_sources(draft: DataDraft, training: RowsOfSet) -> list[Diagnostic]:
+    if not isinstance(training.rows, RowChain):
+        return []
+    names = [name for name, _ in training.table.members]
+    lacking = [name for name, piece in zip(names, training.rows.pieces, strict=True) if not len(piece)]
+    message = "it has no row left to train on"
+    return [empty_set(draft.span(f"data.source.of.{name}"), name, message, "leave it out") for name in lacking]
+
+
+def _check_cuts(draft: DataDraft, main: Table, cuts: Mapping[str, SetRows]) -> None:
+    """Report splits that are possible and probably not intended."""
+    for diagnostic in group_in_two_sets.check(main, cuts, draft.section.split, draft.span):
+        draft.report(diagnostic)
+    sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in draft.section.split.items()}
+    sorts["data.window.sort"] = None if draft.window is None else draft.window.sort
+    for place, column in sorts.items():
+        if column is not None and (found := sorted_as_text(draft.span(place), main, column)) is not None:
+            draft.report(found)
+    order = None if draft.window is None or draft.window.by is not None else draft.window.sort
+    if order is not None:
+        found_in = (interleaved_windows(draft.span("data.window.sort"), each, order) for each in main.tables or (main,))
+        if (found := next(filter(None, found_in), None)) is not None:
+            draft.report(found)
+
+
+def _if_empty(draft: DataDraft, name: str, each: RowsOfSet) -> Diagnostic | None:
+    place = draft.span("data.split" if name == TRAINING else f"data.split.{name}")
+    if not len(each.rows) and not each.table.num_rows:
+        message, at = "the source has columns and no row", draft.span("data.source.path")
+        return empty_set(at, name, message, None) if name == TRAINING else None
+    if not len(each.rows):
+        message = "the sets take all rows" if name == TRAINING else "no row is left for it, or none is as it asks"
+        return empty_set(place, name, message, "give the other sets less" if name == TRAINING else None)
+    if each.windows is None or len(each.windows):
+        return None
+    of = "" if draft.window is None or draft.window.by is None else f" of one `{draft.window.by}`"
+    message = f"nowhere among its {counted(len(each.rows), 'row')} do {each.windows.length}{of} follow each other"
+    return empty_set(draft.span("data.window.length"), name, message, "make the window shorter")
+
+
+def _set_rows(
+    source: str | None, table: Table, rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
+) -> dict[str, RowsOfSet]:
+    return {name: RowsOfSet(source, table, *found) for name, found in arrange_rows(rows, window, order).items()}
 
 
 def overlaps(
