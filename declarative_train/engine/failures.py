@@ -136,14 +136,15 @@ def _cause(error: BaseException) -> BaseException:
 _PIPELINING = "torch.distributed.pipelining"
 
 
-def write_failure(directory: Path, failure: Failure) -> None:
-    """Write a failure's report, if possible: the disk may be what failed."""
+def write_failure(directory: Path, failure: Failure) -> bool:
+    """Write a failure's report, and return whether it could be written: the disk may be what failed."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"rank_{failure.rank}.json").write_text(json.dumps(asdict(failure)), encoding="utf-8")
         (directory / f"rank_{failure.rank}.txt").write_text(failure.trace, encoding="utf-8")
     except OSError:
-        pass
+        return False
+    return True
 
 
 def read_failures(directory: Path) -> list[Failure]:

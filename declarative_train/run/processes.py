@@ -179,7 +179,8 @@ def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = No
         code = run_rank(job, context, lambda: watch.is_asked)
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, job.run_dir)
-        write_failure(job.failures_dir, failure)
+        if not write_failure(job.failures_dir, failure) and not failure.is_peer_loss:
+            say([f"dtrain: {headline(failure, len(job.plan.layout.ranks))}"])
         flush()
         if failure.is_peer_loss:
             time.sleep(VICTIM_WAIT_S)
@@ -328,7 +329,8 @@ def confirm_request(scratch: Path, rank: int) -> None:
 
 def exit_late(scratch: Path, loses: bool) -> None:
     """Write why this rank exits in the middle of a step, for the parent to print, and exit."""
-    (scratch / LATE).write_text(late_reason())
+    with suppress(OSError):  # the disk may be full
+        (scratch / LATE).write_text(late_reason())
     exit_process(code_without_save(loses))
 
 
@@ -365,7 +367,8 @@ def explain_failure(job: Job, scratch: Path, deaths: dict[int, int], *, was_aske
     elif failures:
         lines = report(job, failures[0], num_ranks)
     else:
-        lines = [f"dtrain: the run failed: a rank exited without reporting an error (exit codes {deaths})"]
+        why = f"a rank exited without a report in {job.failures_dir} (exit codes {deaths})"
+        lines = [f"dtrain: the run failed: {why}", *resume_hint(job)]
     return EXIT_FAILED, lines
 
 

@@ -24,7 +24,7 @@ def happen(fault: str) -> None:
             raise RuntimeError(
                 "[enforce fail at alloc_cpu.cpp:132] DefaultCPUAllocator: can't allocate memory: 99 bytes"
             )
-        case "space":
+        case "space" | "full disk":
             raise OSError(28, "No space left on device", "/runs/x")
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -36,6 +36,10 @@ def happen(fault: str) -> None:
             pass
         case _:
             raise AssertionError(fault)
+
+
+def write_nothing(*_: object, **__: object) -> int:
+    return happen("space") or 0
 
 
 class Broken:
@@ -58,6 +62,8 @@ def plant(mode: str, fault: str, rank: int, at_step: int) -> None:
     def faulty(self: Any, step: int, *args: Any) -> Any:
         if fault == "slow":
             time.sleep(0.02)
+        if step == at_step and fault == "full disk":
+            Path.write_text = write_nothing  # type: ignore[method-assign]
         if step == at_step and int(os.environ.get("RANK", "0")) == rank:
             if fault == "in a stage":
                 return right(self, step, Broken())

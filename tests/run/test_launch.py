@@ -122,6 +122,17 @@ def test_the_culprit_is_named_once(directory: Path, fault: str, rank: int, messa
         assert "the dog ate the batch" in trace.read_text()
 
 
+def test_a_rank_that_cannot_write_its_report_prints_it(directory: Path) -> None:
+    begun_s = time.monotonic()
+    plan = saved(directory, merged(on("ddp", 2), {"checkpoint": {"every": "1 steps"}}))
+    code, errors = finish(start(plan, "full disk", 0, 6))
+    assert code == 3
+    assert errors.count("rank 0, step 6: no space left on the device (/runs/x)") == 1
+    assert "Traceback" not in errors
+    assert errors.endswith(f"go on from step 5: the same command with --resume {run_dir(directory)}\n")
+    assert time.monotonic() - begun_s < 10 + GONE_S
+
+
 def test_a_killed_rank_is_named(directory: Path) -> None:
     code, errors = finish(start(saved(directory, on("ddp", 2)), "kill", 1, 6))
     assert code == 3
