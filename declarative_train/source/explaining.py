@@ -39,7 +39,8 @@ def explain(problem: Exception, scalar: Scalar, names: MappingABC[str, object]) 
     """Return the diagnostic for an exception raised when the template in `scalar` was compiled, or run with `names`."""
     from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
-    from declarative_train.source.sandbox import Forbidden, NameMissing, NoValue, TooCostly
+    from declarative_train.core.sandbox import Forbidden, TooCostly
+    from declarative_train.source.sandbox import NameMissing, NoValue
 
     whole = _template_place(scalar)
     if isinstance(problem, NameMissing):

@@ -1,17 +1,12 @@
-"""Bounded Jinja2: compile and run one template within limits of time and memory.
+"""Templates of recipes: Jinja expressions, compiled and run in the bounded environment of `core/sandbox.py`.
 
 Templates of a recipe are expressions: names, operators, inline `if`, filters, a few methods. There are no statements,
-so there are no loops and no state. A hostile template can only make large values, so every operator, filter and call is
-checked against a size limit and a deadline. Jinja's own sandbox prevents access to Python internals.
-
-This module is imported only for a template that is not plain (plain_template.py): importing Jinja takes longer than
-reading a recipe.
+so there are no loops and no state.
 """
 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,17 +14,11 @@ from jinja2 import nodes
 from jinja2.environment import Template
 from jinja2.exceptions import TemplateSyntaxError
 from jinja2.runtime import StrictUndefined, Undefined
-from jinja2.sandbox import SandboxedEnvironment
 
-from declarative_train.core.value_size import excess
+from declarative_train.core.sandbox import OF_RECIPES, BoundedEnvironment, Forbidden, TooCostly
 
-MAX_TEXT = 10_000  # characters of a template
-MAX_BRACKETS = 60  # nesting depth
-MAX_WEIGHT = 50_000  # characters and items of any intermediate value
+LIMITS = OF_RECIPES
 MAX_ITEMS = 10_000  # of a range
-MAX_BITS = 64  # of an integer
-MAX_S = 0.25  # of this thread's time, for one template
-MAX_TOTAL_S = 5.0  # for all templates of a recipe
 
 _FILTERS = (
     "abs capitalize count d default dictsort first float int items join last length list lower map max min reject "
@@ -49,18 +38,6 @@ _METHODS: dict[type, frozenset[str]] = {
     }.items()
 }
 _STATEMENTS = {"If": "{{ a if condition else b }}", "For": "{{ list | map(...) | join }}", "Assign": "a name in `vars`"}
-
-
-class TooCostly(Exception):  # noqa: N818 (the name says it)
-    """Error of a template that would take too long or too much memory."""
-
-
-class Forbidden(Exception):  # noqa: N818
-    """Error of a template that uses a part of Jinja that recipes do not have."""
-
-    def __init__(self, message: str, help: str | None = None) -> None:
-        super().__init__(message)
-        self.help = help
 
 
 class NoValue(Exception):  # noqa: N818
@@ -86,13 +63,6 @@ class _Missing(StrictUndefined):
         self._undefined_exception = lambda message: NameMissing(owner, name)  # type: ignore[assignment]
 
 
-def weigh(value: object) -> None:
-    """Raise TooCostly for a value with too many characters and items, including nested ones."""
-    found = excess(value, most=MAX_WEIGHT, most_bits=MAX_BITS)
-    if found is not None:
-        raise TooCostly(f"this template makes {found}")
-
-
 class Compiled:
     """A compiled template. `is_value`: it is exactly one `{{ }}`, whose value keeps its type."""
 
@@ -105,76 +75,37 @@ class Compiled:
             context = self._template.new_context(dict(names))
             pieces = list(self._template.root_render_func(context))
             if self.is_value:
-                return plain(context.vars["result"])
+                return self._environment.plain(context.vars["result"])
             text = "".join(pieces)
-            weigh(text)
-            return text
+            return self._environment.check_value(text)
 
 
-class Clock:
-    """Deadline of one template, and of all templates together. Templates may run inside each other: `vars`."""
-
-    def __init__(self) -> None:
-        self._spent_s = 0.0
-        self._begins: list[float] = []
-
-    def __enter__(self) -> None:
-        self._begins.append(time.thread_time())
-
-    def __exit__(self, *_: object) -> None:
-        taken_s = time.thread_time() - self._begins.pop()
-        self._spent_s += 0.0 if self._begins else taken_s
-
-    def look(self) -> None:
-        taken_s = time.thread_time() - self._begins[-1] if self._begins else 0.0
-        if taken_s > MAX_S:
-            raise TooCostly(f"this template takes more than {MAX_S} s")
-        if self._spent_s + taken_s > MAX_TOTAL_S:
-            raise TooCostly(f"the templates of this recipe take more than {MAX_TOTAL_S:g} s")
-
-
-class Sandbox(SandboxedEnvironment):
-    """Jinja's sandbox with limits. Compile with `read`."""
-
-    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+class Sandbox(BoundedEnvironment):
+    """Environment of the templates of a recipe. Compile with `read`."""
 
     def __init__(self) -> None:
-        super().__init__(undefined=_Missing, keep_trailing_newline=True, optimized=False)
-        self.clock = Clock()
-        filters: dict[str, Any] = self.filters
+        super().__init__(LIMITS, undefined=_Missing, keep_trailing_newline=True)
+        filters: dict[str, Any] = self.filters | {"sum": _sum_of_numbers(self.filters["sum"])}
         tests: dict[str, Any] = self.tests
-        self.filters = {name: self._bounded(filters[name]) for name in FILTERS}
-        self.tests = {name: self._bounded(test) for name, test in tests.items() if name not in ("filter", "test")}
-        self.globals = {"range": self._bounded(_range)}
+        self.filters = {name: self.bound(_in_list(filters[name])) for name in FILTERS}
+        self.tests = {name: self.bound(test) for name, test in tests.items() if name not in ("filter", "test")}
+        self.globals = {"range": self.bound(_range)}
 
     def read(self, text: str) -> Compiled:
         """Compile a template. Raises TemplateSyntaxError, TooCostly, Forbidden."""
-        if len(text) > MAX_TEXT:
-            raise TooCostly(f"this template is longer than {MAX_TEXT:,} characters")
-        if _depth(text) > MAX_BRACKETS:
-            raise TooCostly(f"this template has more than {MAX_BRACKETS} brackets inside each other")
-        try:
+        with self.compiling(text):
             tree = self.parse(text)
             check(tree)
             value = only_value(tree)
             if value is not None:
                 tree.body = [nodes.Assign(nodes.Name("result", "store"), value, lineno=1)]
-            tree.set_environment(self)
-            return Compiled(self, Template.from_code(self, self.compile(tree), self.globals), value is not None)
-        except RecursionError:
-            raise TooCostly("this template is nested too deep") from None
-        except SyntaxError as problem:  # in the Python code generated by Jinja: too many nested levels
-            raise TooCostly(f"this template is too long or too deep: {problem.msg}") from None
+            return Compiled(self, self.compile_tree(tree), value is not None)
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        weigh([left, right])
-        if operator == "%" and isinstance(left, str):
-            raise Forbidden("`%` formats text here; recipes do not have that", "put values in with `~` or `{{ }}`")
-        if operator == "**":
-            _check_power(left, right)
-        elif operator == "*":
-            _check_repetition(left, right)
-        return self._check_clock(super().call_binop(context, operator, left, right))
+    def plain(self, value: object) -> object:
+        """Return the value with lists for tuples. Raises NoValue for a value that recipes do not have."""
+        if isinstance(value, Undefined):
+            str(value)  # raises NameMissing
+        return _to_plain(self.check_value(value))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Return `a.b`: the item b of a mapping first, so that a var may be called `items`; else one of a
@@ -184,7 +115,7 @@ class Sandbox(SandboxedEnvironment):
         if isinstance(obj, Undefined):
             str(obj)  # raises NameMissing if obj is undefined
         if attribute in _METHODS.get(type(obj), ()) or (isinstance(obj, Mapping) and attribute in _METHODS[dict]):
-            return self._bounded(getattr(obj, attribute))
+            return self.bound(_in_list(getattr(obj, attribute)))
         return self.undefined(obj=obj, name=attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -213,32 +144,27 @@ class Sandbox(SandboxedEnvironment):
             raise Forbidden("this cannot be called in a recipe")
         return obj(*args, **kwargs)
 
-    def _bounded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` with checks of the sizes of its arguments and result. Iterators become lists."""
-        bounded = functools.partial(self._call_weighed, function)
-        functools.update_wrapper(bounded, function)
-        return bounded
 
-    def _call_weighed(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        name = getattr(function, "__name__", "").removeprefix("do_")
-        given = [each for each in (*args, *kwargs.values()) if isinstance(each, str | list | tuple | dict | int)]
-        receiver = getattr(function, "__self__", None)  # object of a method: the text of "a".join
-        given += [receiver] if isinstance(receiver, str | list | tuple | dict) else []
-        weigh(given)
-        if name in ("replace", "join"):
-            _check_growth(name, [len(each) for each in given if isinstance(each, str | list | tuple)])
-        elif name == "sum" and any(isinstance(each, list | tuple) for each in (*args[2:], *kwargs.values())):
-            raise Forbidden("`sum` adds numbers only")
+def _in_list(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a list in place of an iterator as its result, which is at most as long as its input."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        if isinstance(result, Iterable) and not isinstance(result, str | list | tuple | dict | Undefined):
-            result = list(result)  # at most as long as its input
-        return self._check_clock(result)
+        is_iterator = isinstance(result, Iterable) and not isinstance(result, str | list | tuple | dict | Undefined)
+        return list(result) if is_iterator else result
 
-    def _check_clock(self, value: Any) -> Any:
-        self.clock.look()
-        if not isinstance(value, Undefined):
-            weigh(value)
-        return value
+    return call
+
+
+def _sum_of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(each, list | tuple) for each in (*args[2:], *kwargs.values())):
+            raise Forbidden("`sum` adds numbers only")
+        return function(*args, **kwargs)
+
+    return call
 
 
 def check(tree: nodes.Template) -> None:
@@ -263,14 +189,6 @@ def only_value(tree: nodes.Template) -> nodes.Expr | None:
     return only if isinstance(only, nodes.Expr) and not isinstance(only, nodes.TemplateData) else None
 
 
-def plain(value: object) -> object:
-    """Return the value with lists for tuples. Raises NoValue for a value that recipes do not have."""
-    if isinstance(value, Undefined):
-        str(value)  # raises NameMissing
-    weigh(value)
-    return _to_plain(value)
-
-
 def _to_plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float | str):
         return str(value) if isinstance(value, str) else value
@@ -285,14 +203,6 @@ def _to_plain(value: object) -> object:
     raise NoValue("a function" if callable(value) else "no value of a recipe")
 
 
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        deepest = max(deepest, depth)
-    return deepest
-
-
 def _range(*bounds: int) -> list[int]:
     if not all(isinstance(bound, int) for bound in bounds):
         raise TypeError("`range` takes integers")
@@ -300,23 +210,3 @@ def _range(*bounds: int) -> list[int]:
     if abs(bounds[-1] if len(bounds) < 3 else bounds[1]) > 1 << 62 or len(numbers) > MAX_ITEMS:
         raise TooCostly(f"this `range` has more than {MAX_ITEMS:,} items")
     return list(numbers)
-
-
-def _check_power(left: Any, right: Any) -> None:
-    if isinstance(left, int) and isinstance(right, int) and right > 0 and abs(left) > 1:
-        bits = left.bit_length() * right
-        if bits > MAX_BITS * 2:
-            raise TooCostly(f"this template makes an integer of more than {MAX_BITS} bits")
-
-
-def _check_repetition(left: Any, right: Any) -> None:
-    for value, times in ((left, right), (right, left)):
-        if isinstance(value, str | list | tuple) and isinstance(times, int) and len(value) * times > MAX_WEIGHT:
-            raise TooCostly(f"this template makes a value of more than {MAX_WEIGHT:,} characters or items")
-
-
-def _check_growth(name: str, lengths: list[int]) -> None:
-    """Raise TooCostly for a large result of `replace` or `join`, which repeat a text."""
-    most = sorted(lengths, reverse=True)[:2]
-    if len(most) == 2 and most[0] * most[1] > MAX_WEIGHT * 20:
-        raise TooCostly(f"this `{name}` may make a text of more than {MAX_WEIGHT * 20:,} characters")

@@ -301,7 +301,7 @@ def test_what_costs_too_much_is_refused_quickly(template: str) -> None:
 def test_all_templates_of_a_recipe_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     from declarative_train.source import sandbox
 
-    monkeypatch.setattr(sandbox, "MAX_TOTAL_S", 0.2)
+    monkeypatch.setattr(sandbox, "LIMITS", sandbox.LIMITS._replace(total_s=0.2))
     templates = Templates()
     template = "{{{{ range(5000) | sort | map('string') | list | length + {} }}}}"
     found = [templates.render(node(template.format(n)), {})[1] for n in range(100)]

@@ -11,43 +11,26 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from jinja2 import ext, nodes
-from jinja2.environment import Template
 from jinja2.exceptions import SecurityError, TemplateError, TemplateRuntimeError, TemplateSyntaxError
 from jinja2.parser import Parser
 from jinja2.runtime import Macro, Undefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
-from declarative_train.core.value_size import excess
+from declarative_train.core.sandbox import OF_CHATS, BoundedEnvironment, TooCostly
 
-MAX_TEMPLATE = 200_000  # characters
-MAX_BRACKETS = 100  # nesting depth
-MAX_WEIGHT = 4_000_000  # characters and items of any intermediate value, and of the result
-MAX_BITS = 256  # of an integer
-MAX_WIDTH = 10_000  # characters that text is padded to
-MAX_S = 1.0  # thread time of one rendering, in seconds
 BEGIN, END = "\ufdd0", "\ufdd1"  # mark `{% generation %}` in the output; Unicode reserves them, so no text has them
 
-_WIDTHS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", "wordwrap", "batch", "slice"})
 _LEFT_OUT = ("random", "urlize", "xmlattr")  # not deterministic; for web pages
 
 
 class RenderError(Exception):
     """Template that cannot be compiled or rendered: a message for the user."""
-
-
-def check_size(value: object) -> None:
-    """Raise RenderError if a value has too many characters and items, nested ones included."""
-    found = excess(value, most=MAX_WEIGHT, most_bits=MAX_BITS)
-    if found is not None:
-        raise RenderError(f"the template makes {found}")
 
 
 class Rendering:
@@ -56,39 +39,35 @@ class Rendering:
 
     def __init__(self, text: str) -> None:
         """Compile the template. Raises RenderError."""
-        if len(text) > MAX_TEMPLATE:
-            raise RenderError(f"the template is longer than {MAX_TEMPLATE:,} characters")
-        if _depth(text) > MAX_BRACKETS:
-            raise RenderError(f"the template has more than {MAX_BRACKETS} brackets inside each other")
         self.marks = re.search(r"\{%[-+]?\s*generation\s*[-+]?%\}", text) is not None
         self._environment = _Environment()
         try:
-            tree = self._environment.parse(text)
-            self.reads_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
-            self.roles = frozenset(_roles(tree))
-            tree = _CheckInserter().visit(tree)
-            tree.set_environment(self._environment)
-            code = self._environment.compile(tree)
-            self._template = Template.from_code(self._environment, code, self._environment.globals)
+            with self._environment.compiling(text):
+                tree = self._environment.parse(text)
+                self.reads_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
+                self.roles = frozenset(_roles(tree))
+                self._template = self._environment.compile_tree(_CheckInserter().visit(tree))
+        except TooCostly as error:
+            raise RenderError(str(error)) from None
         except TemplateError as error:
             where = f", line {error.lineno}" if isinstance(error, TemplateSyntaxError) else ""
             raise RenderError(f"it is not a Jinja template{where}: {error.message}") from None
-        except (RecursionError, SyntaxError):
-            raise RenderError("the template is nested too deeply") from None
 
     def __call__(self, names: Mapping[str, object]) -> tuple[str, list[tuple[int, int]]]:
         """Render the template. Return the text and (begin, end) of each `{% generation %}` in it. Raises
         RenderError."""
-        self._environment.begun_s = time.thread_time()
         pieces, size = [], 0
         try:
-            for piece in self._template.root_render_func(self._template.new_context(dict(names))):
-                pieces.append(piece)
-                size += len(piece)
-                if size > MAX_WEIGHT:
-                    raise RenderError(f"the template makes a text of more than {MAX_WEIGHT:,} characters")
+            with self._environment.clock:
+                for piece in self._template.root_render_func(self._template.new_context(dict(names))):
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > OF_CHATS.weight:
+                        raise RenderError(f"this template makes a text of more than {OF_CHATS.weight:,} characters")
         except RenderError:
             raise
+        except TooCostly as error:
+            raise RenderError(str(error)) from None
         except SecurityError as error:
             raise RenderError(f"the template does something forbidden: {error.message}") from None
         except TemplateRuntimeError as error:
@@ -151,26 +130,21 @@ class _GenerationTag(ext.Extension):
         return f"{BEGIN}{caller()}{END}"
 
 
-class _Environment(ImmutableSandboxedEnvironment):
+class _Environment(BoundedEnvironment):
     """Jinja environment with the settings and names of transformers. The nodes that `_CheckInserter` adds to a template
     call `check_value`, `join_checked` and `check_time`."""
 
-    intercepted_binops = frozenset({"+", "*", "%", "**"})
-
     def __init__(self) -> None:
         super().__init__(
+            OF_CHATS,
             trim_blocks=True,
             lstrip_blocks=True,
-            optimized=False,  # else Jinja computes constants without a check of their size
             finalize=self.check_value,
             extensions=[_GenerationTag, ext.loopcontrols],
         )
-        self.begun_s = 0.0
         found: dict[str, Any] = {name: each for name, each in self.filters.items() if name not in _LEFT_OUT}
         found["tojson"] = _to_json
-        self.filters = {name: self._limit_filter(name, each) for name, each in found.items()} | {
-            "check_value": self.check_value
-        }
+        self.filters = {name: self.bound(each) for name, each in found.items()} | {"check_value": self.check_value}
         self.globals = {
             "range": self.globals["range"],
             "dict": self.globals["dict"],
@@ -182,52 +156,15 @@ class _Environment(ImmutableSandboxedEnvironment):
         }
 
     def check_time(self) -> None:
-        if time.thread_time() - self.begun_s > MAX_S:
-            raise RenderError(f"the template takes more than {MAX_S:g} s for one text")
-
-    def check_value(self, value: Any) -> Any:
-        check_size(value)
-        return value
+        self.clock.look()
 
     def join_checked(self, *values: Any) -> str:
-        check_size(values)
+        self.check_value(values)
         return "".join(map(str, values))
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self.check_time()
-        check_size([left, right])
-        if operator == "%" and isinstance(left, str):
-            _check_format(left)
-        elif operator in ("*", "**"):
-            _check_product(operator, left, right)
-        return self.check_value(super().call_binop(context, operator, left, right))
-
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (names as in Jinja)
-        __self.check_time()
-        receiver = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)  # Jinja wraps `format`
-        if isinstance(receiver, str):
-            _check_growth(getattr(__obj, "__name__", ""), (receiver, *args, *kwargs.values()))
-        found = super().call(__context, __obj, *args, **kwargs)
-        if isinstance(found, str | list | tuple | dict):
-            check_size(found)
-        return found
-
-    def _limit_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call_limited(*args: Any, **kwargs: Any) -> Any:
-            self.check_time()
-            given = [each for each in (*args, *kwargs.values()) if isinstance(each, str | list | tuple | dict | int)]
-            check_size(given)
-            _check_growth(name, given)
-            found = function(*args, **kwargs)
-            if isinstance(found, str | list | tuple | dict):
-                check_size(found)
-            return found
-
-        if (
-            kind := getattr(function, "jinja_pass_arg", None)
-        ) is not None:  # Jinja passes the environment as first argument
-            setattr(call_limited, "jinja_pass_arg", kind)  # noqa: B010
-        return call_limited
+        __self.check_call(__obj, *args, *kwargs.values())
+        return __self.check_value(super().call(__context, __obj, *args, **kwargs))
 
 
 class _CheckInserter(NodeTransformer):
@@ -302,44 +239,3 @@ def _to_json(
         str(value)
         raise RenderError("the template writes an undefined name as JSON")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _check_product(operator: str, left: Any, right: Any) -> None:
-    if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
-        if bits > 2 * MAX_BITS and abs(left) > 1:
-            raise RenderError(f"the template makes an integer of more than {MAX_BITS} bits")
-    for value, times in ((left, right), (right, left)):
-        if isinstance(value, str | list | tuple) and isinstance(times, int) and len(value) * times > MAX_WEIGHT:
-            raise RenderError(f"the template makes a value of more than {MAX_WEIGHT:,} characters or items")
-
-
-def _check_growth(name: str, given: Sequence[Any]) -> None:
-    """Raise RenderError if a function would make a text too long: padding, formatting, `join` and `replace`."""
-    if name in _WIDTHS and any(isinstance(each, int) and each > MAX_WIDTH for each in given):
-        raise RenderError(f"the template pads text to more than {MAX_WIDTH:,} characters")
-    if name in ("format", "format_map") and given:
-        _check_format(str(given[0]))
-    if name == "indent" and any(isinstance(each, str) and len(each) > MAX_WIDTH for each in given[1:]):
-        raise RenderError(f"the template pads text to more than {MAX_WIDTH:,} characters")
-    if name in ("join", "replace"):
-        sizes = sorted((len(each) for each in given if isinstance(each, str | list | tuple)), reverse=True)
-        if name == "join" and len(sizes) > 1 and sizes[0] * sizes[1] > MAX_WEIGHT * 4:
-            raise RenderError(f"the template makes a text of more than {MAX_WEIGHT:,} characters")
-        if name == "replace" and len(given) > 2 and all(isinstance(each, str) for each in given[:3]):
-            text, old, new = given[:3]
-            if text.count(old) * len(new) > MAX_WEIGHT:
-                raise RenderError(f"the template makes a text of more than {MAX_WEIGHT:,} characters")
-
-
-def _check_format(text: str) -> None:
-    if re.search(r"[%{][^a-zA-Z{}]*\*|[%{:.][^a-zA-Z%]*\d{5}", text):
-        raise RenderError(f"the template pads text to more than {MAX_WIDTH:,} characters")
-
-
-def _depth(text: str) -> int:
-    depth = deepest = 0
-    for sign in re.findall(r"[(\[{)\]}]", text):
-        depth += 1 if sign in "([{" else -1
-        deepest = max(deepest, depth)
-    return deepest
