@@ -87,8 +87,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     @contextmanager
     def compiling(self, text: str) -> Iterator[None]:
-        """Check the size of a template, which the block compiles. Raises TooCostly, also for one that is nested too deep
-        for Python."""
+        """Check the size of a template, which the block compiles. Raises TooCostly, also if it is nested too deep for
+        Python."""
         if len(text) > self.limits.text:
             raise TooCostly(f"this template is longer than {self.limits.text:,} characters")
         if _depth(text) > self.limits.brackets:
