@@ -43,7 +43,6 @@ NOT_NEEDED = (
     "numpy",
     "pyarrow",
     "torch",
-    "torchmetrics",
 )
 SHOW = f"""
 import sys

@@ -19,7 +19,6 @@ PACKAGES = (
     "pyyaml",
     "rich",
     "tensorboard",
-    "torchmetrics",
 )
 OF_TESTS = ("pillow", "pytest", "pytest-timeout", "pytest-xdist", "safetensors")
 

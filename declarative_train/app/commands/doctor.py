@@ -13,7 +13,7 @@ from declarative_train.components.hardware import hardware_of_device
 from declarative_train.core.amounts import counted
 from declarative_train.core.machine import install, num_cores, own_version
 
-PACKAGES = ("torch", "pydantic", "pyarrow", "fsspec", "tensorboard", "torchmetrics", "rich")
+PACKAGES = ("torch", "pydantic", "pyarrow", "fsspec", "tensorboard", "rich")
 EXTRAS = {"safetensors": "safetensors", "s3fs": "s3", "gcsfs": "gcs"}
 
 

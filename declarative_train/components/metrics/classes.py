@@ -159,7 +159,7 @@ class Iou(Counted):
 
 
 class Ranked(Metric, ABC):
-    """What the two have in common; torchmetrics has the area of each under its name."""
+    """Metric of the order of the scores."""
 
     about: ClassVar[str] = "classes"
 
@@ -184,12 +184,9 @@ class Ranked(Metric, ABC):
         return bool((target == target.flat[0]).all())
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
-        from torchmetrics.functional import classification
+        from declarative_train.components.metrics.modules import items as modules
 
-        from declarative_train.components.metrics.modules.items import OfRanking
-
-        area = getattr(classification, f"binary_{self.type}")
-        return OfRanking(area, *items_of(self.task, edges), self.average, device)
+        return modules.OfRanking(getattr(modules, self.type), *items_of(self.task, edges), self.average, device)
 
 
 class Auroc(Ranked):

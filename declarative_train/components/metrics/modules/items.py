@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Literal
 
@@ -145,22 +144,35 @@ def _divide(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(b == 0, 0, a / torch.where(b == 0, 1, b))
 
 
-Curve = Callable[..., Tensor]
+Area = Callable[[Tensor, Tensor], Tensor]
+"""(yes, no), each (S,): float64 counts of the answers at each of S scores, in ascending order."""
+
+
+def auroc(yes: Tensor, no: Tensor) -> Tensor:
+    """Return the part of the pairs of a yes and a no in which the yes scores higher; a tie counts half."""
+    below = no.cumsum(0) - no / 2
+    return (yes * below).sum() / (yes.sum() * no.sum())
+
+
+def average_precision(yes: Tensor, no: Tensor) -> Tensor:
+    """Return the precision from each score up, averaged over the yes."""
+    found, all_found = yes.flip(0).cumsum(0), (yes + no).flip(0).cumsum(0)
+    return (yes.flip(0) * found / all_found).sum() / yes.sum()
 
 
 class OfRanking(MetricModule):
-    """`curve` is torchmetrics' function of (preds, target) for yes and no. Classes are taken one against the rest.
-    Averages are over the columns (classes or labels) that have a yes and a no; `micro` is of all columns at once."""
+    """Metric of the order of yes and no. Classes are taken one against the rest. Averages are over the columns (classes
+    or labels) that have a yes and a no; `micro` is of all columns at once."""
 
     def __init__(
         self,
-        curve: Curve,
+        area: Area,
         items: ClassItems | YesNoItems,
         num_columns: int,
         average: Literal["macro", "micro", "weighted"],
         device: torch.device,
     ) -> None:
-        self._curve, self._items, self._num_columns, self._average = curve, items, num_columns, average
+        self._area, self._items, self._num_columns, self._average = area, items, num_columns, average
         self._is_of_classes, self._device = isinstance(items, ClassItems), device
         self.reset()
 
@@ -207,12 +219,10 @@ class OfRanking(MetricModule):
         return (each.nan_to_num() * weight).sum() / weight.sum()
 
     def _one(self, scores: Tensor, answer: Tensor) -> Tensor:
-        """torchmetrics would put scores that look like logits through a float sigmoid, where high ones become equal:
-        their ranks have the same order, and are left as they are."""
         if not answer.any() or answer.all():
             return torch.full((), torch.nan, dtype=torch.float64, device=self._device)
-        distinct, rank = torch.unique(scores, return_inverse=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            value = self._curve(rank.double() / max(1, len(distinct) - 1), answer.long(), validate_args=False)
-        return value.double()
+        distinct, score = torch.unique(scores, return_inverse=True)
+        counts = torch.zeros(2, len(distinct), dtype=torch.float64, device=self._device)
+        counts[0].scatter_add_(0, score, answer.double())
+        counts[1].scatter_add_(0, score, (~answer).double())
+        return self._area(*counts.unbind())
