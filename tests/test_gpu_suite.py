@@ -6,6 +6,8 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -85,6 +87,28 @@ def test_the_benchmark_of_a_gpu_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         code, out, errors = finish(start("benchmarks.gpu_step", *words, cwd=ROOT), 100)
         assert code == 0, errors
         assert json.loads(out.splitlines()[-1])["step_s"] > 0
+
+
+def test_the_benchmark_of_a_gpu_has_the_settings_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    @contextmanager
+    def settings(*_: object) -> Iterator[None]:
+        done.append("begun")
+        yield
+        done.append("ended")
+
+    def timed(step: object) -> dict[str, float]:
+        done.append("timed")
+        return {}
+
+    for target, value in (("TINY", True), ("KIND", "cpu"), ("timed", timed)):
+        monkeypatch.setattr(gpu, target, value)
+    monkeypatch.setattr("declarative_train.run.rank.torch_settings", settings)
+    job = jobs(tiny=True)[0]
+    write_data(job, tmp_path / "data.npz")
+    gpu.ours(job, False, tmp_path / "data.npz")
+    assert done == ["begun", "timed", "ended"]
 
 
 def test_a_variant_that_is_late_or_fails_leaves_the_rows_of_the_others(
