@@ -268,7 +268,7 @@ BUGS = (
     ),
     Bug(
         "class weights: num_classes in place of the classes present",
-        "components/losses/class_weights.py",
+        "components/losses/classes.py",
         "num_items / (num_present * int(count))",
         "num_items / (len(tally) * int(count))",
         "components/test_losses_check.py::TestClasses::test_balanced",

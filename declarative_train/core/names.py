@@ -1,4 +1,4 @@
-"""Names in recipes: their form, the reserved words, and a check for repeated names."""
+"""Names in recipes: their form, the reserved words, and a check for repeated names; and the files of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ NODE_WORDS = ("input", "inputs", "params", "repeat", "when")
 """Keys that every node may have, in addition to the keys of its type."""
 RESERVED = ("type", *NODE_WORDS)
 """Names that a field of a layer, and a param or input of a block, must not have."""
+
+RUN = "run.json"
+"""File of a run's folder: the name and id of the run, and the folder of its checkpoints if that is elsewhere."""
+EVENTS = "events.jsonl"
+"""File of a run's folder: the events that the run has reported."""
 
 NAME = r"[a-z][a-z0-9_]*"
 _NAME = re.compile(NAME, re.ASCII)

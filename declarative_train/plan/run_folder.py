@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from declarative_train.core.amounts import counted
-from declarative_train.core.run_files import RUN
+from declarative_train.core.names import RUN
 from declarative_train.core.secrets import with_values
 from declarative_train.files.open_files import local_path
 

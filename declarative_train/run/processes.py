@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from declarative_train.core.amounts import counted
-from declarative_train.core.run_files import EVENTS
+from declarative_train.core.names import EVENTS
 from declarative_train.core.secrets import masked
 from declarative_train.core.untrusted import in_lines
 from declarative_train.engine.devices import bind_to_gpu, device_of, safe_threads, start_autograd, threads_per_rank

@@ -6,7 +6,7 @@ import os
 import re
 from typing import NamedTuple
 
-from declarative_train.core.run_files import EVENTS
+from declarative_train.core.names import EVENTS
 
 HEAD = 4096  # bytes to examine
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")

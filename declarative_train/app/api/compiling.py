@@ -10,7 +10,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.app.api.tracer import LateTracer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.core.run_files import EVENTS, RUN
+from declarative_train.core.names import EVENTS, RUN
 from declarative_train.core.secrets import names_in
 from declarative_train.recipe.load import Loaded
 

@@ -50,7 +50,7 @@ def find_run(name: str, folder: str) -> Record | None:
     None, after that was said."""
     from declarative_train.app.records.record import read_record
     from declarative_train.app.records.tables import runs_below
-    from declarative_train.core.run_files import EVENTS
+    from declarative_train.core.names import EVENTS
     from declarative_train.plan.run_folder import MANIFEST
 
     path = name.rstrip("/")

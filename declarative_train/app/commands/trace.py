@@ -12,7 +12,7 @@ from declarative_train.app.views.data_flow import flow
 from declarative_train.app.views.epoch_table import chart, epochs_table
 from declarative_train.app.views.table import terminal_width
 from declarative_train.core.amounts import counted
-from declarative_train.core.run_files import EVENTS
+from declarative_train.core.names import EVENTS
 from declarative_train.run.event import EpochDone, RunEnded, StepDone
 from declarative_train.run.sinks.jsonl import read_events
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from declarative_train.core.run_files import EVENTS, RUN
+from declarative_train.core.names import EVENTS, RUN
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.failures import read_failures
 from declarative_train.plan.codec import PlanError, from_json

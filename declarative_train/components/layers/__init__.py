@@ -65,7 +65,7 @@ LAYERS: Registry[Layer] = Registry(
         "mish": "activations.Mish",
         "multiply": "combining.Multiply",
         "one_hot": "embedding.OneHot",
-        "parameter": "parameter.ParameterLayer",
+        "parameter": "sequences.ParameterLayer",
         "patch_embedding": "images.PatchEmbedding",
         "permute": "shapes.Permute",
         "pixel_shuffle": "images.PixelShuffle",

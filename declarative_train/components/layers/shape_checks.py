@@ -50,7 +50,7 @@ class FunctionLayer(Layer, ABC):
         return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
 
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.modules.function_module import FunctionModule
+        from declarative_train.components.layers.modules.shapes import FunctionModule
 
         return FunctionModule(self.type, self.options())
 

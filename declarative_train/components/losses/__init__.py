@@ -12,7 +12,7 @@ LOSSES: Registry[Loss] = Registry(
         "bce_with_logits": "classes.BceWithLogits",
         "cross_entropy": "classes.CrossEntropy",
         "huber": "elementwise.Huber",
-        "info_nce": "info_nce.InfoNce",
+        "info_nce": "classes.InfoNce",
         "kl_div": "classes.KlDiv",
         "l1": "elementwise.L1",
         "mean": "elementwise.MeanLoss",

@@ -1,4 +1,5 @@
-"""Yes or no, one class of several, and how far one distribution is from another."""
+"""Losses of classes: yes or no, one class of several, how far one distribution is from another, and which of many views
+belongs to a sample."""
 
 from __future__ import annotations
 
@@ -7,16 +8,10 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from declarative_train.components.component import Loss, LossModule, ShapeError
-from declarative_train.components.losses.class_weights import (
-    ClassDim,
-    ClassWeights,
-    balanced_weights,
-    needs_class_weights,
-    tally_classes,
-)
+from declarative_train.components.layers.sample_groups import Over, group_size
 from declarative_train.components.losses.shape_checks import (
     class_axis,
     classes,
@@ -33,6 +28,59 @@ from declarative_train.core.tensor_spec import TensorSpec
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+
+def _not_the_batch(dim: int) -> int:
+    if dim == 0:
+        raise ValueError("`class_dim: 0` is the batch; use -1 for the last dimension, or 1 for images")
+    return dim
+
+
+ClassDim = Annotated[int, AfterValidator(_not_the_batch)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+ClassWeights = tuple[Weight, ...] | Literal["balanced"] | None
+
+
+def needs_class_weights(
+    type: str, class_weights: ClassWeights, num_classes: int, target: TensorSpec | None
+) -> ShapeError | None:
+    """One number for each class."""
+    if class_weights is None:
+        return None
+    if class_weights == "balanced":
+        if target is None or not target.is_floating:
+            return None
+        message = "`class_weights: balanced` counts the classes of the training rows, but the target has parts of each"
+        return ShapeError(message, field="class_weights", help="give a number for each class")
+    if len(class_weights) == num_classes:
+        return None
+    message = f"`class_weights` has {counted(len(class_weights), 'number')} for {counted(num_classes, 'class')}"
+    return ShapeError(message, field="class_weights")
+
+
+def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:
+    """Items of each class (C,) int64, those to ignore left out."""
+    import numpy as np
+
+    axis = class_axis(input.shape, class_dim)
+    assert axis is not None, "the check comes before the count"
+    flat = targets.reshape(-1)
+    if ignore_index is not None:
+        flat = flat[flat != ignore_index]
+    num_classes = input.shape[axis]
+    if flat.size and (int(flat.min()) < 0 or int(flat.max()) >= num_classes):
+        wrong = int(flat.min()) if int(flat.min()) < 0 else int(flat.max())
+        raise ValueError(f"a target of the training rows is {wrong}, which is none of the {num_classes} classes")
+    return np.bincount(flat.astype(np.int64), minlength=num_classes).astype(np.int64)
+
+
+def balanced_weights(tally: np.ndarray) -> tuple[float, ...]:
+    """n / (k x count) for the k classes that occur, whose mean over the items is then 1; 1 for one that does not
+    occur, which no training row asks for."""
+    num_items, num_present = int(tally.sum()), int((tally > 0).sum())
+    if num_items == 0:
+        raise ValueError("`class_weights: balanced` cannot be computed: no training row has a class that counts")
+    return tuple(num_items / (num_present * int(count)) if count else 1.0 for count in tally)
 
 
 class OfClasses(Loss, ABC):
@@ -238,3 +286,52 @@ class KlDiv(Loss):
         from declarative_train.components.losses.modules.elementwise import Divergence
 
         return Divergence(self.log_target, mask is not None)
+
+
+class InfoNce(Loss):
+    """Contrastive loss: among the second views of a group of samples, each first view has to find its own.
+
+    Cross entropy over the similarities input @ target.T / temperature of a group, whose other samples are the
+    negatives; input and target are (B, D), two views of the same samples. van den Oord et al., "Representation learning
+    with contrastive predictive coding", https://arxiv.org/abs/1807.03748; `symmetric` as in CLIP,
+    https://arxiv.org/abs/2103.00020.
+    """
+
+    mixes_samples: ClassVar[bool] = True
+
+    type: Literal["info_nce"] = "info_nce"
+    temperature: float = Field(0.1, gt=0, allow_inf_nan=False)
+    """What similarities are divided by."""
+    symmetric: bool = True
+    """Also let each second view find its first one, and take the mean of both."""
+    normalize: bool = True
+    """Bring every view to length 1, so that similarities are cosines."""
+    over: Over = "microbatch"
+    """`N samples`: the negatives are among N consecutive samples of the global batch (in evaluation: of the set),
+    gathered from other GPUs where needed. `microbatch`: whatever one GPU has at a time, so that the loss depends on the
+    layout."""
+
+    def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
+        if (shape_error := needs_target(self.type, target)) is not None or target is None:
+            return shape_error
+        if mask is not None:
+            return ShapeError(
+                "`info_nce` takes no mask: each sample is compared with all others of its group", port="mask"
+            )
+        if len(input.shape) != 1:
+            message = f"`info_nce` compares one vector per sample, (B, D), but the input is {input}"
+            hint = "a `flatten`, or a mean over the other dimensions, before it gives (B, D)"
+            return ShapeError(message, port="input", help=hint)
+        if group_size(self.over) == 1:
+            message = "a group of 1 sample has no negatives, so that the loss is always 0"
+            return ShapeError(message, field="over", help="take as many samples as fit, such as `256 samples`")
+        return (
+            needs_float(self.type, "input", input)
+            or needs_float(self.type, "target", target)
+            or needs_same_shape(self.type, input, target)
+        )
+
+    def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
+        from declarative_train.components.losses.modules.contrast import Contrast
+
+        return Contrast(self.temperature, self.symmetric, self.normalize, group_size(self.over))

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.machine import SINK_PACKAGES, extra_for
-from declarative_train.core.run_files import RUN
+from declarative_train.core.names import RUN
 from declarative_train.core.secrets import masked
 from declarative_train.core.span import Span
 from declarative_train.files.open_files import is_known, local_path

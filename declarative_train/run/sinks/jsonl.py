@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Self
 
-from declarative_train.core.run_files import EVENTS
+from declarative_train.core.names import EVENTS
 from declarative_train.run import event as events
 from declarative_train.run.event import ClassesPredicted, Event, Progress
 from declarative_train.run.sink import Sink

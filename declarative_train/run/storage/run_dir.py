@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.core.amounts import counted
-from declarative_train.core.run_files import RUN
+from declarative_train.core.names import RUN
 from declarative_train.core.secrets import in_texts, with_names
 from declarative_train.engine.checkpoints.find import NoWholeCheckpoint, resolve_weights
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, DamageCheck, damage, read_entry

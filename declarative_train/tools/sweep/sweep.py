@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from declarative_train.app.records.record import Record, read_record
-from declarative_train.core.run_files import EVENTS
+from declarative_train.core.names import EVENTS
 from declarative_train.plan.codec import save
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.settings import format_value, safe, short_names

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import add, mul
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from declarative_train.components.expressions.lower import target_of
 
 
 class AddModule(nn.Module):
@@ -66,3 +69,18 @@ class DropPathModule(nn.Module):
             return x
         keep = torch.rand((x.shape[0],) + (1,) * (x.dim() - 1), device=x.device) >= self.p
         return x * (keep.to(x.dtype) / (1 - self.p))
+
+
+class FunctionModule(nn.Module):
+    """Module that applies a function of expressions to its inputs."""
+
+    def __init__(self, name: str, options: Mapping[str, object]) -> None:
+        super().__init__()
+        self.name, self.function, self.options = name, target_of(name), dict(options)
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        found: Tensor = self.function(*tensors, **self.options)
+        return found
+
+    def extra_repr(self) -> str:
+        return ", ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
