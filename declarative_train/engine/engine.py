@@ -17,6 +17,7 @@ from declarative_train.components.layers.sample_groups import make_process_group
 from declarative_train.data.batch import Batch
 from declarative_train.engine.axes import make_gradient_sync
 from declarative_train.engine.collectives import MeshPosition, average_buffers, make_group
+from declarative_train.engine.observer import UNOBSERVED
 from declarative_train.engine.step.ema import Average
 from declarative_train.engine.step.model import fill, freeze, prepare_units, set_training, whole_model
 from declarative_train.engine.step.objective import as_run
@@ -28,6 +29,7 @@ from declarative_train.engine.step.update import Update
 if TYPE_CHECKING:
     from declarative_train.data.spec import BatchSpec
     from declarative_train.engine.axes.gradient_sync import GradientSync
+    from declarative_train.engine.observer import Observer
     from declarative_train.engine.step.forward_path import Chunk
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.plan.plan import Plan
@@ -153,7 +155,14 @@ class Engine:
         self.set_training(True)
 
     def step(
-        self, step: int, batches: Sequence[Batch], *, num_rows: int, lr_factor: float, measure: bool
+        self,
+        step: int,
+        batches: Sequence[Batch],
+        *,
+        num_rows: int,
+        lr_factor: float,
+        measure: bool,
+        observer: Observer = UNOBSERVED,
     ) -> StepResult:
         """Run forward and backward of this rank's share of a global batch (a Batch per accumulation chunk), clip,
         update.
@@ -161,17 +170,27 @@ class Engine:
         `num_rows` are the real rows of the global batch; `measure`: compute the gradient norm.
         """
         runner, sharing = self._runner, self._sharing
+        runner.observer = observer
         chunks = runner.chunks(batches)
         factors, counts = runner.factors(chunks, num_rows)
         self.optimizer.zero_grad()
+        observer.enter("casts")
         with self._in_compute_dtype:
+            observer.enter("forward")
             sums = self._driver.run(step, chunks, factors)
         sums, is_added = sharing.reduce(self.optimizer, sums)
+        observer.enter("update")
         norm, finite = self._update(lr_factor, measure)
+        observer.enter("end")
         if self.average is not None:
             self.average.update(self.plan.training.ema_decay_at(step), finite)
         sharing.finish(finite)
         return StepResult(sums, counts, norm, finite, is_added)
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """Modules that hold parameters: the model, stages of a pipeline, in `dp` every replica."""
+        return self._held.modules
 
     @property
     def receiving(self) -> Sequence[torch.Tensor]:
@@ -183,7 +202,7 @@ class Engine:
         ranks."""
         if not training:
             self.synchronize_buffers()
-        for module in self._held.modules:
+        for module in self.modules:
             set_training(module, training)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:

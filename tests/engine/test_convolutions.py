@@ -102,7 +102,7 @@ def test_as_the_recipe_says(directory: Path, word: bool) -> None:
     recipe = merged(IMAGES, {"model": {"graph": graph}, "training": {"channels_last": word}})
     for way in ("single", "dp 2"):
         engine = Engine(compiled(directory, merged(recipe, WAYS[way])), torch.device("cpu"))
-        weights = [part.weight for held in engine._held.modules for part in held.modules() if is_convolution(part)]
+        weights = [part.weight for held in engine.modules for part in held.modules() if is_convolution(part)]
         assert len(weights) == 3 * (2 if way == "dp 2" else 1)
         for weight in weights:  # of one channel in each group both layouts are the same
             if weight.shape[1] > 1:

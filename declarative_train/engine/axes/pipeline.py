@@ -210,6 +210,7 @@ class StageForward:
                 with runner.forward_path.autocast():
                     outputs = forward(*inputs)
             else:
+                runner.observer.enter("stage")
                 chunk = self._chunks[self._position]
                 runner.randomness.begin(self._step, self._position, self.stage)
                 runner.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
@@ -265,7 +266,7 @@ class ScheduleLoss:
         chunk = self._chunks[int(rows[0]) // self._rows_per_chunk]
         values = runner.forward_path.by_name(chunk, outputs)
         runner.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
-        sums = runner.objective.sums(values, chunk.row_weight)
+        sums = runner.sums(values, chunk.row_weight)
         runner.groups.end()
         if runner.metrics:
             runner.metrics.update({name: value.detach() for name, value in values.items()}, chunk.row_weight)

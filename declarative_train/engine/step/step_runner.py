@@ -12,6 +12,7 @@ from declarative_train.components.component import Collective
 from declarative_train.components.layers.sample_groups import SampleGroups, attach, end_step, rank_spans
 from declarative_train.data.batch import Batch
 from declarative_train.engine.devices import exact_device
+from declarative_train.engine.observer import UNOBSERVED, Observer
 from declarative_train.engine.step.forward_path import Chunk, ForwardPath
 from declarative_train.engine.step.metrics import Metrics
 from declarative_train.engine.step.objective import Objective
@@ -47,6 +48,7 @@ class StepRunner:
         self.loss_scale = LossScale(device) if precision == "fp16" else None
         self.randomness = Randomness(plan.seed, context.key, device, needed=draws(plan.graph, plan.plugins))
         self.groups = SampleGroups(plan.batch.microbatch_size, context.process_groups, ranks)
+        self.observer: Observer = UNOBSERVED
         self._model = model
         self._ranks = ranks
         self._at_once = device.type == "cpu" and not plan.training.compile
@@ -78,12 +80,19 @@ class StepRunner:
         row_weight = chunk.row_weight
         if self._judged is not None and row_weight is not None:
             row_weight = row_weight.to(self._judged)
-        sums = self.objective.sums(values, row_weight)
+        sums = self.sums(values, row_weight)
         backward(sums, factors, at_once=self._at_once)
         self.groups.end()
         if self.metrics:
             self.metrics.update({name: value.detach() for name, value in values.items()}, row_weight)
         return tuple(value.detach() for value in sums)
+
+    def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        """Return the sum of every term (L,), from which backward starts."""
+        self.observer.enter("loss", values.values())
+        sums = self.objective.sums(values, row_weight)
+        self.observer.enter("backward", sums)
+        return sums
 
     def finish(self, finite: torch.Tensor | None) -> None:
         """Update running statistics by the groups of the step, after the update."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,90 +20,75 @@ from declarative_train.planner.footprint.live_bytes import (
 if TYPE_CHECKING:
     from declarative_train.data.batch import Batch
     from declarative_train.engine.engine import Engine
+    from declarative_train.engine.observer import StepPart
 
 
 def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch], **more: Any) -> Any:
     """Run `engine.step` while `live` counts, including everything that exists before it."""
-    claim_state(engine, live)
+    observer = ClassObserver(engine, live)
+    observer.claim_state()
     for batch in batches:
         for tensor in batch.tensors.values():
             live.take_batch(tensor)
-    with _phases(engine, live), count_resizes(live), live:
-        return engine.step(number, batches, **more)
+    with count_resizes(live), live:
+        return engine.step(number, batches, observer=observer, **more)
 
 
-def claim_state(engine: Engine, live: LiveBytes) -> None:
-    """Set the classes of everything that exists before a step."""
-    for module in (engine.model, *engine._held.modules):
-        for tensor in (*module.parameters(), *module.buffers()):
-            live.claim(tensor.detach(), PARAMETERS)
-    for _, _, value in engine.optimizer.state():
-        if isinstance(value, torch.Tensor):
-            live.claim(value, OPTIMIZER)
-    for tensor in engine.average.tensors.values() if engine.average is not None else ():
-        live.claim(tensor, OPTIMIZER)
-    for gradient in engine.optimizer.gradients():
-        live.claim(gradient, GRADIENTS)
-    for buffer in engine.receiving:
-        live.add(buffer)
+class ClassObserver:
+    """Observer that sets the class of new storages by the part of the step. What the loss and its part of the backward
+    create belongs to the loss. The casts of all parameters are a separate pass, and so is each forward of a stage."""
 
+    def __init__(self, engine: Engine, live: LiveBytes) -> None:
+        self._engine, self._live = engine, live
 
-@contextmanager
-def _phases(engine: Engine, live: LiveBytes) -> Iterator[None]:
-    """Set the phase during a step. What the loss and its part of the backward create belongs to the loss. The casts of
-    all parameters before the forward are a separate pass, and so is each forward of a stage."""
-    objective, update, casts = engine.objective, engine._update, engine._in_compute_dtype
-    sums = objective.sums
+    def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
+        live = self._live
+        match part:
+            case "casts" | "forward":
+                live.between = (part, 0)
+            case "stage":
+                live.between = ("forward", live.between[1] + 1)
+            case "loss":
+                self._set_in_backward(ACTIVATIONS, (each for each in tensors if each.grad_fn is not None))
+                live.phase = LOSS
+            case "backward":
+                live.phase = ACTIVATIONS
+                self._set_in_backward(LOSS, tensors)
+            case "update":
+                self._claim_gradients()
+                live.phase = OPTIMIZER
+            case "end":
+                live.phase = ACTIVATIONS
+                self._claim_optimizer()
 
-    def count_sums(values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> Any:
-        for value in values.values():
-            if value.requires_grad and value.grad_fn is not None:
-                value.register_hook(leave_loss)  # type: ignore[no-untyped-call]
-        live.phase = LOSS
-        found = sums(values, row_weight)
-        live.phase = ACTIVATIONS
-        for value in found:
-            if value.requires_grad:
-                value.register_hook(enter_loss)  # type: ignore[no-untyped-call]
-        return found
+    def claim_state(self) -> None:
+        """Set the classes of everything that exists before a step."""
+        engine, live = self._engine, self._live
+        for module in engine.modules:
+            for tensor in (*module.parameters(), *module.buffers()):
+                live.claim(tensor.detach(), PARAMETERS)
+        self._claim_optimizer()
+        for tensor in engine.average.tensors.values() if engine.average is not None else ():
+            live.claim(tensor, OPTIMIZER)
+        self._claim_gradients()
+        for buffer in engine.receiving:
+            live.add(buffer)
 
-    def enter_loss(_: torch.Tensor) -> None:
-        live.phase = LOSS
-
-    def leave_loss(_: torch.Tensor) -> None:
-        live.phase = ACTIVATIONS
-
-    def count_update(lr_factor: float, measure: bool) -> Any:
-        for gradient in engine.optimizer.gradients():
-            live.claim(gradient, GRADIENTS)
-        live.phase = OPTIMIZER
-        found = update(lr_factor, measure)
-        live.phase = ACTIVATIONS
-        for _, _, value in engine.optimizer.state():
+    def _claim_optimizer(self) -> None:
+        for _, _, value in self._engine.optimizer.state():
             if isinstance(value, torch.Tensor):
-                live.claim(value, OPTIMIZER)
-        return found
+                self._live.claim(value, OPTIMIZER)
 
-    @contextmanager
-    def count_casts() -> Iterator[None]:
-        live.between = ("casts", 0)
-        with casts:
-            live.between = ("forward", 0)
-            yield
+    def _claim_gradients(self) -> None:
+        for gradient in self._engine.optimizer.gradients():
+            self._live.claim(gradient, GRADIENTS)
 
-    def enter_forward(*_: object) -> None:
-        live.between = ("forward", live.between[1] + 1)
+    def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
+        """Set the class of what is created from here on when the backward arrives at one of these tensors."""
 
-    live.phase = ACTIVATIONS
-    engine._in_compute_dtype = count_casts()
-    hooks = [stage.register_forward_pre_hook(enter_forward) for stage in engine._held.stages.values()]
-    objective.sums = count_sums  # type: ignore[method-assign]
-    engine._update = count_update  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del objective.sums
-        engine._in_compute_dtype = casts
-        for hook in hooks:
-            hook.remove()
-        engine._update = update
+        def set_phase(_: torch.Tensor) -> None:
+            self._live.phase = phase
+
+        for tensor in tensors:
+            if tensor.requires_grad:
+                tensor.register_hook(set_phase)  # type: ignore[no-untyped-call]
