@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from declarative_train.app.commands.tensorboard import pinned
+from declarative_train.app.commands.tensorboard import page_with_losses_first
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -99,7 +99,7 @@ def runs(here: Path) -> None:
 
 def tensorboard(here: Path, shoot: Shoot) -> None:
     with board(here, "runs/digits_mlp") as port:
-        shoot(pinned("127.0.0.1", port), IMAGES / "tensorboard.png", 1280, 600)
+        shoot(page_with_losses_first("127.0.0.1", port), IMAGES / "tensorboard.png", 1280, 600)
         crop(IMAGES / "tensorboard.png", 1028)  # TensorBoard's settings are at the right
     with board(here, "graph/compare_modes") as port:
         shoot(f"http://127.0.0.1:{port}/#graphs", IMAGES / "tensorboard-graph.png", 1040, 540)

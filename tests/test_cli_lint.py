@@ -126,7 +126,7 @@ def test_comments_that_accept_a_warning(folder: Path) -> None:
 def test_fix_leaves_every_other_byte(folder: Path) -> None:
     output = dtrain("lint", "wrong.yaml", "--fix", "--format", "concise")
     assert (folder / "wrong.yaml").read_text() == MENDED
-    assert "mended 3" in output.err
+    assert "fixed 3" in output.err
     assert (output.code, output.out) == (0, "")
 
 
@@ -140,7 +140,7 @@ def test_fix_keeps_line_ends_and_a_missing_last_newline(folder: Path) -> None:
 def test_what_cannot_be_mended_is_still_wrong(folder: Path) -> None:
     write(folder, {"a.yaml": "extends: base.yaml\nseed: 003\ntraining: {steps: no}\n"})
     output = dtrain("lint", "a.yaml", "--fix", "--format", "concise")
-    assert (output.code, "mended 1" in output.err) == (1, True)
+    assert (output.code, "fixed 1" in output.err) == (1, True)
     assert "S003" in output.out
     assert "Y021" not in output.out
 
@@ -365,7 +365,7 @@ def test_folders_hold_yaml_that_is_no_recipe(folder: Path) -> None:
     assert "mine.yaml" in found.out
     assert not any(name in found.out for name in ("docker", "workflow", "venv", "node_modules"))
     assert found.out.splitlines()[-1].startswith("2 files: 1 error")
-    assert "2 other YAML files passed over" in found.out.splitlines()[-1]
+    assert "2 other YAML files skipped" in found.out.splitlines()[-1]
     named = dtrain("lint", "more/docker-compose.yaml")
     assert named.code == 1
     assert "`services`" in named.out
@@ -373,4 +373,4 @@ def test_folders_hold_yaml_that_is_no_recipe(folder: Path) -> None:
     write(folder, {"none/docker-compose.yaml": foreign})
     empty = dtrain("lint", "none")
     assert empty.code == 2
-    assert "no recipe below none (1 other YAML file passed over" in empty.err
+    assert "no recipe below none (1 other YAML file skipped" in empty.err

@@ -84,7 +84,7 @@ def report(compiled: CompileResult) -> None:
 def is_changed(args: argparse.Namespace) -> bool:
     """Return whether `--with` or `--set` were given with a saved plan, and print that this is refused."""
     if args.with_ or args.set_:
-        print("dtrain: a saved plan is taken as it is; --with and --set go with a recipe", file=sys.stderr)
+        print("dtrain: a saved plan is used as it is; --with and --set need a recipe", file=sys.stderr)
     return bool(args.with_ or args.set_)
 
 

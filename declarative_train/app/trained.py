@@ -45,7 +45,7 @@ def check_started_alone(command: str) -> None:
         )
 
 
-def opened(args: argparse.Namespace) -> Trained:
+def open_named_run(args: argparse.Namespace) -> Trained:
     """Open the run that the arguments name. Raises UsageError and RunFailure."""
     from declarative_train.inference.trained import open_trained
 
@@ -55,7 +55,7 @@ def opened(args: argparse.Namespace) -> Trained:
     return trained
 
 
-def answered(act: Callable[[], int]) -> int:
+def report_errors(act: Callable[[], int]) -> int:
     """Call `act` and return its exit code, or 1 for rows that the model cannot read, 2 for wrong use of the command, 3
     if the machine failed or a checkpoint cannot be read."""
     from declarative_train.components.registry import ComponentError

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from declarative_train.__main__ import main
-from declarative_train.app.commands.tensorboard import pinned
+from declarative_train.app.commands.tensorboard import page_with_losses_first
 from declarative_train.app.main import all_commands
 
 ROOT = Path(__file__).parent.parent.parent
@@ -205,7 +205,7 @@ def test_plan_for_other_devices(tmp_path: Path, capsys: Captured) -> None:
     saved = tmp_path / "plan.json"
     told(capsys, "plan", DDP, "-o", str(saved))
     assert "+step on l4, estimated" in told(capsys, "plan", DDP, "--for", "2xl4", "--diff", str(saved), code=1)
-    assert "--for takes a recipe" in told(capsys, "plan", str(saved), "--for", "l4", code=2)
+    assert "--for needs a recipe" in told(capsys, "plan", str(saved), "--for", "l4", code=2)
     assert "did you mean `h100-sxm`?" in told(capsys, "plan", DDP, "--for", "h100-smx", code=1)
     assert "is not like h100-sxm, 4xh100-sxm" in told(capsys, "plan", DDP, "--for", "0xl4", code=2)
 
@@ -278,7 +278,7 @@ def test_run_of_a_wrong_recipe_is_code_1(capsys: Captured) -> None:
 )
 def test_tensorboard_names_a_page_with_the_losses_first(host: str, where: str) -> None:
     """As TensorBoard reads its own address: seen in a browser, docs/images/tensorboard-losses.png."""
-    address = urlsplit(pinned(host, 6006))
+    address = urlsplit(page_with_losses_first(host, 6006))
     assert (address.netloc, address.fragment) == (where, "timeseries")
     (cards,) = parse_qs(address.query)["pinnedCards"]
     assert [card["tag"] for card in json.loads(cards)] == ["training/loss", "validation/loss"]

@@ -112,7 +112,7 @@ def test_what_is_learnt_of_a_dialogue_is_marked(tmp_path: Path, capsys: pytest.C
     )
     assert main(["data", "show", str(tmp_path / "r.yaml")]) == 0
     told = capsys.readouterr().out
-    assert re.search(r"^first sample of chat, 4 tokens of 25 learnt$", told, re.M)
+    assert re.search(r"^first sample of chat, 4 tokens of 25 trained$", told, re.M)
     assert re.search(r"^ +<user>one\?<assistant> *$", told, re.M)
     assert re.search(r"^yes +two! *$", told, re.M)
     assert re.search(r"^messages +lists of messages +", told, re.M)

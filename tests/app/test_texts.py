@@ -66,7 +66,7 @@ def test_a_tokenizer_tokens_a_run_and_a_text(folder: Path, capsys: pytest.Captur
     made = json.loads((folder / "own.json").read_text())
     assert [each["content"] for each in made["added_tokens"]] == ["<|endoftext|>", "<|pad|>", "<|user|>"]
     assert main(["data", "tokenizer", "r.yaml", "-o", "own.json", "--vocab", "300"]) == 2
-    assert "own.json is there" in capsys.readouterr().err
+    assert "own.json exists" in capsys.readouterr().err
 
     assert main(["data", "index", "r.yaml"]) == 0
     assert re.search(r"[\d,]+ tokens of 120 texts, .* in .*cache", capsys.readouterr().out)
@@ -114,9 +114,9 @@ def test_a_tokenizer_tokens_a_run_and_a_text(folder: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["r.yaml"], 2, "say what to write and how large"),
+        (["r.yaml"], 2, "give the file and the number of tokens"),
         (["r.yaml", "-o", "x.json", "--vocab", "200"], 3, "200 tokens are too few: 256 bytes and 2 special tokens"),
-        (["r.yaml", "rows.jsonl", "-o", "x.json", "--vocab", "300"], 2, "name a recipe, or text files"),
+        (["r.yaml", "rows.jsonl", "-o", "x.json", "--vocab", "300"], 2, "give a recipe, or text files"),
         (["none.txt", "-o", "x.json", "--vocab", "300"], 3, "there is no file none.txt"),
         (["none.yaml", "-o", "x.json", "--vocab", "300"], 2, "none.yaml"),
         (["rows.jsonl", "-o", "no/x.json", "--vocab", "300"], 3, "cannot write no/x.json"),

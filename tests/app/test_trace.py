@@ -61,7 +61,7 @@ def test_a_pipeline_shows_each_stage_with_what_it_holds(capsys: Captured) -> Non
     assert "rank 3" in row(text, "logits")
     assert "16 x 3,520, to stage 2 rank 1" in row(text, "stage 1")
     assert "from the last to the first" in row(text, "gradients")
-    assert "; each rank what it holds" in row(text, "update")
+    assert "; each rank its own" in row(text, "update")
     assert "layer (linear, relu)" in row(text, "layers.0")
 
 

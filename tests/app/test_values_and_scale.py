@@ -65,7 +65,7 @@ def test_values_of_the_first_rows_and_the_way_of_one(houses: Path, capsys: Captu
     assert "\nthe first of validation, row 1 of" in text
     for node in ("vectors", "joined", "net"):
         assert re.search(rf"^{node} ", text, re.MULTILINE)
-    assert re.search(r"loss: says [\d.]+; right is 1000, in the unit of the column", text)
+    assert re.search(r"loss: predicted [\d.]+; target 1000, in the unit of the column", text)
     assert max(map(len, text.splitlines())) <= 80
     (houses / "houses.csv").unlink()
     prepared_sets._latest.clear()  # what this process has read
@@ -92,7 +92,7 @@ def test_scale_is_a_table_between_two_ends(capsys: Captured) -> None:
 def test_scale_without_any_row_says_why_and_no_more(capsys: Captured) -> None:
     assert main(["plan", MODES, "--for", "cpu", "--scale", "1"]) == 1
     text = capsys.readouterr().out
-    assert "1 GPU: no figure of cpu for its speed is known" in text
+    assert "1 GPU: the speed of cpu is not known" in text
     assert "to none that overlaps" not in text
 
 
@@ -120,7 +120,7 @@ def test_gpus_pay_by_each_doubling(seconds: float, said: str) -> None:
     [
         (["--scale", "1,2"], "add --for h100-sxm"),
         (["--scale", "1,x"], "is not like 1,2,4,8"),
-        (["--scale", "1,2", "--for", "h100-sxm", "--diff", MODES], "takes no saved plan"),
+        (["--scale", "1,2", "--for", "h100-sxm", "--diff", MODES], "does not work with a saved plan"),
     ],
 )
 def test_scale_refuses_what_it_cannot(words: list[str], said: str, capsys: Captured) -> None:

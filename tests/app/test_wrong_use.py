@@ -28,21 +28,21 @@ trace RUN/events.jsonl                      1  `dtrain trace RUN` prints its eve
 lint RUN/run.json                           1  the record of a run
 plan recipe.yaml --with plan.json           1  the file is a plan, not a recipe
 plan recipe.yaml --diff t.csv               1  the file is a table
-plan plan.json --set seed=1                 2  a saved plan is taken as it is
-plan plan.json --with recipe.yaml           2  a saved plan is taken as it is
-run plan.json --set seed=1                  2  a saved plan is taken as it is
+plan plan.json --set seed=1                 2  a saved plan is used as it is
+plan plan.json --with recipe.yaml           2  a saved plan is used as it is
+run plan.json --set seed=1                  2  a saved plan is used as it is
 run old.json                                3  it has plan version 1, this dtrain reads version 2
 plan other.json                             3  it has no `version`, so it is not a plan
 run RUN                                     2  `RUN` is a run: `dtrain trace` shows it
 plan RUN                                    2  `dtrain run RECIPE --resume RUN`
 run folder                                  2  `folder` is a folder: give a recipe in it
-trace RUN --set seed=1                      2  a run is told as it was
+trace RUN --set seed=1                      2  a run is shown as it was
 trace STEP                                  2  is not a run
 trace folder                                2  is not a run
 runs STEP                                   0  no run in STEP
 runs recipe.yaml                            2  `recipe.yaml` is a file
 tensorboard recipe.yaml                     2  `recipe.yaml` is a file
-compare RUN STEP                            2  it is a checkpoint; name its run
+compare RUN STEP                            2  it is a checkpoint; give its run
 compare RUN recipe.yaml                     2  there is no run `recipe.yaml`
 predict recipe.yaml t.csv                   2  recipe.yaml is a file, and a run is a folder
 predict t.csv RUN                           2  t.csv is a file, and a run is a folder
@@ -67,8 +67,8 @@ generate RUN --prompt a --temperature hot   2  hot is not 0 or more
 init t.csv                                  2  t.csv is there already
 init --from recipe.yaml --target a          2  what it holds cannot be told by its name
 init --from t.csv                           2  say which column is to be predicted
-explain recipe.yaml                         2  no diagnostic is called `recipe.yaml`
-list plan.json                              2  no type is called `plan.json`
+explain recipe.yaml                         2  there is no diagnostic `recipe.yaml`
+list plan.json                              2  there is no type `plan.json`
 schema recipe.yaml                          2  nothing here takes recipe.yaml
 train recipe.yaml                           2  help: `dtrain run`
 test RUN                                    2  help: `dtrain evaluate`

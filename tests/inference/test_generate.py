@@ -142,7 +142,7 @@ def test_the_command(
     captured = capsys.readouterr()
     assert captured.out.count(TEXT[:37]) == 2
     assert "---" in captured.out
-    assert "the model sees 24 tokens; beyond that each token is computed from the 24 before it anew" in captured.err
+    assert "the model sees 24 tokens; beyond that each token is computed again from the 24 before it" in captured.err
 
     def said(code: int, *words: str) -> str:
         assert main(["generate", *words]) == code

@@ -1,4 +1,4 @@
-"""`dtrain compare RUN RUN...`: what the recipes of runs differ in, and their metrics side by side."""
+"""Command `dtrain compare RUN RUN...`: the settings that differ between runs, and their metrics side by side."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.app.records.comparison import compare
 
     if len(args.runs) < 2:
-        print("dtrain: two runs at least; `dtrain runs` lists them", file=sys.stderr)
+        print("dtrain: at least two runs are needed; `dtrain runs` lists them", file=sys.stderr)
         return 2
     records = [found for name in args.runs if (found := find_run(name, args.dir)) is not None]
     if len(records) < len(args.runs):
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_run(name: str, folder: str) -> Record | None:
-    """A run's folder; the newest run of a folder or a recipe; the one run whose name begins so or holds the word; else
-    None, after that was said."""
+    """Return the run of a folder, the newest run of a folder or a recipe, or the one run whose name begins with or
+    contains `name`. Otherwise print why there is none, and return None."""
     from declarative_train.app.records.record import read_record
     from declarative_train.app.records.tables import runs_below
     from declarative_train.core.names import EVENTS
@@ -58,7 +58,7 @@ def find_run(name: str, folder: str) -> Record | None:
         inside = runs_below(path)
         if not inside:
             is_checkpoint = os.path.exists(os.path.join(path, MANIFEST))
-            why = "it is a checkpoint; name its run" if is_checkpoint else f"there is no {EVENTS} in it"
+            why = "it is a checkpoint; give its run" if is_checkpoint else f"there is no {EVENTS} in it"
             print(f"dtrain: {name} is not a run: {why}", file=sys.stderr)
         return read_record(inside[-1]) if inside else None
     runs = runs_below(folder) if os.path.isdir(folder) else []
@@ -116,7 +116,7 @@ def text(comparison: Comparison) -> str:
 
 
 def letter_of(at: int) -> str:
-    """A, B, ... Z, A1, B1, ..."""
+    """Return A, B, ... Z, A1, B1, ..."""
     return f"{chr(ord('A') + at % 26)}{at // 26 or ''}"
 
 

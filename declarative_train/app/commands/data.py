@@ -1,5 +1,5 @@
-"""`dtrain data show RECIPE`: what the data hold, and what the model will see of them. `index` makes beforehand what is
-made once of the data, `tokenizer` a tokenizer of their texts."""
+"""Command `dtrain data show|index|tokenizer RECIPE`: show the data and the samples of the model; make the tokens that a
+run would make; train a tokenizer."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
         return 3
 
 
-def _described(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
-    """(the recipe's name, its data; None where something is wrong, which is said)."""
+def _describe(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
+    """Return the recipe's name and its data; None after printing what is wrong."""
     from declarative_train.data.build_spec import describe
 
     loaded = load_recipe(args, plugins=args.plugins)
@@ -89,14 +89,14 @@ def _described(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
 
 
 def _index(args: argparse.Namespace) -> int:
-    from declarative_train.app.views.texts import kept
+    from declarative_train.app.views.texts import token_files
     from declarative_train.data.prepared_sets import prepare_sets
 
-    _, data = _described(args)
+    _, data = _describe(args)
     if data is None:
         return 1
-    lines = kept(prepare_sets(data))
-    print_text("\n".join(lines) if lines else "nothing is made of these data beforehand")
+    lines = token_files(prepare_sets(data))
+    print_text("\n".join(lines) if lines else "these data need no tokens")
     return 0
 
 
@@ -109,7 +109,7 @@ def _show(args: argparse.Namespace) -> int:
     from declarative_train.data.spec import DataError
     from declarative_train.data.splitting import TRAINING
 
-    name, data = _described(args)
+    name, data = _describe(args)
     if data is None:
         return 1
     sheet, whole_page = None, ""
@@ -127,9 +127,7 @@ def _show(args: argparse.Namespace) -> int:
         raise DataError(f"{error}{hint}") from error
     if args.pictures:
         if sheet is None:
-            print(
-                "dtrain: the recipe has no field of `type: image`, and there are no pictures to write", file=sys.stderr
-            )
+            print("dtrain: the recipe has no field of `type: image`, so there are no images to write", file=sys.stderr)
             return 2
         Path(args.pictures).write_bytes(sheet)
     if args.html:

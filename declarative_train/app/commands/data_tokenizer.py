@@ -1,4 +1,5 @@
-"""`dtrain data tokenizer RECIPE|FILES -o tokenizer.json --vocab N`: a byte-pair tokenizer of the training texts."""
+"""Command `dtrain data tokenizer RECIPE|FILES -o tokenizer.json --vocab N`: train a byte-pair tokenizer on the training
+texts."""
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ def train(args: argparse.Namespace) -> int:
     from declarative_train.files.paths import SourceError
 
     if args.output is None or args.vocab is None:
-        print("dtrain: say what to write and how large: `-o tokenizer.json --vocab 8000`", file=sys.stderr)
+        print("dtrain: give the file and the number of tokens: `-o tokenizer.json --vocab 8000`", file=sys.stderr)
         return 2
     if Path(args.output).exists():
-        message = f"{args.output} is there, and models may have been trained with it"
-        print(f"dtrain: {message}; help: name another file, or remove it", file=sys.stderr)
+        message = f"{args.output} exists, and models may have been trained with it"
+        print(f"dtrain: {message}; help: give another file, or remove it", file=sys.stderr)
         return 2
     try:
         return _train(args)
@@ -59,7 +60,7 @@ def _train(args: argparse.Namespace) -> int:
     made = tokenizer(str(path.absolute()))
     num_tokens = sum(len(made.encode(text)) for text in texts.sample)
     num_bytes = sum(len(text.encode()) for text in texts.sample)
-    rate = f"; a token is {num_bytes / num_tokens:.2f} bytes in the first of them" if num_tokens else ""
+    rate = f"; a token has {num_bytes / num_tokens:.2f} bytes in the first of them" if num_tokens else ""
     print_text(f"{args.output}: {counted(made.num_tokens, 'token')} of {counted(texts.num_texts, 'text')}{rate}")
     if made.num_tokens < args.vocab:
         print(f"dtrain: the texts have no more pairs: {made.num_tokens:,} of {args.vocab:,} tokens", file=sys.stderr)
@@ -67,7 +68,7 @@ def _train(args: argparse.Namespace) -> int:
 
 
 class _Texts:
-    """`sources` None: something is wrong, and said; `code` is then the command's."""
+    """Texts to train on. `sources` is None if something is wrong, which was printed; `code` is then the exit code."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.num_texts, self.sample, self.code = 0, list[str](), 2
@@ -75,7 +76,7 @@ class _Texts:
         if args.recipe != "-" and not args.recipe.endswith((".yaml", ".yml")):
             self.sources = _files([args.recipe, *args.more])
         elif args.more:
-            print("dtrain: name a recipe, or text files", file=sys.stderr)
+            print("dtrain: give a recipe, or text files", file=sys.stderr)
         elif not is_missing(args.recipe):
             loaded = load_recipe(args, plugins=args.plugins)
             report(CompileResult(loaded, None, tuple(loaded.diagnostics), texts_of(loaded)))
@@ -89,15 +90,15 @@ class _Texts:
                     if text is None:
                         continue
                     if table.columns[column].dtype == "messages":
-                        text = _said(text)
+                        text = _join_messages(text)
                     self.num_texts += 1
                     if len(self.sample) < _AT_ONCE:
                         self.sample.append(text)
                     yield text
 
 
-def _said(dialogue: str) -> str:
-    """What stands in its messages."""
+def _join_messages(dialogue: str) -> str:
+    """Return the texts of a dialogue's messages."""
     from declarative_train.components.texts.chat import ChatError, messages
 
     try:
@@ -116,7 +117,8 @@ def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
 
 
 def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
-    """The training rows of each column of texts that a field makes tokens of, or the files of a stream of tokens."""
+    """Return the training rows of each text column that a field turns into tokens, or the files of a stream of
+    tokens."""
     from declarative_train.components.datasets.text import TextDataset
     from declarative_train.data.rows import RowRange
     from declarative_train.data.splitting import TRAINING, split_rows
@@ -127,7 +129,7 @@ def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
         table = source.model_copy(update={"documents": "file", "tokenizer": "bytes", "eos": False}).open()
         return [(table, "text", RowRange(0, table.num_rows))]
     if not columns:
-        print("dtrain: the recipe has no field of `type: tokens`, whose texts would be taken", file=sys.stderr)
+        print("dtrain: the recipe has no field of `type: tokens` to read texts from", file=sys.stderr)
         return None
     table = source.open()
     missing = [name for name in columns if name not in table.columns]

@@ -1,4 +1,4 @@
-"""`dtrain doctor`: what this machine can run."""
+"""Command `dtrain doctor`: show what this machine can run."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def run(args: argparse.Namespace) -> int:
     row("dtrain", own_version())
     row("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in PACKAGES:
-        row(package, installed(package))
+        row(package, version_of(package))
     for module, extra in EXTRAS.items():
         row(
             module,
-            installed(module) if find_spec(module) else f"not installed ({install(extra)})",
+            version_of(module) if find_spec(module) else f"not installed ({install(extra)})",
         )
     row("cpu", f"{counted(num_cores(), 'core')} usable, {os.cpu_count()} present")
     row("memory", memory())
@@ -62,7 +62,7 @@ def memory() -> str:
         return "unknown"
 
 
-def installed(package: str) -> str:
+def version_of(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`dtrain evaluate RUN`: exact metrics of a trained model, what it gets wrong, and where it is worst."""
+"""Command `dtrain evaluate RUN`: exact metrics of a trained model, its mistakes and its worst samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import sys
 
 from declarative_train.app.numbers import count, positive
 from declarative_train.app.printing import print_text
-from declarative_train.app.trained import add_compute_arguments, add_run_argument, answered, check_started_alone, opened
+from declarative_train.app.trained import (
+    add_compute_arguments,
+    add_run_argument,
+    check_started_alone,
+    open_named_run,
+    report_errors,
+)
 
 _WORST = 5
 
@@ -39,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return answered(lambda: _evaluate(args))
+    return report_errors(lambda: _evaluate(args))
 
 
 def _evaluate(args: argparse.Namespace) -> int:
@@ -48,7 +54,7 @@ def _evaluate(args: argparse.Namespace) -> int:
     from declarative_train.inference.evaluate import evaluate
 
     check_started_alone("evaluate")
-    trained = opened(args)
+    trained = open_named_run(args)
     found = evaluate(
         trained,
         set_name=args.set_name,

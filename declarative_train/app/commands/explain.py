@@ -1,4 +1,4 @@
-"""`dtrain explain CODE`: the manual page of a diagnostic."""
+"""Command `dtrain explain CODE`: the manual page of a diagnostic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
         family = [rule.code for rule in rules.values() if rule.code[0].lower() == asked[0]]
         is_code = asked[1:].isdigit() and family
         known = family if is_code else [rule.name for rule in rules.values()]
-        print(f"dtrain: no diagnostic is called `{args.code}`; {did_you_mean(args.code, known)}", file=sys.stderr)
+        print(f"dtrain: there is no diagnostic `{args.code}`; {did_you_mean(args.code, known)}", file=sys.stderr)
         return 2
     print(found.page)
     return 0

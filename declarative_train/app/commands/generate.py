@@ -1,4 +1,4 @@
-"""`dtrain generate RUN --prompt TEXT`: a trained text model writes on."""
+"""Command `dtrain generate RUN --prompt TEXT`: continue a text with a trained model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from declarative_train.app.numbers import not_negative, positive, share
 from declarative_train.app.printing import print_text
-from declarative_train.app.trained import add_run_argument, answered, opened
+from declarative_train.app.trained import add_run_argument, open_named_run, report_errors
 
 _TOKENS = 200
 _BETWEEN = "\n---\n"
@@ -47,14 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return answered(lambda: _generate(args))
+    return report_errors(lambda: _generate(args))
 
 
 def _generate(args: argparse.Namespace) -> int:
     from declarative_train.engine.step.sampling import Sampling
     from declarative_train.inference.generate import TextModel, generate
 
-    model = TextModel(opened(args), args.device)
+    model = TextModel(open_named_run(args), args.device)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     note = _note(model.reason, model.context, len(prompt.encode()) + args.max_tokens)
     if note:
@@ -62,7 +62,7 @@ def _generate(args: argparse.Namespace) -> int:
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
     for number in range(args.num):
         pieces = generate(model, prompt, args.max_tokens, sampling, args.seed, number, chat=args.chat)
-        first = next(pieces, "")  # what is wrong with the prompt is said before anything is written
+        first = next(pieces, "")  # errors in the prompt are raised before anything is printed
         print_text((_BETWEEN if number else "") + ("" if args.chat else prompt) + first, end="")
         for piece in pieces:
             print_text(piece, end="")
@@ -73,7 +73,7 @@ def _generate(args: argparse.Namespace) -> int:
 
 def _note(reason: str, context: int, wanted: int) -> str:
     if reason:
-        return f"each token is computed from the {context} before it anew, as nothing can be kept: {reason}"
+        return f"each token is computed again from the {context} before it, since nothing can be cached: {reason}"
     if wanted > context:
-        return f"the model sees {context} tokens; beyond that each token is computed from the {context} before it anew"
+        return f"the model sees {context} tokens; beyond that each token is computed again from the {context} before it"
     return ""

@@ -1,4 +1,4 @@
-"""`dtrain lint PATH...`: what is wrong with recipes, without starting anything."""
+"""Command `dtrain lint PATH...`: find mistakes in recipes, without starting anything."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if missing:
         return 2
     if not files:
-        print(f"dtrain: no recipe below {', '.join(args.paths)}{_passed_over(num_skipped)}", file=sys.stderr)
+        print(f"dtrain: no recipe below {', '.join(args.paths)}{_skipped_text(num_skipped)}", file=sys.stderr)
         return 2
     selection = Selection.parse(select=args.select, ignore=args.ignore)
     rules = {}
@@ -60,25 +60,25 @@ def run(args: argparse.Namespace) -> int:
     stdin = sys.stdin.read() if STDIN in files else None
     linted = lint_all(files, stdin, selection, args)
     if args.diff:
-        show_diff(linted, mend(linted, files, stdin, selection, args)[0])
+        show_diff(linted, apply_fixes(linted, files, stdin, selection, args)[0])
         return exit_code(linted)
     if args.fix or args.unsafe_fixes:
-        mended, linted = mend(linted, files, stdin, selection, args)
-        write(mended)
+        fixed, linted = apply_fixes(linted, files, stdin, selection, args)
+        write(fixed)
     color = args.format == "full" and sys.stdout.isatty()
     sys.stdout.write(render(linted.diagnostics, linted.texts, format=args.format, color=color, rules=rules))
     if args.statistics:
         for code, count in Counter(item.code for item in linted.diagnostics).most_common():
             print_text(f"{count:>6}  {code}")
     if args.format == "full":
-        print_text(summary(len(files), linted.diagnostics) + _passed_over(num_skipped))
+        print_text(summary(len(files), linted.diagnostics) + _skipped_text(num_skipped))
     return exit_code(linted)
 
 
-def _passed_over(count: int) -> str:
+def _skipped_text(count: int) -> str:
     if not count:
         return ""
-    return f" ({count} other YAML file{'s' * (count != 1)} passed over: name one to lint it)"
+    return f" ({count} other YAML file{'s' * (count != 1)} skipped: give one by name to lint it)"
 
 
 def exit_code(linted: Linted) -> int:
@@ -91,13 +91,14 @@ PART = re.compile(r"(?m)^(?:extends\s*:\s*(?:-\s*)?\[?\s*[\"']?[^\s#]+\.ya?ml\b|
 
 
 def looks_like_recipe(text: str) -> bool:
-    """Editors and folders hold all kinds of YAML: ours names our schema, has two of our sections, or says of itself
-    that it rests on another file or is a part of one."""
+    """Return whether a YAML file is a recipe of dtrain: it names our schema, has two of our sections, or extends a file
+    or declares itself a fragment. Folders and editors contain all kinds of YAML."""
     return MODELINE.search(text) is not None or len(set(SECTION.findall(text))) > 1 or PART.search(text) is not None
 
 
 def recipe_files(paths: list[str]) -> tuple[list[str], int]:
-    """The files to lint, and how many YAML files of folders are no recipes. What is named is linted whatever it is."""
+    """Return the files to lint, and the number of YAML files in folders that are not recipes. A file that is named is
+    always linted."""
     found: list[str] = []
     skipped = 0
     for path in paths:
@@ -117,7 +118,7 @@ def recipe_files(paths: list[str]) -> tuple[list[str], int]:
 
 
 def _yaml_below(path: str) -> list[Path]:
-    """Not in hidden folders, nor in what other people's packages are installed in."""
+    """Return the YAML files below a folder, except in hidden folders and installed packages."""
     found = []
     for folder, folders, files in os.walk(path):
         folders[:] = [
@@ -138,7 +139,8 @@ def lint_all(
     args: argparse.Namespace,
     edited: Mapping[str, str] | None = None,
 ) -> Linted:
-    """Every file; a base that several recipes share is reported once. `edited`: texts instead of those of files."""
+    """Lint every file; the mistakes of a base that several recipes share are reported once. `edited` replaces the texts
+    of files."""
     diagnostics: dict[Diagnostic, None] = {}
     texts: dict[str, str] = {}
     for number, path in enumerate(files):
@@ -151,17 +153,17 @@ def lint_all(
 
 
 def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping[str, str] | None = None) -> Linted:
-    """One recipe. With `--static` nothing of torch or of the data is looked at."""
+    """Lint one recipe. With `--static`, torch and the data are not used."""
     name, texts = path, edited
     if path == STDIN and stdin is not None:
         name, texts = STDIN_NAME, {STDIN_NAME: stdin, **(edited or {})}
     return lint_recipe(name, overrides_of(args), texts=texts, static=args.static, plugins=args.plugins)
 
 
-def mend(
+def apply_fixes(
     linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
 ) -> tuple[FixResult, Linted]:
-    """(the files edited until nothing is left to mend, what is still wrong with them); nothing is written."""
+    """Return the files edited until no fix is left, and the remaining mistakes. Nothing is written."""
     from declarative_train.core.diagnostics import fixes
 
     last = linted
@@ -180,22 +182,23 @@ def mend(
 
 
 def is_on_disk(path: str, text: str) -> bool:
-    """Byte for byte: what is no UTF-8 was replaced to be shown, and would be lost."""
+    """Return whether a text equals its file, byte for byte. Bytes that are not UTF-8 were replaced for display, and
+    would be lost."""
     return Path(path).is_file() and Path(path).read_bytes() == text.encode("utf-8", "surrogatepass")
 
 
-def write(mended: FixResult) -> None:
-    for path, text in mended.texts.items():
+def write(fixed: FixResult) -> None:
+    for path, text in fixed.texts.items():
         Path(path).write_bytes(text.encode("utf-8"))
-    print(f"mended {mended.count}", file=sys.stderr)
+    print(f"fixed {fixed.count}", file=sys.stderr)
 
 
-def show_diff(linted: Linted, mended: FixResult) -> None:
+def show_diff(linted: Linted, fixed: FixResult) -> None:
     from declarative_train.core.diagnostics.fixes import unified_diff
 
-    if not mended.texts and linted.diagnostics:
-        print("nothing that --fix would change; `dtrain lint` shows what is wrong", file=sys.stderr)
-    for path, text in mended.texts.items():
+    if not fixed.texts and linted.diagnostics:
+        print("--fix would change nothing; `dtrain lint` shows what is wrong", file=sys.stderr)
+    for path, text in fixed.texts.items():
         sys.stdout.write(unified_diff(path, linted.texts[path], text))
 
 

@@ -1,4 +1,4 @@
-"""`dtrain list [KIND|TYPE]`: what a recipe can name."""
+"""Command `dtrain list [KIND|TYPE]`: list everything that a recipe can name."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         show(f"{'hardware':<14}{', '.join(HARDWARE)}")
         show(f"{'sections':<14}{', '.join(NAMES)}")
         show(
-            "\n`dtrain list layers` says what each does; `dtrain list linear`, `dtrain list training` the keys of one."
+            "\n`dtrain list layers` describes each; `dtrain list linear`, `dtrain list training` show the keys of one."
         )
         return 0
     if args.what == "blocks":
@@ -100,5 +100,5 @@ def run(args: argparse.Namespace) -> int:
         types = (name for table in kinds.values() for name in table)
         names = [*kinds, *types, *blocks, *HARDWARE, *NAMES, "blocks", "hardware", "sections"]
         found = find_word(args.what, names)
-    print(f"dtrain: no type is called `{args.what}`; {found or '`dtrain list` shows all of them'}", file=sys.stderr)
+    print(f"dtrain: there is no type `{args.what}`; {found or '`dtrain list` shows all of them'}", file=sys.stderr)
     return 2

@@ -1,4 +1,4 @@
-"""`dtrain plan RECIPE`: who does what, where and when, before anything starts."""
+"""Command `dtrain plan RECIPE`: show the plan: ranks, batches, memory and time, before anything starts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def numbers_of_gpus(text: str) -> list[int]:
 
 
 def hardware_overrides(text: str) -> list[str]:
-    """`4xh100-sxm` as what `--set` takes."""
+    """Return `4xh100-sxm` as options of `--set`."""
     found = re.fullmatch(r"(?:(?:(?P<nodes>[1-9]\d*)x)?(?P<gpus>[1-9]\d*)x)?(?P<hardware>[A-Za-z][\w-]*)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"`{text}` is not like h100-sxm, 4xh100-sxm or 16x8xh100-sxm")
@@ -110,7 +110,7 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
         return None, 2
     if args.recipe.endswith(".json"):
         if args.for_ is not None:
-            print("dtrain: a saved plan is for the devices that it was made for; --for takes a recipe", file=sys.stderr)
+            print("dtrain: a saved plan is for its own devices; --for needs a recipe", file=sys.stderr)
             return None, 2
         if is_changed(args):
             return None, 2
@@ -123,13 +123,16 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 
 def scale(args: argparse.Namespace) -> int:
-    """The recipe planned for each number of GPUs: a node is filled first, then there are more nodes."""
+    """Plan the recipe for each number of GPUs: first one node is filled, then there are more nodes."""
     from declarative_train.planner.text.estimate import ScalingRow, describe_scale
 
     if is_missing(args.recipe):
         return 2
     if args.recipe.endswith(".json") or args.diff is not None or args.output is not None:
-        print("dtrain: --scale plans a recipe several times; it takes no saved plan, --diff or -o", file=sys.stderr)
+        print(
+            "dtrain: --scale plans several times, and does not work with a saved plan, --diff or -o",
+            file=sys.stderr,
+        )
         return 2
     args.set_ = [*args.set_, *(args.for_ or [])]
     loaded = load_recipe(args, plugins=args.plugins)
@@ -155,14 +158,14 @@ def scale(args: argparse.Namespace) -> int:
         errors = [item.message for item in compiled.diagnostics if item.is_error]
         plan = compiled.plan
         if plan is not None and (plan.estimate is None or plan.estimate.step_s is None):
-            errors, plan = [f"no figure of {layout.hardware} for its speed is known"], None
+            errors, plan = [f"the speed of {layout.hardware} is not known"], None
         found.append(ScalingRow(number, plan, (errors or [compiled.note])[0]))
     print_text(describe_scale(found))
     return 0 if any(each.plan is not None for each in found) else 1
 
 
 def _for_gpus(number: int, per_node: int, mode: str) -> list[str]:
-    """What `--set` takes for so many GPUs, whole nodes, in a mode that takes so many."""
+    """Return the options of `--set` for this number of GPUs, in whole nodes."""
     from declarative_train.recipe.sections.parallelism import mode_on
 
     if number <= per_node:

@@ -1,4 +1,4 @@
-"""`dtrain predict RUN INPUT...`: new rows in, what the trained model says of each out."""
+"""Command `dtrain predict RUN INPUT...`: apply a trained model to new rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import argparse
 import sys
 
 from declarative_train.app.numbers import positive
-from declarative_train.app.trained import add_compute_arguments, add_run_argument, answered, check_started_alone, opened
+from declarative_train.app.trained import (
+    add_compute_arguments,
+    add_run_argument,
+    check_started_alone,
+    open_named_run,
+    report_errors,
+)
 from declarative_train.core.amounts import counted
 
 _SHOWN = 6
@@ -38,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return answered(lambda: _predict(args))
+    return report_errors(lambda: _predict(args))
 
 
 def _predict(args: argparse.Namespace) -> int:
@@ -47,13 +53,13 @@ def _predict(args: argparse.Namespace) -> int:
 
     check_started_alone("predict")
     kind_of(args.out)
-    trained = opened(args)
+    trained = open_named_run(args)
     prediction = Prediction(
         trained, outputs=args.output, batch_size=args.batch_size, device=args.device, ranks=args.ranks
     )
     if prediction.drawing:
         drawn = ", ".join(f"`{name}`" for name in prediction.drawing)
-        print(f"dtrain: {drawn} draws random numbers: other batches give other values", file=sys.stderr)
+        print(f"dtrain: {drawn} is random: other batches give other values", file=sys.stderr)
     samples = prediction.open_files(args.input, args.keep)
     names: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`dtrain run RECIPE|PLAN.json`: lint, compile, launch, train."""
+"""Command `dtrain run RECIPE|PLAN.json`: lint, compile, launch, train."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def run(args: argparse.Namespace) -> int:
     compiled = partial(plan_to_run, args)
     folder = None if args.run_dir is None else Path(args.run_dir)
     if folder is not None and args.resume not in (None, "auto"):
-        print("dtrain: --run-dir names the folder of the run, so --resume takes no other path", file=sys.stderr)
+        print("dtrain: --run-dir names the folder of the run, so --resume must have no path", file=sys.stderr)
         return 2
     how = {"resume": args.resume, "max_steps": args.max_steps, "quiet": args.quiet, "folder": folder}
     if is_one_of_many():
         from declarative_train.run.torchrun import run_as_rank
 
-        return run_as_rank(compiled, **how, on_end=partial(tell_result, args.json))
+        return run_as_rank(compiled, **how, on_end=partial(print_result, args.json))
     plan, code = compiled()
     if args.dry_run and code == 0:
         return 0
@@ -65,14 +65,14 @@ def run(args: argparse.Namespace) -> int:
         say(outcome.why)
         code, run_dir = outcome.code, outcome.run_dir
     if run_dir is not None:
-        tell_result(args.json, run_dir, code)
+        print_result(args.json, run_dir, code)
     elif args.json:
         print(json.dumps({"run": None, "state": "not started", "exit_code": code}))
     return code
 
 
 def import_for_launch() -> None:
-    """While another process tries a step: 0.1 s of what comes after it."""
+    """Import the modules for the launch (0.1 s), while another process traces a step."""
     from declarative_train.plan.codec import adapter
     from declarative_train.run.processes import import_for_ranks
 
@@ -80,8 +80,8 @@ def import_for_launch() -> None:
     import_for_ranks()
 
 
-def tell_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
-    """On standard output: what scripts read, and what stays when the progress has gone."""
+def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
+    """Print the result on standard output: for scripts, and for the user after the progress has disappeared."""
     from declarative_train.app.records.record import read_record
     from declarative_train.app.views.result import result_json, result_text
 
@@ -96,7 +96,7 @@ def tell_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
 
 
 def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """As `compile_or_report`; of a dry run it is printed, and there is none to run."""
+    """Return the plan and exit code, as `compile_or_report` does. A dry run prints the plan and returns None."""
     plan, code = compile_or_report(args)
     if plan is not None and args.dry_run:
         from declarative_train.planner.text.describe import describe
@@ -107,7 +107,7 @@ def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 
 def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """The plan, or None and the exit code after the reasons were printed."""
+    """Return the plan, or None and the exit code after printing the reasons."""
     if is_missing(args.recipe):
         return None, 2
     if args.recipe.endswith(".json"):
@@ -120,7 +120,7 @@ def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
     recipe = compiled.loaded.recipe
     if recipe is not None and recipe.sweep is not None and not args.quiet:
         print(
-            f"note: this run is of the recipe as it stands; `dtrain sweep {args.recipe}` runs its sweep",
+            f"note: this runs the recipe without its sweep; `dtrain sweep {args.recipe}` runs the sweep",
             file=sys.stderr,
         )
     return compiled.plan, 0 if compiled.plan is not None else 1

@@ -1,4 +1,4 @@
-"""`dtrain runs [DIR]`: the runs in a folder, what tells them apart, and what came of them."""
+"""Command `dtrain runs [DIR]`: list the runs in a folder, with their different settings and results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_json(record: Record) -> dict[str, object]:
 
 
 def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str:
-    """A table for each recipe, no wider than the terminal, and why runs failed."""
+    """Return a table for each recipe, at most as wide as the terminal, and the reasons of failed runs."""
     from declarative_train.app.records.tables import metric_columns, what_differs
     from declarative_train.app.views.table import table, terminal_width
     from declarative_train.core.amounts import counted, number
@@ -85,18 +85,18 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
         if failed:
             reasons = (f"{short_run(record)} failed: {record.reason}" for record in failed)
             blocks[-1] += "\n\n" + "\n".join(one if len(one) <= width else f"{one[: width - 3]}..." for one in reasons)
-    blocks.append(f"below {folder}; `dtrain compare A B` has two of them side by side")
+    blocks.append(f"below {folder}; `dtrain compare A B` shows two of them side by side")
     return "\n\n".join(blocks)
 
 
 def short_run(record: Record) -> str:
-    """The time alone of a run that is named by it: what follows stands in the next column."""
+    """Return the time of a run from its name; the rest of the name is in the next column."""
     name = record.run
     return name[:15] if name[:8].isdigit() and name[8:9] == "-" and name[9:15].isdigit() else name
 
 
 def age(seconds: float) -> str:
-    """The largest unit alone: `12s`, `3min`, `5h`, `2d`."""
+    """Return the age in its largest unit: `12s`, `3min`, `5h`, `2d`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

@@ -1,4 +1,4 @@
-"""`dtrain schema`: the JSON schema of recipes, for editors."""
+"""Command `dtrain schema`: write the JSON schema of recipes, for editors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`dtrain show RECIPE`: show the resolved recipe, each value with its origin; `--graph`: the nodes with shapes;
-`--explicit`: a recipe that leaves nothing to defaults. Of a recipe with mistakes, what can be told of it."""
+"""Command `dtrain show RECIPE`: show the resolved recipe, each value with its origin. `--graph`: the nodes with shapes.
+`--explicit`: a recipe with all defaults. A recipe with mistakes is shown as far as possible."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def run(args: argparse.Namespace) -> int:
     if recipe is None:
         if args.explicit or loaded.draft is None or not loaded.draft.tree.entries:
             return 1
-        print_text(resolved(loaded.draft.leaves()), end="")
+        print_text(list_values(loaded.draft.leaves()), end="")
     elif args.explicit:
         print(explicit_text(args.recipe, recipe), end="")
         return 0
     else:
-        print_text(resolved(recipe.leaves()), end="")
-        print_text(balanced(recipe), end="")
+        print_text(list_values(recipe.leaves()), end="")
+        print_text(list_balanced(recipe), end="")
     if loaded.document is not None:
-        print_text(dropped(loaded.document), end="")
+        print_text(list_dropped(loaded.document), end="")
     return 0 if recipe is not None else 1
 
 
 def explicit_text(path: str, recipe: Recipe) -> str:
-    """The recipe with all defaults written out. What lint has to say of keys that were left out before, such as that
-    one changes nothing here, a comment of the file ignores."""
+    """Return the recipe with all defaults written out. A comment of the file ignores the diagnostics that lint would
+    give for defaults, such as a key that changes nothing."""
     from declarative_train.recipe.explicit import explicit  # which nobody else asks for
 
     head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"
@@ -71,8 +71,8 @@ def explicit_text(path: str, recipe: Recipe) -> str:
     return head + text
 
 
-def resolved(found: Iterable[Leaf]) -> str:
-    """A dotted path, its value and where it was written, one line each; behind each section stands an empty line."""
+def list_values(found: Iterable[Leaf]) -> str:
+    """Return a line for each value: dotted path, value and origin; an empty line after each section."""
     leaves = list(found)
     names = [".".join(map(str, leaf.path)) for leaf in leaves]
     width = min(56, max(map(len, names), default=0))
@@ -93,8 +93,8 @@ def origin(leaf: Leaf) -> str:
     return leaf.span.path if leaf.span.path.startswith("--") else f"{leaf.span.path}:{leaf.span.line}"
 
 
-def balanced(recipe: Recipe) -> str:
-    """The numbers behind `balanced`: they come from the training rows, which are read for nothing else here."""
+def list_balanced(recipe: Recipe) -> str:
+    """Return the numbers of `balanced` weights, for which this command reads the training rows."""
     asked = {name: term.component for name, term in recipe.objective.losses.items() if term.component.needs_balance}
     if not asked:
         return ""
@@ -113,8 +113,8 @@ def balanced(recipe: Recipe) -> str:
     return "\n".join(["balanced:", *lines, "", ""])
 
 
-def dropped(document: Document) -> str:
-    """What a later file displaced or removed, by whom."""
+def list_dropped(document: Document) -> str:
+    """Return the values that a later file replaced or removed, with that file."""
     if not document.dropped:
         return ""
     lines = [

@@ -1,4 +1,5 @@
-"""`dtrain tensorboard [DIR]`: TensorBoard on the runs, on this machine unless --host says otherwise."""
+"""Command `dtrain tensorboard [DIR]`: start TensorBoard on the runs, reachable from this machine only unless --host is
+given."""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ def run(args: argparse.Namespace) -> int:
     command = [sys.executable, "-P", "-m", "tensorboard.main", "--logdir", args.dir, "--host", args.host]
     command += ["--port", str(args.port), "--reload_multifile", "true"]
     if args.port:  # TensorBoard sorts by name, which puts `accuracy` before `loss`
-        print(f"dtrain: with the losses first: {pinned(args.host, args.port)}", file=sys.stderr)
+        print(f"dtrain: with the losses first: {page_with_losses_first(args.host, args.port)}", file=sys.stderr)
     sys.stdout.flush()
     os.execv(sys.executable, command)  # signals and the exit code are TensorBoard's own
 
 
-def pinned(host: str, port: int) -> str:
-    """The page on which the losses stand above all other curves."""
+def page_with_losses_first(host: str, port: int) -> str:
+    """Return the address of the page with the losses above all other curves."""
     cards = [{"plugin": "scalars", "tag": tag} for tag in ("training/loss", "validation/loss")]
     where = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
     return f"http://{where}:{port}/?pinnedCards={quote(json.dumps(cards, separators=(',', ':')), safe='')}#timeseries"

@@ -1,4 +1,4 @@
-"""`dtrain trace RECIPE|RUN_DIR`: before a run, the way of the data; after one, its epochs and its loss."""
+"""Command `dtrain trace RECIPE|RUN_DIR`: before a run, the path of the data; after it, its epochs and its loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if Path(args.recipe).is_dir():
         if args.with_ or args.set_:
-            print("dtrain: a run is told as it was; --with and --set go with a recipe", file=sys.stderr)
+            print("dtrain: a run is shown as it was; --with and --set need a recipe", file=sys.stderr)
             return 2
         return trace_row(args.recipe, args.plugins) if args.values else trace_run(Path(args.recipe))
     if is_missing(args.recipe):
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def trace_row(path: str, plugins: bool) -> int:
-    """One row through the trained model of a run."""
-    from declarative_train.app.views.values import way_of_a_row
+    """Print one row through the trained model of a run."""
+    from declarative_train.app.views.values import trace_values
     from declarative_train.data.fields import BadSampleError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import CheckpointFailure
@@ -58,7 +58,7 @@ def trace_row(path: str, plugins: bool) -> int:
     from declarative_train.inference.trained import UsageError, open_trained
 
     try:
-        print_text(way_of_a_row(open_trained(path, plugins=plugins), terminal_width()))
+        print_text(trace_values(open_trained(path, plugins=plugins), terminal_width()))
     except UsageError as error:
         print_error(str(error))
         return 2

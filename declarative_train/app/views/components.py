@@ -1,4 +1,4 @@
-"""Components and devices as text: from their models' own docs and sheets, so that nothing is said twice."""
+"""Text of components and devices, from the docstrings of their models and their data sheets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from declarative_train.components.hardware.hardware import GIB, GIGA, TERA, Hard
 
 
 def component_table(table: Mapping[str, type[Component]]) -> str:
-    """One line per type: its name and what it does."""
+    """Return one line per type: its name and description."""
     width = max(map(len, table)) + 2
     return "\n".join(f"{name:<{width}}{summary(table[name])}" for name in sorted(table))
 
@@ -26,7 +26,7 @@ def summary(component: type[Component]) -> str:
 
 
 def component_page(kind: str, component: type[Component]) -> str:
-    """The manual page of one type: docs, ports, outputs, fields with type, default and meaning."""
+    """Return the manual page of one type: description, ports, outputs, fields with type, default and meaning."""
     name = component.model_fields["type"].default
     lines = [f"{name} ({kind})", "", inspect.getdoc(component) or ""]
     if issubclass(component, Layer):
@@ -48,7 +48,7 @@ def component_page(kind: str, component: type[Component]) -> str:
 
 
 def type_name(annotation: Any) -> str:
-    """A type in the words of a recipe."""
+    """Return a type in the words of a recipe."""
     plain = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
     if annotation in plain:
         return plain[annotation]

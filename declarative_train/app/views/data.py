@@ -1,6 +1,6 @@
-"""A DataSpec -> tables of what its sets, columns, fields and classes hold, and the same as one page for a browser.
+"""Tables of a DataSpec: its sets, columns, fields and classes, also as one page for a browser.
 
-Large sets are looked at in part: the tables say how many rows they rest on.
+Only part of a large set is read; the tables state the number of rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from declarative_train.app.views.texts import learnt, lengths
+from declarative_train.app.views.texts import lengths, trained_parts
 from declarative_train.app.views.titled_table import Shown
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.amounts import counted
@@ -31,7 +31,7 @@ _LONGEST = 24  # characters of a value
 
 
 def sections(data: DataSpec) -> list[Shown]:
-    """Raises DataError, SourceError and BadSampleError."""
+    """Return the tables. Raises DataError, SourceError and BadSampleError."""
     sets = prepare_sets(data)
     found = [
         Shown("sets", ("set", "samples"), [(name, f"{each.num_samples:,}") for name, each in sets.items()], (1,)),
@@ -40,12 +40,12 @@ def sections(data: DataSpec) -> list[Shown]:
         _fields(data, sets[TRAINING]),
     ]
     found += lengths(sets)
-    found += learnt(data.fields, sets[TRAINING])
+    found += trained_parts(data.fields, sets[TRAINING])
     return found + [_classes(field, sets) for field in data.fields if field.component["type"] == "category"]
 
 
 def _columns(data: DataSpec, training: PreparedSet) -> Shown:
-    """Of the main source."""
+    """Return the table of the columns of the main source."""
     table = training.table.source if isinstance(training.table, PackedRows) else training.table
     looked = min(table.num_rows, _LOOKED_AT)
     readers: dict[str, list[str]] = {}
@@ -54,7 +54,7 @@ def _columns(data: DataSpec, training: PreparedSet) -> Shown:
             readers.setdefault(name, []).append(field.name)
     rows: list[tuple[str, ...]] = []
     for name, column in list(table.columns.items())[:_COLUMNS]:
-        missing, holds = ("", "files") if column.dtype == "bytes" else _held(table, column, looked)
+        missing, holds = ("", "files") if column.dtype == "bytes" else _describe_values(table, column, looked)
         rows.append((name, _kind(column), missing, holds, ", ".join(readers.get(name, []))))
     rows += [(name, "not read", "", why, "") for name, why in list(table.left_out.items())[:_COLUMNS]]
     title = f"columns, {_rows_of(looked, table.num_rows)}"
@@ -63,7 +63,7 @@ def _columns(data: DataSpec, training: PreparedSet) -> Shown:
     return Shown(title, ("column", "holds", "missing", "values", "read by"), rows, (2,))
 
 
-def _held(table: Table, column: Column, looked: int) -> tuple[str, str]:
+def _describe_values(table: Table, column: Column, looked: int) -> tuple[str, str]:
     values = table.read([column.name], slice(0, looked))[column.name]
     if values.dtype == object:
         present = Counter(value for value in values.ravel().tolist() if value is not None)
@@ -79,7 +79,7 @@ def _held(table: Table, column: Column, looked: int) -> tuple[str, str]:
 
 
 def _short(text: str) -> str:
-    """On one line. The end of a path tells more than its beginning."""
+    """Return a value on one line. The end of a path is more useful than its beginning."""
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 
@@ -100,7 +100,7 @@ def _rows_of(looked: int, total: int) -> str:
 
 
 def _fields(data: DataSpec, training: PreparedSet) -> Shown:
-    """As the model gets them; of pictures after the transforms of training."""
+    """Return the table of the fields as the model receives them; images after the transforms of training."""
     count = min(training.num_samples, _SAMPLES)
     chosen = np.linspace(0, training.num_samples - 1, count).astype(np.int64)
     made = training.gather(chosen, epoch=0)
@@ -123,7 +123,7 @@ def _fields(data: DataSpec, training: PreparedSet) -> Shown:
 
 
 def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
-    """How many samples of each set have each class; of a field of several columns, all values together."""
+    """Return the number of samples of each class in each set; of a field of several columns, all values together."""
     counts = {name: _counts(each, field.name) for name, each in sets.items()}
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values or 1
     every = Counter[int]()
@@ -143,7 +143,7 @@ def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
 
 
 def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
-    """And whether they are of a part."""
+    """Return the counts, and whether they are of a part of the set."""
     count = min(prepared.num_samples, _LOOKED_AT)
     values = prepared.gather(np.arange(count), [name])[name]
     values = values.argmax(-1) if values.dtype.kind == "f" else values  # `one_hot`
@@ -151,7 +151,7 @@ def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
 
 
 def _names(field: FieldSpec) -> dict[int, str]:
-    """By class number, where one vocabulary names them."""
+    """Return class names by number, if one vocabulary has them."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], list):
         return {}
@@ -161,7 +161,7 @@ def _names(field: FieldSpec) -> dict[int, str]:
 
 
 def page(name: str, shown: Sequence[Shown], first_rows: str, sheet: bytes | None) -> str:
-    """One file that needs no other."""
+    """Return an HTML file without references to other files."""
     body = [f"<h1>Data of {html.escape(name)}</h1>"]
     if sheet is not None:
         picture = base64.b64encode(sheet).decode()

@@ -1,7 +1,5 @@
-"""A plan as the way of the data: from the rows of the source to the averaged gradient, and layer by layer.
-
-Every number is the plan's. Shapes are whole tensors with the batch in front, as they are on the device named.
-"""
+"""Plan as the path of the data: from the rows of the source to the averaged gradient, and layer by layer. Every number
+is the plan's. Shapes are whole tensors with the batch dimension first, on the named device."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ from declarative_train.plan.layout import PipelinePlan
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.text.model import groups_of, update_in_words
 
-MOST_DEVICES = 8  # listed one by one; more are said as a range
+MOST_DEVICES = 8  # listed one by one; more are shown as a range
 MOST_PARTS = 5  # of a block
 
 
 def flow(plan: Plan, width: int | None = None) -> str:
-    """The data flow as a table, then the layers; lines of any length, or of `width` characters at the most."""
+    """Return the data flow as a table, then the layers, with lines of any length or of at most `width` characters."""
     microbatch = f"layer by layer, {counted(plan.batch.microbatch_size, 'row')} at a time"
     return f"data flow\n\n{stages_table(plan, width)}\n\n{microbatch}\n\n{layers_table(plan, width)}"
 
 
 def stages_table(plan: Plan, width: int | None) -> str:
-    """A row for each stage; where that is too wide, its cells one below the other."""
+    """Return a row for each stage; if that is too wide, its cells one below the other."""
     rows = [*data_rows(plan), *slice_rows(plan), *model_rows(plan), *gradient_rows(plan)]
     numbered = [(str(index), *row) for index, row in enumerate(rows, 1)]
     found = table(("", "stage", "before", "what happens", "after", "where"), numbered)
@@ -64,7 +62,8 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    """A pipeline takes the chunks of gradient accumulation as more microbatches of one step."""
+    """Return the rows on how a batch is split. A pipeline treats the chunks of gradient accumulation as more
+    microbatches of one step."""
     batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
     rows, slices = batch.global_batch_size, batch.data_parallel_size
@@ -80,7 +79,7 @@ def slice_rows(plan: Plan) -> list[Row]:
     if pipeline is not None:
         number = pipeline.num_microbatches
         made = f" ({batch.accumulation} accumulation x {batch.num_microbatches})" if batch.accumulation > 1 else ""
-        what = f"{counted(number, 'microbatch')}{made} through the stages, one behind the other"
+        what = f"{counted(number, 'microbatch')}{made} through the stages, one after the other"
         where = "the pipeline" if slices == 1 else "each pipeline"
         found.append(("microbatches", shapes(plan, rows), what, shapes(plan, rows // number, number), where))
     return found
@@ -100,7 +99,7 @@ def model_rows(plan: Plan) -> list[Row]:
             (
                 "gather",
                 several(out, copies),
-                "outputs side by side again",
+                "outputs concatenated",
                 outputs_text(plan, rows * copies),
                 "device 0",
             ),
@@ -115,7 +114,7 @@ def model_rows(plan: Plan) -> list[Row]:
 
 
 def stage_rows(plan: Plan, pipeline: PipelinePlan, rows: int) -> list[Row]:
-    graph = opened(plan)
+    graph = open_graph(plan)
     found: list[Row] = []
     for index, names in enumerate(pipeline.stages):
         wires = pipeline.wires[index] if index < len(pipeline.wires) else ()
@@ -132,7 +131,7 @@ def gradient_rows(plan: Plan) -> list[Row]:
     rows = batch.microbatch_size * layout.num_copies
     terms = ", ".join(term.name for term in plan.objective.terms)
     found: list[Row] = [("loss", outputs_text(plan, rows), loss_text(plan), terms, loss_place(plan))]
-    numbers = trained_text(plan)
+    numbers = count_trained_text(plan)
     size = batch.data_parallel_size
     among = "the ranks of a stage" if layout.pipeline is not None else f"{size} ranks"
     if layout.pipeline is not None:
@@ -150,8 +149,8 @@ def gradient_rows(plan: Plan) -> list[Row]:
     return found + update_rows(plan)
 
 
-def trained_text(plan: Plan) -> str:
-    """How many numbers are learned, in a pipeline by each stage."""
+def count_trained_text(plan: Plan) -> str:
+    """Return how many numbers are trained, in a pipeline by stage."""
     learned = [parameter for parameter in plan.parameters if not parameter.frozen and parameter.tie is None]
     pipeline = plan.layout.pipeline
     if pipeline is None:
@@ -164,11 +163,11 @@ def trained_text(plan: Plan) -> str:
 
 
 def update_rows(plan: Plan) -> list[Row]:
-    """One for each group of parameters that are updated alike."""
+    """Return a row for each group of parameters with the same update."""
     groups = groups_of(plan)
-    how, done = updated_text(plan), f"step 1 of {plan.training.num_steps:,} done"
+    how, done = describe_update(plan), f"step 1 of {plan.training.num_steps:,} done"
     if len(groups) == 1:
-        return [("update", trained_text(plan), f"{update_in_words(groups[0])}{how}", done, update_place(plan))]
+        return [("update", count_trained_text(plan), f"{update_in_words(groups[0])}{how}", done, update_place(plan))]
     return [
         (
             "update",
@@ -182,7 +181,7 @@ def update_rows(plan: Plan) -> list[Row]:
 
 
 def loss_text(plan: Plan) -> str:
-    """What the losses are of, and that a part of the batch has a part of the mean."""
+    """Return which targets the losses use, and that a part of the batch contributes its part of the mean."""
     batch, layout = plan.batch, plan.layout
     parts = batch.accumulation * batch.num_microbatches * (1 if layout.scatters else batch.data_parallel_size)
     whole = f"the mean over the batch of {batch.global_batch_size:,}"
@@ -193,9 +192,9 @@ def loss_text(plan: Plan) -> str:
     return f"{', '.join(kinds)}: {f'this part of {whole}' if parts > 1 else whole}"
 
 
-def updated_text(plan: Plan) -> str:
+def describe_update(plan: Plan) -> str:
     if plan.layout.pipeline is not None:
-        return "; each rank what it holds"
+        return "; each rank its own"
     return "; each rank its shard" if plan.layout.is_sharded else ""
 
 
@@ -209,7 +208,7 @@ def several(text: str, times: int) -> str:
 
 def layers_table(plan: Plan, width: int | None) -> str:
     rows = plan.batch.microbatch_size
-    graph = opened(plan)
+    graph = open_graph(plan)
     found = []
     for node in graph.nodes:
         before = ", ".join(shape(graph.spec(edge), rows) for edge in node.inputs.values())
@@ -218,12 +217,12 @@ def layers_table(plan: Plan, width: int | None) -> str:
     return table(("node", "type", "in", "out", "parameters", "where"), found, right=(4,), width=width)
 
 
-def opened(plan: Plan) -> Graph:
+def open_graph(plan: Plan) -> Graph:
     return open_blocks(plan.graph, plan.layout.units)
 
 
 def inside(node: Node) -> str:
-    """What a node does; of a block, what it is made of."""
+    """Return what a node does; for a block, its parts."""
     if node.graph is None:
         return kind(node)
     parts = [kind(part) for part in node.graph.nodes if part.kind != "expression"]
@@ -234,7 +233,7 @@ def inside(node: Node) -> str:
 
 
 def parameters_below(plan: Plan, name: str) -> str:
-    """How many; `tied` for those that another node holds."""
+    """Return the number of parameters; `tied` for those that another node holds."""
     below = [item for item in plan.parameters if item.name.startswith(f"{name}.")]
     own = sum(item.num_elements for item in below if item.tie is None)
     return "tied" if not own and below else f"{own:,}"
@@ -245,13 +244,13 @@ def shape(spec: TensorSpec, rows: int) -> str:
 
 
 def shapes(plan: Plan, rows: int, times: int = 1) -> str:
-    """Every field of so many rows; `times`: so many such slices."""
+    """Return the shape of every field for this number of rows; `times`: for that number of such slices."""
     found = "; ".join(f"{field.name} ({shape(field.tensor, rows)})" for field in plan.data.fields)
     return several(found, times)
 
 
 def inputs_text(plan: Plan, rows: int) -> str:
-    """What the model takes of a batch."""
+    """Return the fields of a batch that the model reads."""
     return "; ".join(f"{name} ({shape(spec, rows)})" for name, spec in plan.graph.inputs.items())
 
 
@@ -260,7 +259,7 @@ def outputs_text(plan: Plan, rows: int) -> str:
 
 
 def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
-    """What a stage takes: the edges that come from outside it."""
+    """Return the inputs of a stage: the edges from outside it."""
     outside = [
         edge for name in names for edge in graph.node(name).inputs.values() if edge.partition(":")[0] not in names
     ]
@@ -268,7 +267,8 @@ def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
 
 
 def spec_of(graph: Graph, wire: str) -> TensorSpec:
-    """A wire is written as people write edges: `lstm`, or `lstm.hidden` for an output that is not the first."""
+    """Return the spec of an edge as it is written in a recipe: `lstm`, or `lstm.hidden` for an output that is not the
+    first."""
     for node in graph.nodes:
         for index, (output, spec) in enumerate(node.outputs.items()):
             if wire == (node.name if index == 0 else f"{node.name}.{output}"):
@@ -277,10 +277,10 @@ def spec_of(graph: Graph, wire: str) -> TensorSpec:
 
 
 def places(plan: Plan) -> str:
-    return listed(plan, list(range(plan.layout.num_devices)))
+    return list_numbers(plan, list(range(plan.layout.num_devices)))
 
 
-def listed(plan: Plan, numbers: list[int]) -> str:
+def list_numbers(plan: Plan, numbers: list[int]) -> str:
     word = "device" if plan.layout.scatters else "rank"
     if len(numbers) > MOST_DEVICES:
         return f"{word}s {numbers[0]} .. {numbers[-1]}"
@@ -288,7 +288,7 @@ def listed(plan: Plan, numbers: list[int]) -> str:
 
 
 def holders(plan: Plan, stage: int) -> str:
-    return listed(plan, [rank.rank for rank in plan.layout.ranks if stage in rank.stages])
+    return list_numbers(plan, [rank.rank for rank in plan.layout.ranks if stage in rank.stages])
 
 
 def holder(plan: Plan, node: Node) -> str:

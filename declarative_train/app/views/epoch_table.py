@@ -1,4 +1,4 @@
-"""A run's events as the epoch table with a remark on each, and its loss as a chart in text."""
+"""Epoch table of a run's events, with a remark on each epoch, and its loss as a chart in text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LOSS, VALIDATION = "training/loss", "validation/loss"
 
 CHART_HEIGHT = 10
 CHART_WIDTH = 64
-FLAT = 0.005  # a relative change below this is called none
+FLAT = 0.005  # a smaller relative change counts as none
 BRIEF = "remark: the change of the training loss; the epoch of the lowest validation loss"
 
 
 def epochs_table(epochs: Sequence[EpochDone], width: int | None = None) -> str:
-    """One row per epoch, with what its numbers say beside those before it, no wider than `width`."""
+    """Return one row per epoch, with a comparison with the epochs before it, at most `width` wide."""
     whole = _epochs_table(epochs, None, is_brief=False)
     if width is None or max(map(len, whole.splitlines())) <= width:
         return whole
@@ -37,7 +37,7 @@ def _epochs_table(epochs: Sequence[EpochDone], width: int | None, *, is_brief: b
 
 
 def remark(epochs: Sequence[EpochDone], *, is_brief: bool = False) -> str:
-    """On the last of them; `BRIEF` says what a brief one means."""
+    """Return the remark on the last of the epochs; `BRIEF` explains a brief one."""
     *before, epoch = epochs
     if not before:
         return "the first"
@@ -71,7 +71,7 @@ def change(loss: float | None, before: float | None, *, is_brief: bool = False) 
 
 
 def chart(steps: Sequence[int], losses: Sequence[float]) -> str:
-    """The loss over steps; each column is the mean of its share of the points."""
+    """Return the loss over steps as a chart; each column is the mean of its share of the points."""
     finite = [(step, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
     if not finite:
         return "no loss was logged"

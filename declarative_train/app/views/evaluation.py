@@ -1,4 +1,4 @@
-"""An evaluation as text: metrics, a table of classes or residuals, what is taken for what, the worst samples."""
+"""Evaluation as text: metrics, a table of classes or residuals, confusions, the worst samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from declarative_train.core.amounts import number as four_decimals
 from declarative_train.inference.evaluate import EvaluationResult
 from declarative_train.inference.report import Report, WorstSample
 
-MOST_CLASSES = 30  # that are listed; of more those with most items
+MOST_CLASSES = 30  # listed classes; of more, those with most items
 _MOST_MISTAKES = 10
 _MOST_IN_TABLE = 12
 
@@ -26,7 +26,7 @@ def evaluation_text(found: EvaluationResult, width: int | None) -> str:
 
 
 def number(value: float) -> str:
-    """Large ones are prices and the like, and not losses."""
+    """Return a number as text. Large ones are prices and the like rather than losses."""
     return f"{value:,.1f}" if 1e4 <= abs(value) < 1e12 else four_decimals(value)
 
 
@@ -42,7 +42,7 @@ def _metrics(found: EvaluationResult) -> str:
 
 def _report(report: Report, width: int) -> Iterator[str]:
     listed = "  ".join(f"{name} {number(value)}" for name, value in report.metrics.items())
-    yield f"{report.name} ({_KINDS[report.kind]})\n  {_wrapped(listed, width)}"
+    yield f"{report.name} ({_KINDS[report.kind]})\n  {_wrap(listed, width)}"
     if report.classes:
         yield _classes(report)
     if report.confusion:
@@ -64,7 +64,7 @@ _KINDS = {
 }
 
 
-def _wrapped(text: str, width: int) -> str:
+def _wrap(text: str, width: int) -> str:
     lines, line = [], ""
     for part in text.split("  "):
         if line and len(line) + len(part) + 4 > width:
@@ -88,7 +88,7 @@ def _classes(report: Report) -> str:
 
 
 def _confusion(report: Report, width: int) -> str:
-    """The whole table where it is small, else the most frequent mistakes."""
+    """Return the whole table if it is small, else the most frequent mistakes."""
     names = [each.name for each in report.classes]
     if len(names) <= _MOST_IN_TABLE:
         rows = [(_cut(name, 14), *map(str, counts)) for name, counts in zip(names, report.confusion, strict=True)]
@@ -102,7 +102,7 @@ def _confusion(report: Report, width: int) -> str:
         if row != column and count
     ]
     if not mistakes:
-        return "no item was taken for one of another class"
+        return "no item was assigned to a wrong class"
     mistakes.sort(key=lambda each: -each[0])
     rows = [(_cut(one, 24), _cut(other, 24), f"{count:,}") for count, one, other in mistakes[:_MOST_MISTAKES]]
     return "the most frequent mistakes\n" + table(("is", "said", "items"), rows, right=(2,))

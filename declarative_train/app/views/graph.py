@@ -1,4 +1,4 @@
-"""The graph of a plan as a table: nested nodes with what goes in, what comes out and what they hold."""
+"""Graph of a plan as a table: nested nodes with inputs, outputs and parameters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Row = tuple[str, str, str, str, str]
 
 
 def graph_table(plan: Plan) -> str:
-    """Copies of a repeat that are alike are shown once; B is the batch."""
+    """Return the table. Equal copies of a repeat are shown once; B is the batch."""
     counts = {item.name: item.num_elements for item in plan.parameters if item.tie is None}
-    rows: list[Row] = [(field.name, "field", "", described(field.tensor), "") for field in plan.data.fields]
+    rows: list[Row] = [(field.name, "field", "", describe_spec(field.tensor), "") for field in plan.data.fields]
     rows += node_rows(plan.batch_graph, "", counts, 0)
     rows += node_rows(plan.graph, "", counts, 0)
     total = sum(counts.values())
@@ -39,8 +39,8 @@ def node_rows(graph: Graph, prefix: str, counts: dict[str, int], depth: int) -> 
         path = f"{prefix}{node.name}"
         copies = sum(other.name.rpartition(".")[0] == name for other in graph.nodes) if name and copy.isdigit() else 1
         held = sum(count for key, count in counts.items() if key.startswith(f"{path}."))
-        inputs = ", ".join(described(graph.spec(edge)) for edge in node.inputs.values())
-        outputs = ", ".join(described(spec) for spec in node.outputs.values())
+        inputs = ", ".join(describe_spec(graph.spec(edge)) for edge in node.inputs.values())
+        outputs = ", ".join(describe_spec(spec) for spec in node.outputs.values())
         shown = f"{'  ' * depth}{node.name}{f' (1 of {copies})' if copies > 1 else ''}"
         yield shown, kind(node), inputs, outputs, f"{held:,}" if held else ""
         if node.graph is not None:
@@ -48,7 +48,7 @@ def node_rows(graph: Graph, prefix: str, counts: dict[str, int], depth: int) -> 
 
 
 def alike(one: Node, other: Node) -> bool:
-    """The same work on the same shapes; names and wires aside."""
+    """Return whether two nodes do the same work on the same shapes, apart from names and wires."""
     return (
         (one.kind, one.component, one.expression, one.block, one.outputs)
         == (other.kind, other.component, other.expression, other.block, other.outputs)
@@ -58,13 +58,13 @@ def alike(one: Node, other: Node) -> bool:
 
 
 def kind(node: Node) -> str:
-    """The word for what a node does."""
+    """Return the word for what a node does."""
     if node.component is not None:
         return str(node.component["type"])
     return {"expression": node.expression or "", "block": node.block or "", "reuse": f"again: {node.target}"}[node.kind]
 
 
-def described(spec: TensorSpec) -> str:
+def describe_spec(spec: TensorSpec) -> str:
     words = [str(spec)]
     if spec.dtype != "float32":
         words.append(spec.dtype)

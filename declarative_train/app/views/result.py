@@ -1,4 +1,4 @@
-"""How a run ended, for people and for programs."""
+"""Result of a run, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from declarative_train.core.amounts import clock, number
 
 
 def result_text(record: Record) -> str:
-    """Aligned lines: the folder, the state, the steps, the final values, what can be gone on from."""
+    """Return aligned lines: the folder, the state, the steps, the final values, the checkpoint to continue from."""
     last, best = checkpoints_of(record.folder)
     steps = f"{record.step:,}"
     if record.step != record.num_steps and record.state in ("stopped", "failed"):
@@ -37,7 +37,7 @@ def result_text(record: Record) -> str:
 
 
 def result_json(record: Record) -> dict[str, Any]:
-    """The same as plain values, nan and inf as strings."""
+    """Return the same as plain values, with nan and inf as strings."""
     last, best = checkpoints_of(record.folder)
     return {
         "run": record.folder,
@@ -56,5 +56,5 @@ def result_json(record: Record) -> dict[str, Any]:
 
 
 def jsonable(values: Mapping[str, float]) -> dict[str, float | str]:
-    """JSON has no nan and no inf."""
+    """Return the values with nan and inf as strings, since JSON has neither."""
     return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""The sections of a recipe as text: every key with its type, default and meaning, from the models' own docs."""
+"""Sections of a recipe as text: every key with its type, default and meaning, from the docstrings of their models."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ KINDS: dict[type[Component], str] = {
     Optimizer: "optimizers",
     LrSchedule: "lr_schedules",
 }
-"""The families of components, by the names that `dtrain list` has for them."""
+"""Families of components, by their names in `dtrain list`."""
 TOP = "top"
 NAMES = (TOP, *SECTIONS)
 
 
 def section_page(name: str) -> str:
-    """The manual page of one section: its docs, then each key; sections within it below their key."""
+    """Return the manual page of one section: its description, then each key, with nested sections below their key."""
     if name == TOP:
         return "\n".join([f"{TOP} (level of a recipe)", "", _doc(Head), "", *_keys(Head)])
     if name == "parallelism":
@@ -56,7 +56,7 @@ def section_page(name: str) -> str:
 
 
 def section_table() -> str:
-    """One line per section: its name and what it says."""
+    """Return one line per section: its name and description."""
     width = max(map(len, NAMES)) + 2
     pages = {name: section_page(name).splitlines()[2] for name in NAMES}
     return "\n".join(f"{name:<{width}}{about}" for name, about in pages.items())
@@ -115,7 +115,7 @@ def _as_yaml(value: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """In the words of a recipe; None stands for a key that is left out."""
+    """Return a type in the words of a recipe; None is a key that is left out."""
     if annotation is Any:
         return "anything"
     if get_origin(annotation) is Annotated:

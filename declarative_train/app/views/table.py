@@ -1,4 +1,4 @@
-"""Rows as an aligned table of plain text, as wide as the reader's terminal."""
+"""Rows as an aligned table of plain text, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from textwrap import wrap
 
 
 def terminal_width() -> int | None:
-    """Characters of a line: what COLUMNS says, or the terminal; None for a file or a pipe, whose lines may be long."""
+    """Return the characters of a line, from COLUMNS or the terminal; None for a file or a pipe, whose lines may be
+    long."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return None
@@ -26,9 +27,9 @@ def table(
     width: int | None = None,
     longest_word: int | None = None,
 ) -> str:
-    """Columns as wide as their widest cell; the columns numbered in `right` are aligned to the right. Where that is
-    wider than `width`, the header is broken after `/`, then the cells of the widest columns are between words, and
-    within words longer than `longest_word`; the header between words where that is not enough."""
+    """Return columns as wide as their widest cell; the columns numbered in `right` are aligned to the right. If that is
+    wider than `width`, the header is broken after `/`, then the cells of the widest columns between words and within
+    words longer than `longest_word`, and finally the header between words."""
     columns = list(zip(header, *rows, strict=True))
     widths, words = [max(map(len, column)) for column in columns], [0] * len(columns)
     if width is not None and sum(widths) + 2 * (len(widths) - 1) > width:
@@ -61,7 +62,7 @@ def _longest(cells: Sequence[str], most: int | None) -> int:
 
 
 def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
-    """A number, a name and lines of text for each row, one below the other, no line longer than `width`."""
+    """Return a number, a name and lines of text for each row, one below the other, with no line longer than `width`."""
     margin = max(len(number) for number, _, _ in rows) + max(len(name) for _, name, _ in rows) + 4
     names = max(len(name) for _, name, _ in rows)
     lines = []
@@ -72,13 +73,13 @@ def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
     return "\n".join(lines)
 
 
-FILLED = 100  # from here on a line of a text goes on in the next
+FILLED = 100  # a text is broken from this column on
 _BEGINNING = re.compile(r" *(\S+(?: \S+)*?:? {2,})?")
 
 
 def fitted(text: str, width: int | None) -> str:
-    """Texts and lists with no line longer than `width`: paragraphs are filled anew, and what stands in a second column,
-    two blanks from the first, stays in it."""
+    """Return texts and lists with no line longer than `width`: paragraphs are wrapped again, and a second column, two
+    blanks after the first, stays in its place."""
     if width is None:
         return text
     lines: list[str] = []

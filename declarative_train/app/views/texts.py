@@ -1,5 +1,4 @@
-"""Sets with fields of tokens -> how long their texts are, how full their samples, what of them is learnt, and where the
-tokens are kept."""
+"""Tables of token fields: lengths of texts, fill of samples, trained tokens, files of tokens."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from declarative_train.data.spec import FieldSpec
 from declarative_train.data.texts import PackedRows, TextRows
 from declarative_train.files.open_files import format_path
 
-_PARTS = 40  # of a sample that are shown
-_LONGEST = 400  # characters of one
+_PARTS = 40  # shown parts of a sample
+_LONGEST = 400  # characters of a part
 
 
 def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
-    """Of each set and field, in tokens; none where there are no such fields."""
+    """Return the lengths in tokens of each set and field; nothing if there are no such fields."""
     rows = [row for name, each in sets.items() for row in _of_set(name, each)]
     if not rows:
         return []
@@ -48,7 +47,7 @@ def _of_set(name: str, chosen: PreparedSet) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fill: float) -> tuple[str, ...]:
-    """`longer` than a sample: cut, or parted where texts are packed."""
+    """Return the row of a field. `longer` than a sample: cut, or split if texts are packed."""
     if not len(sizes):
         return (name, field, *("0" for _ in range(9)))
     middle, high = np.percentile(sizes, [50, 95])
@@ -56,8 +55,8 @@ def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fi
     return (name, field, *(f"{number:,.0f}" for number in numbers), f"{fill:.1%}")
 
 
-def learnt(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
-    """The first sample of each field of tokens of which some are not to be predicted, part by part."""
+def trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
+    """Return the first sample of each field with tokens that are not trained, part by part."""
     found = []
     for spec in fields:
         if spec.component.get("type") != "tokens" or "." in spec.name or not training.num_samples:
@@ -68,8 +67,8 @@ def learnt(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
         if not (mask & ~trained & (positions > 0)).any():
             continue
         rows = _parts(ids[mask], trained[mask], tokenizer(str(spec.component["tokenizer"])))
-        title = f"first sample of {spec.name}, {counted(int(trained.sum()), 'token')} of {int(mask.sum()):,} learnt"
-        found.append(Shown(title, ("learnt", "text"), rows))
+        title = f"first sample of {spec.name}, {counted(int(trained.sum()), 'token')} of {int(mask.sum()):,} trained"
+        found.append(Shown(title, ("trained", "text"), rows))
     return found
 
 
@@ -83,8 +82,8 @@ def _parts(ids: np.ndarray, trained: np.ndarray, words: Tokenizer) -> list[tuple
     return rows[:_PARTS]
 
 
-def kept(sets: Mapping[str, PreparedSet]) -> list[str]:
-    """A line for each flat file of tokens."""
+def token_files(sets: Mapping[str, PreparedSet]) -> list[str]:
+    """Return a line for each file of tokens."""
     found: dict[str, Tokens] = {}
     for each in sets.values():
         table = each.table
@@ -94,6 +93,6 @@ def kept(sets: Mapping[str, PreparedSet]) -> list[str]:
             found |= {tokens.folder: tokens for _, tokens in table.fields.values()}
     return [
         f"{counted(len(each.tokens), 'token')} of {counted(each.num_texts, 'text')}, "
-        f"{each.tokens.nbytes / 1e6:,.1f} MB{f', in {format_path(folder)}' if folder else ', kept nowhere'}"
+        f"{each.tokens.nbytes / 1e6:,.1f} MB{f', in {format_path(folder)}' if folder else ', not cached'}"
         for folder, each in found.items()
     ]

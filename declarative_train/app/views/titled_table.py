@@ -1,4 +1,4 @@
-"""A table of what was found, with its title."""
+"""Table with a title."""
 
 from __future__ import annotations
 

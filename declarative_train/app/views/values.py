@@ -1,5 +1,5 @@
-"""Rows of the data as numbers: what stands in the file, what the fields make of it, and, in a trained model, what each
-node gives for one row, up to the prediction beside the answer."""
+"""Rows of the data as numbers: the values in the file, the fields made from them, and in a trained model the output of
+each node for one row, up to the prediction and the target."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from declarative_train.plan.plan import TermPlan
 if TYPE_CHECKING:
     from declarative_train.inference.trained import Trained
 
-MOST_NUMBERS = 6  # of a tensor that are shown
-MOST_COLUMNS = 4  # of a field
-LONGEST_WORD = 24  # that is not broken in a narrow terminal: rows of signs, addresses
+MOST_NUMBERS = 6  # shown numbers of a tensor
+MOST_COLUMNS = 4  # shown columns of a field
+LONGEST_WORD = 24  # longer words (rows of signs, addresses) are broken in a narrow terminal
 SAMPLES = 3
 
 
 def first_rows(data: DataSpec, width: int | None) -> str:
-    """The first training samples, field by field. Raises DataError, SourceError and BadSampleError."""
+    """Return the first training samples, field by field. Raises DataError, SourceError and BadSampleError."""
     training = prepare_sets(data)[TRAINING]
     samples = np.arange(min(SAMPLES, training.num_samples))
     made = training.gather(samples)
@@ -39,8 +39,8 @@ def first_rows(data: DataSpec, width: int | None) -> str:
     return "\n\n".join(parts)
 
 
-def way_of_a_row(trained: Trained, width: int | None) -> str:
-    """One sample that the model was not trained on, if there is one, through the trained model. Raises as
+def trace_values(trained: Trained, width: int | None) -> str:
+    """Return one sample through the trained model, if possible one that it was not trained on. Raises the errors of
     `first_rows`, and CheckpointFailure."""
     import torch
 
@@ -78,7 +78,7 @@ def _place(chosen: PreparedSet, sample: int) -> str:
 
 
 def _row(chosen: PreparedSet, sample: int) -> int:
-    """Of the table; a window's first."""
+    """Return the row of the table; of a window, its first."""
     places = np.asarray([sample])
     if chosen.windows is not None:
         places = chosen.windows.starts(places)
@@ -88,7 +88,7 @@ def _row(chosen: PreparedSet, sample: int) -> int:
 def _field_rows(
     data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Field, what stands in its columns, how it is read, what it becomes."""
+    """Yield for each field: its name, the values of its columns, how it reads them, the result."""
     row = np.asarray([_row(chosen, sample)])
     known = {field.name for field in data.fields}
     for field in data.fields:
@@ -108,7 +108,7 @@ def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) 
 
 
 def _how(field: FieldSpec) -> str:
-    """The type, and the keys that change a value."""
+    """Return the type, and the keys that change a value."""
     said = FIELDS.read(field.component).as_data(defaults=False)
     keys = [f"{key} {said[key]}" for key in ("missing", "scale", "normalize", "unknown") if key in said]
     return ", ".join([str(field.component["type"]), *keys])
@@ -123,7 +123,7 @@ def _raw(value: Any) -> str:
         return numbers(value)
     return (
         f"{value:g}" if isinstance(value, float | np.floating) else " ".join(str(value).split())
-    )  # of an id, every digit
+    )  # an id is shown with every digit
 
 
 def _shape(values: np.ndarray) -> str:
@@ -131,14 +131,14 @@ def _shape(values: np.ndarray) -> str:
 
 
 def numbers(values: np.ndarray) -> str:
-    """The first numbers of a tensor, in the order of its memory."""
+    """Return the first numbers of a tensor, in the order of its memory."""
     flat = np.ravel(values)
     shown = " ".join(f"{value:.4g}" if type(value) is float else f"{value:d}" for value in flat[:MOST_NUMBERS].tolist())
     return shown + (" ..." if flat.size > MOST_NUMBERS else "")
 
 
 def _predictions(trained: Trained, values: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """A line for each term of the loss that has a target: what the model says, and what is right."""
+    """Yield a line for each term of the loss with a target: the prediction and the target."""
     for term in trained.plan.objective.terms:
         if term.target is None or term.input not in values or term.target not in values:
             continue
@@ -152,14 +152,16 @@ def _prediction(trained: Trained, term: TermPlan, said: np.ndarray, right: np.nd
     if kind_of_loss == "cross_entropy" and said.ndim == 1 and right.ndim == 0:
         shares = np.exp(said - said.max()) / np.exp(said - said.max()).sum()
         best = int(said.argmax())
-        return f"says {_class(best, names)} with probability {shares[best]:.3f}; right is {_class(int(right), names)}"
+        return (
+            f"predicted {_class(best, names)} with probability {shares[best]:.3f}; target {_class(int(right), names)}"
+        )
     if kind_of_loss == "bce_with_logits":
-        return f"says yes with probability {numbers(1 / (1 + np.exp(-said)))}; right is {numbers(right)}"
+        return f"predicted true with probability {numbers(1 / (1 + np.exp(-said)))}; target {numbers(right)}"
     unit = trained.unit(term.target or "") if term.target in trained.fields else None
     if unit is not None and said.shape == right.shape:
         back = [each * np.asarray(unit.multiply) + np.asarray(unit.add) for each in (said, right)]
-        return f"says {numbers(back[0])}; right is {numbers(back[1])}, in the unit of the column"
-    return f"says {numbers(said)}; right is {numbers(right)}"
+        return f"predicted {numbers(back[0])}; target {numbers(back[1])}, in the unit of the column"
+    return f"predicted {numbers(said)}; target {numbers(right)}"
 
 
 def _class(number: int, names: Sequence[str] | None) -> str:

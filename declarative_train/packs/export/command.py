@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from declarative_train.app.printing import print_text
-from declarative_train.app.trained import add_run_argument, answered, opened
+from declarative_train.app.trained import add_run_argument, open_named_run, report_errors
 from declarative_train.packs.export.names import DTYPES, NAMES, PUBLISHED
 
 
@@ -32,13 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return answered(lambda: _export(args))
+    return report_errors(lambda: _export(args))
 
 
 def _export(args: argparse.Namespace) -> int:
     from declarative_train.packs.export.export import export
 
-    made = export(opened(args), args.to, args.out, outputs=args.output, numbers=args.inputs, dtype=args.dtype)
+    made = export(open_named_run(args), args.to, args.out, outputs=args.output, numbers=args.inputs, dtype=args.dtype)
     print_text(f"{made.folder}: {', '.join(made.files)}")
     if args.to in PUBLISHED:
         print_text(f"`{made.inputs[0]}`, a model of {PUBLISHED[args.to]}")
