@@ -171,7 +171,7 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """End of a run. `status` is finished, early_stop or stopped (by a signal or the time limit)."""
+    """End of a run. `status` is finished, early_stop or stopped (by a signal, the time limit or --max-steps)."""
 
     step: int
     status: str
