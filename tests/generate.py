@@ -23,7 +23,8 @@ def checks_page() -> str:
     lines = [
         "# Checks",
         "",
-        "Every diagnostic that `dtrain lint`, `plan` and `run` may give. Generated from the code by `make generate`.",
+        "Every diagnostic that `dtrain lint`, `plan` and `run` may give, as `dtrain explain CODE` prints it.",
+        "The first letter of a code is its [subject](architecture.md#diagnostics).",
     ]
     for rule in catalogue().values():
         lines += ["", f"## {rule.code} {rule.name}", "", f"Finds: {rule.finds}", "", f"Why: {rule.why}"]
@@ -34,7 +35,7 @@ def checks_page() -> str:
 
 def components_page() -> str:
     """docs/components.md"""
-    lines = ["# Components", "", "Everything that a recipe can name by `type:`. Generated from the code by `make generate`."]
+    lines = ["# Components", "", "Everything that a recipe can name by `type:`, as `dtrain list TYPE` prints it."]
     for kind, table in tables().items():
         lines += ["", f"## {kind}"]
         for name in sorted(table):
@@ -53,9 +54,9 @@ def sections_page() -> str:
     lines = [
         "# Sections",
         "",
-        "Every key of a recipe that is not a component's. Generated from the code by `make generate`.",
+        "Every key of every section of a recipe, as `dtrain list SECTION` prints it.",
     ]
-    lines += ["", "What a `type:` can name, with its own keys, is in [Components](components.md)."]
+    lines += ["The keys of what a `type:` names are in [Components](components.md)."]
     for name in NAMES:
         head, _, page = section_page(name).partition("\n")
         lines += ["", f"## {head}", "", "```text", page.strip("\n"), "```"]
@@ -64,7 +65,11 @@ def sections_page() -> str:
 
 def commands_page() -> str:
     """docs/commands.md. Not argparse's own help text: its form differs between versions of Python."""
-    lines = ["# Commands", "", "Every command of `dtrain` and its options. Generated from the code by `make generate`."]
+    lines = [
+        "# Commands",
+        "",
+        "Every command of `dtrain` and its options, as in `dtrain COMMAND --help`, and the [exit codes](#exit-codes).",
+    ]
     for name, (summary, _, _) in all_commands().items():
         parser = argparse.ArgumentParser(prog=f"dtrain {name}", add_help=False)
         command_module(name).add_arguments(parser)
