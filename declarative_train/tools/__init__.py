@@ -1,4 +1,4 @@
-"""Tools: commands that use the Python API. They are found as packs are."""
+"""Tools: commands that use the Python API, found like packs."""
 
 from declarative_train.core.packs import Command, Pack
 

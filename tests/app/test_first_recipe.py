@@ -99,10 +99,10 @@ def test_a_dirty_table_is_read_and_each_choice_has_its_reason(tmp_path: Path) ->
     assert "columns: [age, active, score, price]" in text
     assert "columns: [city]" in text
     for said in (
-        "- customer_id: an id: each row has its own",
+        "- customer_id: an id: it differs in each row",
         "- joined: dates",
         "- country: always `DE`",
-        "- outcome: it says `churn`",
+        "- outcome: it repeats `churn`",
         "- remark: text, and 400 of 400 rows",
     ):
         assert said in text
@@ -223,11 +223,11 @@ GAP: list[Row] = [{"a": (at * 7) % 5, "y": None if at == 4 else at % 2} for at i
         (flowers(), "knid", "has no column `knid`\nhelp: did you mean `kind`?", 2),
         (ONE, "y", "`y` is `1` in every row", 1),
         (GAP, "y", "`y` is missing in 1 row (the first: row 5 of", 1),
-        ([{"id": at, "y": at % 2} for at in range(40)], "y", "no column is left to learn `y` from (`id`: an id", 1),
+        ([{"id": at, "y": at % 2} for at in range(40)], "y", "no column is left to predict `y` from (`id`: an id", 1),
         (flowers(6), "kind", "has 6 rows: too few", 1),
         (people(60), "remark", "`remark` has 60 different values in 60 rows: too many classes", 1),
-        (people(60), "joined", "`joined` holds dates", 2),
-        (flowers(30), "", "say which column is to be predicted", 2),
+        (people(60), "joined", "`joined` contains dates", 2),
+        (flowers(30), "", "give the column to predict", 2),
     ],
 )
 def test_what_cannot_be_learned_has_one_message(
@@ -244,9 +244,9 @@ def test_what_cannot_be_learned_has_one_message(
     ("name", "text", "said", "code"),
     [
         ("x.csv", "", "x.csv` is empty", 1),
-        ("x.csv", "a,y\n", "has columns and no row", 1),
-        ("x.csv", "1,2\n3,4\n", "holds numbers where the names", 1),
-        ("x.xlsx", "a", "cannot be told by its name", 2),
+        ("x.csv", "a,y\n", "has columns but no rows", 1),
+        ("x.csv", "1,2\n3,4\n", "has numbers instead of column names", 1),
+        ("x.xlsx", "a", "does not tell the format", 2),
         ("missing.csv", None, "there is no file", 2),
     ],
 )
@@ -269,7 +269,7 @@ def test_a_wrong_column_is_said_before_the_recipe_that_is_there(tmp_path: Path, 
     assert main([*words, "spieces"]) == 2
     assert "has no column `spieces`" in capsys.readouterr().err
     assert main([*words, next(reversed(flowers()[0]))]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert (tmp_path / "x.yaml").read_text() == "name: mine\n"
 
 

@@ -64,9 +64,9 @@ export RUN --to pickle                      2  invalid choice: 'pickle'
 export RUN --to safetensors -o t.csv        2  t.csv is a file
 generate RUN --prompt a                     2  was trained on csv and not on text
 generate RUN --prompt a --temperature hot   2  hot is not 0 or more
-init t.csv                                  2  t.csv is there already
+init t.csv                                  2  t.csv exists already
 init --from recipe.yaml --target a          2  what it holds cannot be told by its name
-init --from t.csv                           2  say which column is to be predicted
+init --from t.csv                           2  give the column to predict
 explain recipe.yaml                         2  there is no diagnostic `recipe.yaml`
 list plan.json                              2  there is no type `plan.json`
 schema recipe.yaml                          2  nothing here takes recipe.yaml

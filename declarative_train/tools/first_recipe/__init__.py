@@ -1,1 +1,1 @@
-"""A table and the name of its target -> a first recipe, with a reason beside each choice (`dtrain init --from`)."""
+"""First recipe for a table and its target column, with a reason for each choice (`dtrain init --from`)."""

@@ -1,4 +1,4 @@
-"""The columns of a table -> what each is good for: numbers, words of a list, or to be left out, and why."""
+"""Use of each column of a table: numbers, words of a list, or left out with a reason."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.amounts import counted
-from declarative_train.tools.first_recipe.opening import looked_at
+from declarative_train.tools.first_recipe.opening import rows_to_inspect
 
 if TYPE_CHECKING:
     import numpy as np
 
 Use = Literal["numbers", "categories", "left out"]
 
-MOST_WORDS = 100  # of a column that are told apart; rarer ones share the class of strangers
+MOST_WORDS = 100  # distinct words of a column; rarer ones share the class of unknown words
 _LEAST_PRESENT = 0.1
 _ID = re.compile(
     r"(?i:|unnamed:? ?\d*|index|(.*[_ .-])?(id|idx|uuid|guid|key|rownum|row_?(id|no|number|index)))|.*[a-z]I[dD]"
 )
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
-_FREE_TEXT = 60  # letters of the usual value
+_FREE_TEXT = 60  # letters of the median value
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnValues:
-    """A column as it was read. `words`: how often each present value occurs."""
+    """Column as it was read. `words`: the count of each present value."""
 
     column: Column
     values: np.ndarray
@@ -59,7 +59,7 @@ class ColumnValues:
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """`why` it is left out; of the others what is worth to be said, if anything."""
+    """Use of a column. `why`: the reason for leaving it out, or a remark on its use."""
 
     name: str
     use: Use
@@ -72,7 +72,7 @@ def read_column(table: Table, name: str) -> ColumnValues:
     import numpy as np
 
     column = table.columns[name]
-    values = table.read([name], looked_at(table))[name]
+    values = table.read([name], rows_to_inspect(table))[name]
     if values.dtype == object:
         present = np.fromiter((value is not None for value in values), bool, len(values))
     elif values.ndim > 1:
@@ -84,15 +84,15 @@ def read_column(table: Table, name: str) -> ColumnValues:
 
 
 def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
-    """Every other column of the table, in its order."""
+    """Yield the use of every other column of the table, in its order."""
     for name, column in table.columns.items():
         if column.dtype == "bytes":
-            yield ColumnUse(name, "left out", "files: pictures take a field of `type: image`")
+            yield ColumnUse(name, "left out", "files: images need a field of `type: image`")
         elif column.dtype == MESSAGES:
-            yield ColumnUse(name, "left out", "lists of messages: dialogues take a field of `type: tokens`")
+            yield ColumnUse(name, "left out", "lists of messages: dialogues need a field of `type: tokens`")
         elif column.dtype == LISTS:
             yield ColumnUse(
-                name, "left out", "lists of lists or of texts: boxes of pictures take a field of `type: boxes`"
+                name, "left out", "lists of lists or of texts: boxes of images need a field of `type: boxes`"
             )
         elif name != target.name:
             yield _judged(read_column(table, name), target, table.num_rows)
@@ -101,7 +101,7 @@ def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
 
 
 def _judged(each: ColumnValues, target: ColumnValues, num_rows: int) -> ColumnUse:
-    why = _is_id(each) or _no_use(each) or _says_target(each, target)
+    why = _is_id(each) or _no_use(each) or _repeats_target(each, target)
     if why:
         return ColumnUse(each.name, "left out", why)
     if not each.is_text:
@@ -117,14 +117,14 @@ def _judged(each: ColumnValues, target: ColumnValues, num_rows: int) -> ColumnUs
 
 
 def _no_use(each: ColumnValues) -> str:
-    """Nothing that a network could read."""
+    """Return why a network cannot read the column; empty if it can."""
     import numpy as np
 
     rows = len(each.values)
     if each.column.shape:
-        return f"lists of {'x'.join(map(str, each.column.shape))} numbers: give it a field of its own"
+        return f"lists of {'x'.join(map(str, each.column.shape))} numbers: they need a field of their own"
     if each.column.dtype.startswith("datetime"):
-        return "dates: the model reads numbers; make columns such as the month, or sort by it to cut sets by time"
+        return "dates: the model reads numbers; make columns such as the month, or sort by it to split by time"
     if not each.words:
         return "no row has a value"
     if len(each.words) == 1:
@@ -140,29 +140,29 @@ def _no_use(each: ColumnValues) -> str:
 
 
 def _no_word(each: ColumnValues) -> str:
-    """Text that is no word of a list."""
+    """Return why a text is not a word of a list; empty if it is."""
     several = list(each.words)[:1000]
     if sum(_DATE.fullmatch(word.strip()) is not None for word in several) > 0.9 * len(several):
         return "dates written as text: the model reads numbers; make columns such as the month"
     if sorted(map(len, several))[len(several) // 2] > _FREE_TEXT:
         return "free text"
     if len(each.words) > 20 and len(each.words) > 0.5 * each.words.total():
-        return f"text, and {len(each.words):,} of {each.words.total():,} rows have one of their own"
+        return f"text, and {len(each.words):,} of {each.words.total():,} rows have a different one"
     return ""
 
 
 def _is_id(each: ColumnValues) -> str:
-    """A number or word that stands for the row, or for whom it is about."""
+    """Return why a number or word identifies the row or its subject; empty if it does not."""
     import numpy as np
 
     rows = each.words.total()
     named = _ID.fullmatch(each.name) is not None
     if named and len(each.words) > 2 and (each.is_text or each.is_whole):
         if len(each.words) == rows:
-            return "an id: each row has its own"
+            return "an id: it differs in each row"
         if len(each.words) * 20 > rows:
             group = f"{{type: grouped, fraction: 0.2, column: {each.name}}}"
-            return f"an id that rows share; if rows to come have others, cut the sets by it: {group}"
+            return f"an id that rows share; if new rows will have other ids, split by it: {group}"
         return "an id, by its name"
     if each.values.dtype.kind in "iuf" and each.is_whole and len(each.words) == rows >= 20:
         whole = each.values[each.present]
@@ -171,8 +171,9 @@ def _is_id(each: ColumnValues) -> str:
     return ""
 
 
-def _says_target(each: ColumnValues, target: ColumnValues) -> str:
-    """A column that is the target in other words: known only where the answer is."""
+def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:
+    """Return why a column repeats the target in other words; empty if it does not. Such a column is known only with the
+    answer."""
     import numpy as np
 
     both = each.present & target.present
@@ -181,14 +182,14 @@ def _says_target(each: ColumnValues, target: ColumnValues) -> str:
     if len(target.words) <= MOST_WORDS and 1 < len(each.words) <= MOST_WORDS:
         pairs = set(zip(each.values[both].tolist(), target.values[both].tolist(), strict=True))
         if len(pairs) == len(each.words) == len(target.words):
-            return f"it says `{target.name}`: each of its values goes with one of those"
+            return f"it repeats `{target.name}`: each of its values belongs to one of the target"
     if each.is_text or target.is_text or len(target.words) <= 2:
         return ""
     one, other = (found.values[both].astype(np.float64) for found in (each, target))
     if not (np.isfinite(one).all() and np.isfinite(other).all()) or one.std() == 0 or other.std() == 0:
         return ""
     if abs(np.corrcoef(one, other)[0, 1]) > 1 - 1e-9:
-        return f"it says `{target.name}`: one is a multiple of the other"
+        return f"it repeats `{target.name}`: one is a multiple of the other"
     return ""
 
 

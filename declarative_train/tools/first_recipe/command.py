@@ -1,4 +1,4 @@
-"""`dtrain init`: a first recipe that runs as it is, for made data or for a table of one's own."""
+"""Command `dtrain init`: write a first recipe that runs, for synthetic data or for a table of the user."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SCHEMA = "recipe.schema.json"
 TASKS = ("classes", "numbers")
 FIRST_RECIPE = """\
 # yaml-language-server: $schema={schema}
-# A first recipe: 2,000 made rows of 20 numbers in 4 classes, and a small network.
-#   dtrain lint {path}     what is wrong with it, before anything starts
-#   dtrain plan {path}     who does what
+# A first recipe: 2,000 synthetic rows of 20 numbers in 4 classes, and a small network.
+#   dtrain lint {path}     find mistakes, before anything starts
+#   dtrain plan {path}     show the plan
 #   dtrain run  {path}     train
 #   {watch}watch
 name: {name}
@@ -69,10 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.from_ is None and not args.target is args.task is args.table is None:
-        print("dtrain: --target, --task and --table are about a table: name it with --from DATA", file=sys.stderr)
+        print("dtrain: --target, --task and --table need a table: give it with --from DATA", file=sys.stderr)
         return 2
     if args.path is not None and args.output is not None:
-        print(f"dtrain: two files to write: {args.path} and {args.output}", file=sys.stderr)
+        print(f"dtrain: two output files: {args.path} and {args.output}", file=sys.stderr)
         return 2
     named = args.output or args.path
     stem = "recipe" if args.from_ is None else Path(args.from_.rstrip("/")).name.partition(".")[0] or "recipe"
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
     made = None if args.from_ is None else recipe_of_table(args, path)
     if isinstance(made, int):
         return made
-    if path.exists() and not args.force:  # said last: a column that the table does not have is the first thing to mend
-        print(f"dtrain: {path} is there already; name another file, or say --force", file=sys.stderr)
+    if path.exists() and not args.force:  # checked last: a column that the table lacks must be corrected first
+        print(f"dtrain: {path} exists already; give another file, or --force", file=sys.stderr)
         return 2
     for each in () if made is None else made.of("left out"):
         print_text(f"left out: {each.name or '(no name)'}: {each.why}")
@@ -98,7 +98,7 @@ def name_of(stem: str) -> str:
 
 
 def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | int:
-    """What goes into it, or an exit code after saying why there is none."""
+    """Return the contents of the recipe, or an exit code after printing why there is none."""
     from declarative_train.files.paths import SourceError
     from declarative_train.tools.first_recipe.make import make
     from declarative_train.tools.first_recipe.opening import UnusableError, columns_in_words
@@ -106,7 +106,7 @@ def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | int:
     try:
         if args.target is None:
             raise UnusableError(
-                "say which column is to be predicted: --target COLUMN",
+                "give the column to predict: --target COLUMN",
                 columns_in_words(args.from_, args.table),
                 is_word=True,
             )

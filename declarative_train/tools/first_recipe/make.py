@@ -1,4 +1,4 @@
-"""The words of `dtrain init --from` -> the text of a recipe."""
+"""Making of a first recipe: from the options of `dtrain init --from` to the text."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_SEEDS = 50
 def make(
     data: str, target: str, path: Path, name: str, schema: str, task: Task | None, table_name: str | None = None
 ) -> FirstRecipe:
-    """`path`: where the recipe will lie, to which it names its data; `table_name`: of an SQLite file. Raises
-    UnusableError and SourceError."""
+    """Return the recipe. `path` is its file, and paths of data are relative to it; `table_name` is a table of an SQLite
+    file. Raises UnusableError and SourceError."""
     source, table = open_source(data, table_name)
     answers = read_target(table, target, data, task)
     columns = list(judge(table, answers.values))
     if not any(each.use != "left out" for each in columns):
         why = "; ".join(f"`{each.name}`: {each.why}" for each in columns[:4])
-        raise UnusableError(f"no column is left to learn `{target}` from" + (f" ({why})" if why else ""))
+        raise UnusableError(f"no column is left to predict `{target}` from" + (f" ({why})" if why else ""))
     sizes = sizes_for(table.num_rows)
     seed, lacking = _seed(table, answers, sizes)
     words = ["dtrain init --from", data, "--target", target, *(["--task", task] if task else [])]
@@ -52,7 +52,7 @@ def make(
 
 
 def _from(source: Dataset, data: str, path: Path) -> Dataset:
-    """With the path as the recipe's folder sees it."""
+    """Return the source with its path relative to the recipe's folder."""
     if is_remote(data):
         return source
     seen = os.path.relpath(data, path.parent).replace(os.sep, "/")
@@ -60,8 +60,8 @@ def _from(source: Dataset, data: str, path: Path) -> Dataset:
 
 
 def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
-    """The first seed with which every class has a row that trains, and the sets that then lack one: a class may have
-    fewer rows than there are sets."""
+    """Return the first seed with which every class has a training row, and the sets that then lack a class, since a
+    class may have fewer rows than there are sets."""
     import numpy as np
 
     if not target.classes or table.num_rows > LOOKED_AT:
@@ -79,4 +79,4 @@ def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mappin
             return seed, {name: found for name, found in lacking.items() if found}
     rare = min(target.classes, key=lambda each: target.classes[each])
     times = counted(target.classes[rare], "row")
-    raise UnusableError(f"the class `{rare}` of `{target.name}` has {times}: too few to train on and to judge by")
+    raise UnusableError(f"the class `{rare}` of `{target.name}` has {times}: too few to train and to evaluate")

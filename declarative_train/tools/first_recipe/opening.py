@@ -1,4 +1,4 @@
-"""A data file -> its source, as a recipe names it, and the opened table; delimiter, decimal sign, odd words guessed."""
+"""Data file opened as a source of a recipe, with its delimiter, decimal sign and missing values guessed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ _ENDINGS: dict[str, type[Dataset]] = {
 _DELIMITERS = ",;\t|"
 _NUMBER = re.compile(r"[-+]?(\d+([.]\d*)?|[.]\d+)([eE][-+]?\d+)?")
 _COMMA_NUMBER = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
-_BLANKS = frozenset({"?", "-", "--", "."})  # words that stand for a missing value wherever they stand
-_MOST_WORDS = 3  # that stand for missing values in one column of numbers
-LOOKED_AT = 200_000  # rows; of a larger table as many from all over it
+_BLANKS = frozenset({"?", "-", "--", "."})  # words for a missing value in any column
+_MOST_WORDS = 3  # words for a missing value in a column of numbers
+LOOKED_AT = 200_000  # rows; of a larger table, this number from all over it
 
 
 class UnusableError(Exception):
-    """No recipe can be made of it. The message is for the user; `is_word`: what was typed is wrong, not the data."""
+    """File from which no recipe can be made. The message is for the user; `is_word`: an option is wrong, not the
+    data."""
 
     def __init__(self, message: str, help: str | None = None, *, is_word: bool = False) -> None:
         super().__init__(message)
@@ -47,7 +48,7 @@ class UnusableError(Exception):
 
 
 def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
-    """`name`: of the table, in a file of several. Raises SourceError and UnusableError."""
+    """Open a data file. `name`: of the table, if the file has several. Raises SourceError and UnusableError."""
     kind, files = _kind(path), expand((path,))
     if name is not None and kind is not SqliteDataset:
         raise UnusableError(f"{format_path(path)} is one table: --table is for those of an SQLite file", is_word=True)
@@ -70,8 +71,8 @@ def _kind(path: str) -> type[Dataset]:
     plain = path.rpartition(".")[0] if packing(path) else path
     ending = plain.rpartition(".")[2].lower()
     if ending not in _ENDINGS:
-        hint = f"known: {', '.join(f'.{each}' for each in _ENDINGS)}, the texts also with .gz, .bz2 or .zst behind"
-        raise UnusableError(f"{format_path(path)}: what it holds cannot be told by its name", hint, is_word=True)
+        hint = f"known: {', '.join(f'.{each}' for each in _ENDINGS)}, text files also with .gz, .bz2 or .zst"
+        raise UnusableError(f"{format_path(path)}: its name does not tell the format", hint, is_word=True)
     return _ENDINGS[ending]
 
 
@@ -90,23 +91,23 @@ def _check_names(path: str, table: Table) -> None:
     names = [*table.columns, *table.left_out]
     if names and all(_NUMBER.fullmatch(name) for name in names):
         raise UnusableError(
-            f"the first line of {format_path(path)} holds numbers where the names of its columns should stand",
-            "write a line of names above it",
+            f"the first line of {format_path(path)} has numbers instead of column names",
+            "add a line of names above it",
         )
 
 
 def _not_empty(path: str, table: Table) -> Table:
     if not table.num_rows:
-        raise UnusableError(f"{format_path(path)} has columns and no row")
+        raise UnusableError(f"{format_path(path)} has columns but no rows")
     return table
 
 
 def _conventions(table: Table) -> dict[str, object]:
-    """What else the source has to say so that its numbers are read as such."""
+    """Return the settings of the source with which its numbers are read as such."""
     texts = [name for name, column in table.columns.items() if column.dtype == "object"]
     if not texts:
         return {}
-    values = table.read(texts, looked_at(table))
+    values = table.read(texts, rows_to_inspect(table))
     found: dict[str, object] = {}
     counts = {name: Counter(value.strip() for value in values[name] if value is not None) for name in texts}
     if any(_reads_as_numbers(each, _COMMA_NUMBER, needs=",") for each in counts.values()):
@@ -124,7 +125,7 @@ def _conventions(table: Table) -> dict[str, object]:
 
 
 def _reads_as_numbers(counts: Counter[str], number: re.Pattern[str], needs: str = "") -> bool:
-    """Whether at least half of the values are numbers, and one of them is written with `needs`."""
+    """Return whether at least half of the values are numbers, and one of them contains `needs`."""
     like = sum(n for word, n in counts.items() if number.fullmatch(word) or _NUMBER.fullmatch(word))
     return like * 2 >= counts.total() and any(number.fullmatch(word) and needs in word for word in counts)
 
@@ -138,8 +139,8 @@ def _odd_words(counts: Counter[str]) -> set[str]:
     return others if is_few else blanks
 
 
-def looked_at(table: Table) -> slice | np.ndarray:
-    """The rows that are judged by: all, or as many from all over the table."""
+def rows_to_inspect(table: Table) -> slice | np.ndarray:
+    """Return the rows that are inspected: all, or this number from all over the table."""
     import numpy as np
 
     if table.num_rows <= LOOKED_AT:
@@ -148,6 +149,6 @@ def looked_at(table: Table) -> slice | np.ndarray:
 
 
 def columns_in_words(path: str, name: str | None = None) -> str:
-    """The names that a target may be chosen of. Raises SourceError and UnusableError."""
+    """Return the names of possible target columns. Raises SourceError and UnusableError."""
     names = list(open_source(path, name)[1].columns)
     return f"its columns: {', '.join(names[:40])}" + (", ..." if len(names) > 40 else "")

@@ -1,21 +1,20 @@
-"""How many rows there are -> sizes that suit them: the sets, the batch, the epochs, the widths of the network.
-
-Rules of thumb, for tables; each is a starting point that a run of a minute judges.
-"""
+"""Sizes for a number of rows: the sets, the batch, the epochs, the widths of the network. These are rules of thumb for
+tables, and starting points: a run takes a minute."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2, sqrt
 
-_WITH_TEST = 300  # rows from which a third set has enough to say something
+_WITH_TEST = 300  # rows from which a third set is large enough
 _STEPS = 4000
 _MOST_EVALUATIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`fractions` of the rows by set; what remains trains. `patience` and `evaluate_every` in epochs."""
+    """Sizes of a recipe. `fractions` of the rows by set; the rest is for training. `patience` and `evaluate_every` in
+    epochs."""
 
     fractions: dict[str, float]
     batch_size: int

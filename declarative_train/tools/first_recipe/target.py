@@ -1,4 +1,4 @@
-"""The column of the answers -> whether they are classes or numbers, and what that asks for."""
+"""Target column: classes or numbers, and the settings that follow."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ Task = Literal["classes", "numbers"]
 LEAST_ROWS = 10
 _MOST_NUMBERS_AS_CLASSES = 20
 _MOST_CLASSES = 1000
-_IMBALANCE = 4.0  # of the largest class to the smallest
-_TAILS = 10.0  # kurtosis from which a few values decide a squared error
+_IMBALANCE = 4.0  # ratio of the largest class to the smallest
+_TAILS = 10.0  # kurtosis from which a few values dominate a squared error
 
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """`classes`: how many rows each has, sorted as their numbers will be; of numbers none. `why`: in words."""
+    """Target column. `classes`: rows of each class, in the order of class numbers; empty for numbers. `why`: the
+    reason, as text."""
 
     values: ColumnValues
     task: Task
@@ -55,7 +56,7 @@ class TargetColumn:
 
 
 def read_target(table: Table, name: str, path: str, asked: Task | None) -> TargetColumn:
-    """Raises UnusableError and SourceError."""
+    """Read the target column. Raises UnusableError and SourceError."""
     if name not in table.columns:
         if name in table.left_out:
             raise UnusableError(f"the column `{name}` of {format_path(path)} cannot be read: {table.left_out[name]}")
@@ -65,7 +66,7 @@ def read_target(table: Table, name: str, path: str, asked: Task | None) -> Targe
         raise UnusableError(f"the name `{name}` of a target cannot hold `*`, `?` or `[`", "rename it in the file")
     values = read_column(table, name)
     _check(table, values, format_path(path))
-    task, why = _task(values) if asked is None else (asked, f"as asked for by --task {asked}")
+    task, why = _task(values) if asked is None else (asked, f"as given by --task {asked}")
     _check_task(values, task)
     classes = Counter({each: values.words[each] for each in sorted(values.words)}) if task == "classes" else Counter()
     return TargetColumn(values, task, why, classes)
@@ -76,15 +77,13 @@ def _check(table: Table, values: ColumnValues, where: str) -> None:
 
     name, column = values.name, values.column
     if table.num_rows < LEAST_ROWS:
-        raise UnusableError(
-            f"{where} has {counted(table.num_rows, 'row')}: too few to train on some and to judge by others"
-        )
+        raise UnusableError(f"{where} has {counted(table.num_rows, 'row')}: too few to train and to evaluate")
     if column.dtype.startswith("datetime") or column.shape:
         held = "dates" if not column.shape else "lists of numbers"
-        raise UnusableError(f"`{name}` holds {held}, and a target is a number or a class", is_word=True)
+        raise UnusableError(f"`{name}` contains {held}, and a target must be a number or a class", is_word=True)
     if column.dtype in (MESSAGES, LISTS):
         held = "lists of messages" if column.dtype == MESSAGES else "lists"
-        message = f"`{name}` holds {held}, and a target is a number or a class"
+        message = f"`{name}` contains {held}, and a target must be a number or a class"
         raise UnusableError(message, is_word=True)
     if not values.words:
         raise UnusableError(f"`{name}` has no value in any row of {where}")
@@ -92,8 +91,8 @@ def _check(table: Table, values: ColumnValues, where: str) -> None:
         first = int(np.flatnonzero(~values.present)[0])
         place = table.place(first) if len(values.values) == table.num_rows else "one of them"
         raise UnusableError(
-            f"`{name}` is missing in {counted(values.num_missing, 'row')} (the first: {place}): nothing can be learned "
-            "from them",
+            f"`{name}` is missing in {counted(values.num_missing, 'row')} (the first: {place}): training cannot "
+            "use them",
             "write a file without these rows",
         )
     if len(values.words) == 1:
@@ -110,7 +109,7 @@ def _task(values: ColumnValues) -> tuple[Task, str]:
     if not values.is_whole:
         return "numbers", "numbers with fractions"
     if num_values == 2 or (num_values <= _MOST_NUMBERS_AS_CLASSES and num_rows >= 5 * num_values):
-        return "classes", f"{num_values} different whole numbers, taken for classes: `--task numbers` for amounts"
+        return "classes", f"{num_values} different whole numbers, used as classes: `--task numbers` for amounts"
     return "numbers", f"{num_values:,} different whole numbers"
 
 
@@ -118,10 +117,10 @@ def _check_task(values: ColumnValues, task: Task) -> None:
     num_values = len(values.words)
     if task == "numbers" and (values.is_text or values.column.dtype == "bool"):
         raise UnusableError(
-            f"`{values.name}` holds {'text' if values.is_text else 'yes and no'}, not numbers", is_word=True
+            f"`{values.name}` contains {'text' if values.is_text else 'yes and no'}, not numbers", is_word=True
         )
     if task == "classes" and not values.is_text and not values.is_whole:
-        raise UnusableError(f"`{values.name}` holds fractions, which are no classes", "`--task numbers`", is_word=True)
+        raise UnusableError(f"`{values.name}` contains fractions, not classes", "`--task numbers`", is_word=True)
     if task == "classes" and num_values > min(_MOST_CLASSES, max(2, values.words.total() // 2)):
         raise UnusableError(
             f"`{values.name}` has {num_values:,} different values in {values.words.total():,} rows: too many classes",

@@ -1,4 +1,4 @@
-"""What was found out about a table -> the text of a recipe, the reasons as comments."""
+"""Text of a first recipe, with the reasons as comments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", 
 
 @dataclass(frozen=True, slots=True)
 class FirstRecipe:
-    """All that the text is made of. `lacking`: sets without a row of some class, by their names."""
+    """Contents of a first recipe. `lacking`: sets without a row of some class, by their names."""
 
     path: str
     command: str
@@ -48,7 +48,7 @@ class FirstRecipe:
 
     @property
     def field(self) -> str:
-        """The name of the target's field: the column's, as far as names of the language allow."""
+        """Name of the target's field: that of the column, changed to a valid name."""
         found = re.sub(r"[^a-z0-9]+", "_", self.target.name.lower()).strip("_")
         return found if is_name(found) and found not in _OURS and not iskeyword(found) else "target"
 
@@ -61,11 +61,11 @@ class FirstRecipe:
         where = ", ".join(format_path(each) for each in self.source.paths)
         rows = f"{counted(self.num_rows, 'row')}, {counted(len(self.columns) + 1, 'column')}"
         yield from comment(f"A first recipe for {where} ({rows}), made by: {self.command}")
-        yield "# Every choice is a guess with its reason beside it; the file is yours to change."
+        yield "# Every choice is a guess, with its reason; change it as you like."
         for word, does in (
-            ("lint", "what is wrong with it, before anything starts"),
+            ("lint", "find mistakes, before anything starts"),
             ("run", "train"),
-            ("plan", "who does what"),
+            ("plan", "show the plan"),
         ):
             yield f"#   {f'dtrain {word} {self.path}':<{len(self.path) + 14}}{does}"
         yield f"language: {LANGUAGES[-1]}"
@@ -97,7 +97,7 @@ class FirstRecipe:
             yield from listed("      exclude: ", others)
         else:
             yield from listed("      columns: ", names)
-        yield "      normalize: standard   # mean 0, deviation 1 by the training rows: start values are made for that"
+        yield "      normalize: standard   # mean 0, deviation 1 over the training rows, as start values expect"
         missing = {each.name: each.num_missing for each in numbers if each.num_missing}
         if missing:
             total = sum(missing.values())
@@ -105,20 +105,20 @@ class FirstRecipe:
             yield from comment(said, 6)
             yield "      missing: mean"
         elif self.is_sampled:
-            yield "      missing: mean         # none was seen to be missing; not every row was looked at"
+            yield "      missing: mean         # no missing value was found, but not every row was read"
 
     def _categories(self, categories: Sequence[ColumnUse]) -> Iterator[str]:
         words = [f"{each.name} ({each.why or each.num_words})" for each in categories]
-        yield from comment(f"Words out of a list, by how many there are: {', '.join(words)}.", 4)
+        yield from comment(f"Words of a list, with their number: {', '.join(words)}.", 4)
         yield "    categories:"
         yield "      type: category"
         yield from listed("      columns: ", [each.name for each in categories])
         if any(each.num_words > MOST_WORDS for each in categories):
             sizes = [min(each.num_words, MOST_WORDS) + 1 for each in categories]
-            yield f"      num_classes: {sizes if len(sizes) > 1 else sizes[0]}   # the words that are told apart, and 1"
+            yield f"      num_classes: {sizes if len(sizes) > 1 else sizes[0]}   # these words, and 1 for unknown ones"
         missing = sum(each.num_missing for each in categories)
         said = f"{counted(missing, 'missing value')}, and words" if missing else "words"
-        yield f"      unknown: 0   # the class of {said} that no training row has"
+        yield f"      unknown: 0   # the class of {said} that are not in the training rows"
 
     def _target_field(self) -> Iterator[str]:
         target, key = self.target, quoted(self.target.name)
@@ -137,13 +137,13 @@ class FirstRecipe:
         if is_class:
             yield "  # Stratified: each set has the same share of every class."
         if "test" in self.sizes.fractions:
-            yield "  # `test` is looked at once, at the end, on the best weights."
+            yield "  # `test` is evaluated once, at the end, with the best weights."
         else:
-            yield from comment(f"No test set: of {self.num_rows} rows it would have too few to say much.", 2)
+            yield from comment(f"No test set: with {self.num_rows} rows it would be too small.", 2)
         for name, classes in self.lacking.items():
             few = ", ".join(f"`{each}` has {counted(self.target.classes[each], 'row')}" for each in classes[:4])
             few += f" and {len(classes) - 4} more" if len(classes) > 4 else ""
-            yield from comment(f"{few}: too few for `{name}`, whose numbers say nothing of it.", 2)
+            yield from comment(f"{few}: too few for `{name}`, whose metrics do not include it.", 2)
         yield "  split:"
         for name, fraction in self.sizes.fractions.items():
             cut = (
@@ -162,7 +162,7 @@ class FirstRecipe:
         if categories:
             widths = [vector_width(each.num_words) for each in categories]
             width = widths[0] if len(set(widths)) == 1 else widths
-            yield "    # A learned vector for each word, wider where there are more."
+            yield "    # A learned vector for each word, wider for more words."
             yield f"    vectors: {{type: embeddings, embedding_dim: {width}, input: categories}}"
             source = "vectors"
         if numbers and categories:
@@ -172,7 +172,8 @@ class FirstRecipe:
         dropout = f", dropout: {self.sizes.dropout}" if self.sizes.dropout else ""
         what = "one score for each class" if self.target.classes else "one number"
         yield from comment(
-            f"Widths for {counted(self.num_rows, 'row')}: wider learns more, and more by heart. Gives {what}.", 4
+            f"Widths for {counted(self.num_rows, 'row')}: wider learns more, and overfits more. Output: {what}.",
+            4,
         )
         hidden = ", ".join(map(str, self.sizes.hidden))
         yield f"    net: {{type: mlp, hidden: [{hidden}], out_features: {outputs}{dropout}, input: {source}}}"
@@ -184,14 +185,14 @@ class FirstRecipe:
             if target.is_imbalanced:
                 most, least = max(target.classes.values()), min(target.classes.values())
                 yield from comment(
-                    f"The largest class has {most:,} rows, the smallest {least:,}: accuracy alone would say little. "
-                    "`class_weights: balanced` in the loss finds more of the rare classes; probabilities are too high "
-                    "for these then.",
+                    f"The largest class has {most:,} rows, the smallest {least:,}: accuracy alone is not informative. "
+                    "`class_weights: balanced` in the loss finds more of the rare classes, but overestimates "
+                    "their probabilities.",
                     2,
                 )
             yield f"  loss: {{type: cross_entropy, input: net, target: {self.field}}}"
         elif target.has_tails:
-            yield "  # A few values lie far from the others: huber counts them by their distance, not by its square."
+            yield "  # A few values are far from the others: huber counts their distance, not its square."
             yield f"  loss: {{type: huber, input: net, target: {self.field}}}"
         else:
             yield f"  loss: {{type: mse, input: net, target: {self.field}}}"
@@ -204,16 +205,16 @@ class FirstRecipe:
         is_binary = len(self.target.classes) == 2
         if not self.target.is_imbalanced:
             return ["accuracy", "auroc"] if is_binary else ["accuracy", "f1"]
-        has_auroc = is_binary and "validation" not in self.lacking  # it is nan where a class has no row
+        has_auroc = is_binary and "validation" not in self.lacking  # it is nan if a class has no row
         return ["auroc", "f1", "accuracy"] if has_auroc else ["f1", "auroc", "accuracy"]
 
     def _training(self) -> Iterator[str]:
         sizes = self.sizes
         yield "training:"
         metric, mode = ("loss", "min") if self.target.task == "numbers" else (self._metrics()[0], "max")
-        yield f"  # At most; it stops when validation/{metric} no longer improves, and the best weights are kept."
+        yield f"  # At most; training stops when validation/{metric} no longer improves, and the best weights are kept."
         if self.target.task == "classes":
-            yield "  # Not by the loss: it rises with too sure probabilities while more answers still become right."
+            yield "  # Not the loss, which rises with overconfident probabilities while accuracy still improves."
         yield f"  epochs: {sizes.epochs}"
         yield f"  early_stop: {{metric: validation/{metric}, mode: {mode}, patience: {sizes.patience} epochs}}"
         yield f"  global_batch_size: {sizes.batch_size}"
@@ -224,7 +225,7 @@ class FirstRecipe:
 
     def _rest(self) -> Iterator[str]:
         yield "parallelism: single        # or: ddp, fsdp, pipeline, auto, with more GPUs below"
-        yield "layout: {gpus: 1}          # where there is none: the CPU"
+        yield "layout: {gpus: 1}          # without a GPU: the CPU"
 
 
 def vector_width(num_words: int) -> int:
@@ -232,7 +233,7 @@ def vector_width(num_words: int) -> int:
 
 
 def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
-    """Lines of a comment. Characters that end a line are written as blanks."""
+    """Return the lines of a comment. Characters that end a line become blanks."""
     whole = " ".join(text.split())
     begin = f"{' ' * margin}# "
     return wrap(
@@ -246,14 +247,14 @@ def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """A column's name as YAML reads it back."""
+    """Return a column's name in YAML."""
     if _PLAIN.fullmatch(text) and not text.endswith(" ") and text.lower() not in _WORDS_OF_YAML and ": " not in text:
         return text
     return json.dumps(text, ensure_ascii=False)
 
 
 def listed(key: str, names: Sequence[str]) -> list[str]:
-    """`key` and a flow list; where that is long, over several lines."""
+    """Return `key` with a flow list, over several lines if it is long."""
     words = [quoted(name) for name in names]
     margin = " " * (len(key) + 1)
     lines, line = [], f"{key}["

@@ -1,1 +1,1 @@
-"""What an editor asks of a recipe that is being written: mistakes, fixes, hovers, completions. Needs pygls."""
+"""Language server for recipes: mistakes, fixes, hovers, completions. Needs pygls."""

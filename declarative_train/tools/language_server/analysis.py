@@ -1,7 +1,5 @@
-"""The text of a recipe in an editor -> its mistakes, and what its values are shown from.
-
-Plugins are never imported: a recipe that is only looked at does not run.
-"""
+"""Analysis of the text of a recipe in an editor: its mistakes, and its resolved values. Plugins are never imported:
+displaying a recipe must not run code."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """`is_full`: the data and the shapes were looked at, too; `plan` is None without that, and where there is an
-    error."""
+    """Result of an analysis. `is_full`: data and shapes were checked too. `plan` is None without that, and if there is
+    an error."""
 
     path: str
     text: str
@@ -43,12 +41,12 @@ class Analysis:
 
     @property
     def rests_on(self) -> set[str]:
-        """The real paths of all files that it was read from."""
+        """Real paths of all files that it was read from."""
         return {str(Path(path).resolve()) for path in self.texts}
 
 
 def analyse(path: str, text: str, *, full: bool) -> Analysis:
-    """What `dtrain lint`, or without `full` what `dtrain lint --static`, says of `text` in the place of the file."""
+    """Analyse `text` as the content of the file, as `dtrain lint` does, or without `full` as `dtrain lint --static`."""
     loaded = recipe_room.load(path, text=text)
     diagnostics = list(loaded.diagnostics)
     plan = None
@@ -62,9 +60,9 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
     return Analysis(path, text, loaded, plan, tuple(arrange(left)), texts, full)
 
 
-def not_yet_looked_at(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
-    """What an earlier full analysis found and a static one cannot, on lines that are still the same: shown until the
-    next full one, so that it does not blink at every key."""
+def unchecked_since(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
+    """Return the diagnostics of an earlier full analysis that a static one cannot find, on unchanged lines. They are
+    shown until the next full analysis, so that they do not flicker while typing."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:
         return []
     old, new = before.text.splitlines(), now.text.splitlines()

@@ -1,4 +1,4 @@
-"""`dtrain lsp`: a language server on standard input and output: mistakes, fixes, hovers and names in the editor."""
+"""Command `dtrain lsp`: a language server on standard input and output."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.tools.language_server.server import RecipeServer
 
     logging.getLogger("pygls").setLevel(logging.ERROR)
-    gc.enable()  # a server lives long, see app/main.py
+    gc.enable()  # a server runs long, see app/main.py
     server = RecipeServer(own_version(), static=args.static)
-    # Standard output belongs to the protocol: whatever else would write there goes where editors keep their log.
+    # Standard output is for the protocol; other output goes to standard error, the editor's log.
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as protocol:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         server.server.start_io(sys.stdin.buffer, protocol)

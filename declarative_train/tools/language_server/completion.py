@@ -1,9 +1,6 @@
-"""A cursor in a recipe -> the names that may stand there, as far as the JSON schema cannot know them: fields, nodes,
-columns, blocks and their params, vars, sets, metrics.
-
-The text is read once more with a mark where the cursor stands: the path of the mark in the merged document says what
-is asked for. Bases count, too.
-"""
+"""Completion of the names that the JSON schema cannot know: fields, nodes, columns, blocks and their params, vars,
+sets, metrics. The text is read again with a mark at the cursor; the path of the mark in the merged document, bases
+included, decides which names fit."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from declarative_train.app.views.graph import described
+from declarative_train.app.views.graph import describe_spec
 from declarative_train.components.expressions.functions import FUNCTIONS
 from declarative_train.core.diagnostics.lines import Lines
 from declarative_train.recipe.merge_rules import MERGE_RULES
@@ -28,7 +25,8 @@ COLUMNS = ("column", "columns", "by", "sort")
 
 @dataclass(frozen=True, slots=True)
 class CompletionName:
-    """`kind`: field, node, function, column, block, param, var, set, metric, term; `detail` is shown beside it."""
+    """Name to insert. `kind`: field, node, function, column, block, param, var, set, metric, term; `detail` is shown
+    next to it."""
 
     text: str
     kind: str
@@ -37,7 +35,7 @@ class CompletionName:
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """Where the mark stands: the path of its value, or of the mapping whose key it is; the text before it."""
+    """Position of the mark: the path of its value, or of the mapping whose key it is; the text before it."""
 
     path: Path
     is_key: bool
@@ -45,13 +43,13 @@ class _Cursor:
 
 
 def token_before(text: str, offset: int) -> str:
-    """What is already typed of a name; a completion replaces it."""
+    """Return the part of a name before the cursor; a completion replaces it."""
     found = TOKEN.search(text, text.rfind("\n", 0, offset) + 1, offset)
     return "" if found is None else found[0]
 
 
 def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[CompletionName]:
-    """`known` is the last analysis of the recipe that had no error: what the columns and shapes are taken from."""
+    """Return the names for the cursor. `known` is the last analysis without an error, with columns and shapes."""
     lines = Lines(path, text)
     line, column = lines.place(offset)
     is_alone = not lines.line(line)[: column - 1].strip() and not lines.line(line)[column - 1 :].strip()
@@ -79,7 +77,7 @@ def _find(node: Node, path: Path) -> _Cursor | None:
 
 
 class _Names:
-    """The names of one merged document."""
+    """Names of one merged document."""
 
     def __init__(self, root: Mapping, known: Analysis | None) -> None:
         self.root = root
@@ -109,11 +107,11 @@ class _Names:
         if path[:2] == ("evaluation", "sets"):
             return self._sets()
         if path[-1] == "metric":
-            return self._measured()
+            return self._metrics()
         return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
     def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[CompletionName]:
-        """`way` begins with the node's name."""
+        """Return the names for a cursor in a node. `way` begins with the node's name."""
         scope, own = graph[:-1], way[0]
         kind = self._text((*graph, *way[:1], "type"))
         if cursor.is_key:
@@ -146,11 +144,11 @@ class _Names:
 
     def _fields(self) -> list[CompletionName]:
         plan = None if self.known is None else self.known.plan
-        shapes = {} if plan is None else {each.name: described(each.tensor) for each in plan.data.fields}
+        shapes = {} if plan is None else {each.name: describe_spec(each.tensor) for each in plan.data.fields}
         return [CompletionName(key, "field", shapes.get(key, "")) for key in self._keys(("data", "fields"))]
 
     def _nodes(self, scope: Path) -> list[CompletionName]:
-        """`scope`: model, or a block."""
+        """Return the nodes of `scope`: the model, or a block."""
         graph = find(self.root, (*scope, "graph"))
         shapes = self._shapes() if scope == ("model",) else {}
         entries = [each for each in graph if MARK not in each.name] if isinstance(graph, Mapping) else []
@@ -164,10 +162,10 @@ class _Names:
         if plan is None:
             return {}
         nodes = [*plan.batch_graph.nodes, *plan.graph.nodes]
-        return {each.name.partition(".")[0]: described(next(iter(each.outputs.values()))) for each in nodes}
+        return {each.name.partition(".")[0]: describe_spec(next(iter(each.outputs.values()))) for each in nodes}
 
     def _ports(self, block: Path) -> list[str]:
-        """Of a block: `[x, mask]`, or a mapping."""
+        """Return the inputs of a block, written as `[x, mask]` or as a mapping."""
         inputs = find(self.root, (*block, "inputs"))
         if isinstance(inputs, Sequence):
             return [item.text for item in inputs.items if isinstance(item, Scalar)]
@@ -183,22 +181,22 @@ class _Names:
         own = params.entries if isinstance(params, Mapping) else ()
         return [
             CompletionName(f"params.{each.name}", "param", _words(each.value)) for each in own
-        ]  # a block sees no vars
+        ]  # a block cannot use vars
 
     def _columns(self) -> list[CompletionName]:
         if self.known is None or self.known.loaded.recipe is None:
             return []
         try:
             columns = self.known.loaded.recipe.data.source.open().columns
-        except Exception:  # a source that cannot be read offers no names: lint says why
+        except Exception:  # lint reports a source that cannot be read
             return []
         return [CompletionName(each.name, "column", each.dtype) for each in columns.values()]
 
     def _sets(self) -> list[CompletionName]:
         return [CompletionName(key, "set") for key in self._keys(("data", "split"))]
 
-    def _measured(self) -> list[CompletionName]:
-        """`<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
+    def _metrics(self) -> list[CompletionName]:
+        """Return `<set>/<metric>`, `<set>/loss`, `<set>/loss/<term>`."""
         terms = self._keys(("objective", "losses"))
         words = ["loss", *(f"loss/{term}" for term in terms if len(terms) > 1), *self._keys(("objective", "metrics"))]
         return [CompletionName(f"{each}/{word}", "metric") for each in self._keys(("data", "split")) for word in words]
@@ -213,7 +211,7 @@ class _Names:
 
 
 def _work(node: Node) -> str:
-    """`linear`, or the expression."""
+    """Return `linear`, or the expression."""
     if isinstance(node, Mapping):
         kind = node.get("type")
         return kind.text if isinstance(kind, Scalar) else ""

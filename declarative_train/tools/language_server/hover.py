@@ -1,4 +1,4 @@
-"""A place in a recipe -> what stands there once everything is resolved: the value, where it came from, its shapes."""
+"""Hover text of a place in a recipe: the resolved value, its origin, its shapes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
-from declarative_train.app.views.graph import described
+from declarative_train.app.views.graph import describe_spec
 from declarative_train.core.amounts import counted
 from declarative_train.core.span import Span
 from declarative_train.graph.graph import Graph, Node
@@ -26,14 +26,15 @@ MOST_LINES = 24
 
 @dataclass(frozen=True, slots=True)
 class Hover:
-    """`text` is Markdown; `span` is what it speaks of."""
+    """Hover text. `text` is Markdown; `span` is the text that it describes."""
 
     text: str
     span: Span
 
 
 def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
-    """Line and column count from 1. Without a recipe, because of an error, only what was written is known: nothing."""
+    """Return the hover text; line and column count from 1. If the recipe has errors, nothing is resolved and the result
+    is None."""
     recipe, document = analysis.loaded.recipe, analysis.document
     if recipe is None or document is None:
         return None
@@ -50,15 +51,15 @@ def hover(analysis: Analysis, line: int, column: int) -> Hover | None:
     if nodes:
         parts = [_field_of_node(nodes[0], path, recipe), _node_card(nodes, analysis.plan)]
     else:
-        parts = [*_data_facts(analysis.plan, path), *_planned(analysis.plan, path)]
+        parts = [*_data_facts(analysis.plan, path), *_describe_plan(analysis.plan, path)]
         parts.append(_values(recipe, path, analysis.path))
-    parts += [_displaced(analysis, path)]
+    parts += [_list_replaced(analysis, path)]
     text = "\n\n".join(part for part in parts if part)
     return Hover(text, span) if text else None
 
 
 def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
-    """Every key, and every value that is no mapping, with where it stands."""
+    """Yield every key, and every value that is not a mapping, with its span."""
     if isinstance(node, Mapping):
         for entry in node:
             inner = (*path, entry.name)
@@ -75,16 +76,16 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
-    """The value at `path`, or all below it, defaults too."""
+    """Return the value at `path`, or all values below it, with defaults."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:
         template = _template(find(recipe.document.root, exact.path))
-        return f"`{_dotted(exact.path)}`: `{_json(exact)}`{template} ({_origin(exact, file)})"
+        return f"`{_join_path(exact.path)}`: `{_json(exact)}`{template} ({_origin(exact, file)})"
     below = [leaf for leaf in leaves if leaf.path[: len(path)] == path]
     if not below or path[0] == "model":
         return ""
-    names = [_dotted(leaf.path[len(path) :]) for leaf in below]
+    names = [_join_path(leaf.path[len(path) :]) for leaf in below]
     width = max(map(len, names))
     lines = [
         f"{name:<{width}}  {_json(leaf)}  # {_origin(leaf, file)}" for name, leaf in zip(names, below, strict=True)
@@ -102,7 +103,7 @@ def _json(leaf: Leaf) -> str:
     return json.dumps(leaf.value, ensure_ascii=False, default=str)
 
 
-def _dotted(path: Path) -> str:
+def _join_path(path: Path) -> str:
     return ".".join(map(str, path))
 
 
@@ -114,28 +115,28 @@ def _origin(leaf: Leaf, file: str) -> str:
     return f"{FilePath(leaf.span.path).name}:{leaf.span.line}"
 
 
-def _displaced(analysis: Analysis, path: Path) -> str:
-    """What of a base this value stands for."""
+def _list_replaced(analysis: Analysis, path: Path) -> str:
+    """Return the values of a base that this value replaces."""
     dropped = analysis.document.dropped if analysis.document is not None else ()
     return "\n".join(
-        f"{_dotted(each.path)} of {FilePath(each.span.path).name}:{each.span.line}: {each.reason} here"
+        f"{_join_path(each.path)} of {FilePath(each.span.path).name}:{each.span.line}: {each.reason} here"
         for each in dropped
         if each.path == path and each.by.path == analysis.path
     )
 
 
 def _data_facts(plan: Plan | None, path: Path) -> list[str]:
-    """What the rows that are there make of a field or a set."""
+    """Return what the data determine about a field or a set."""
     if plan is None or len(path) < 2 or path[0] != "data":
         return []
     if path[1] == "fields" and len(path) > 2:
-        return [f"`{each.name}` {described(each.tensor)}" for each in plan.data.fields if each.name == path[2]]
+        return [f"`{each.name}` {describe_spec(each.tensor)}" for each in plan.data.fields if each.name == path[2]]
     wanted = {"split": path[2:3], "source": ("training",)}.get(str(path[1]), ())
     return [f"`{each.name}`: {counted(each.num_samples, 'sample')}" for each in plan.data.sets if each.name in wanted]
 
 
-def _planned(plan: Plan | None, path: Path) -> list[str]:
-    """What `parallelism: auto` became, and what is expected of the hardware."""
+def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
+    """Return the choice of `parallelism: auto`, and the estimates for the hardware."""
     if plan is not None and path[0] == "parallelism" and plan.choice is not None:
         return [f"`auto`: {plan.choice.reason}"]
     estimate = None if plan is None else plan.estimate
@@ -148,7 +149,7 @@ def _planned(plan: Plan | None, path: Path) -> list[str]:
 
 
 def _nodes_at(recipe: Recipe, file: str, line: int, column: int) -> list[ModelNode]:
-    """The innermost node that is written there; one in a block stands for itself at every place of the block."""
+    """Return the innermost node that is written there; one in a block represents every use of the block."""
     found = [
         node
         for node in _all_nodes(recipe.model.scope)
@@ -169,7 +170,7 @@ def _all_nodes(scope: Scope) -> Iterator[ModelNode]:
 
 
 def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
-    """The resolved value of the layer's field that the place is in."""
+    """Return the resolved value of the layer's field at this place."""
     name = str(path[-1])
     if not isinstance(node, LayerNode) or name not in type(node.layer).model_fields or name == "type":
         return ""
@@ -178,18 +179,18 @@ def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
 
 
 def _node_card(nodes: list[ModelNode], plan: Plan | None) -> str:
-    """A node's work, what goes in and comes out, what it holds."""
+    """Return a node's work, inputs, outputs and parameters."""
     node = nodes[0]
     title = f"`{node.path}` {_work(node)}"
     if len(nodes) > 1:
         title += f", the first of {len(nodes)}"
-    located = None if plan is None else _located(plan, node.path)
+    located = None if plan is None else _locate(plan, node.path)
     if plan is None or located is None:
         return title
     graph, lowered = located
-    rows = [(f"in   {_name(port, edge)}", described(graph.spec(edge))) for port, edge in lowered.inputs.items()]
+    rows = [(f"in   {_name(port, edge)}", describe_spec(graph.spec(edge))) for port, edge in lowered.inputs.items()]
     several = len(lowered.outputs) > 1
-    rows += [(f"out  {name}" if several else "out", described(spec)) for name, spec in lowered.outputs.items()]
+    rows += [(f"out  {name}" if several else "out", describe_spec(spec)) for name, spec in lowered.outputs.items()]
     held = sum(
         each.num_elements for each in plan.parameters if each.name.startswith(f"{node.path}.") and each.tie is None
     )
@@ -214,7 +215,7 @@ def _name(port: str, edge: str) -> str:
     return source if source == port else f"{port}: {source}"
 
 
-def _located(plan: Plan, path: str) -> tuple[Graph, Node] | None:
+def _locate(plan: Plan, path: str) -> tuple[Graph, Node] | None:
     return next((found for graph in (plan.graph, plan.batch_graph) for found in _within(graph, "", path)), None)
 
 

@@ -1,4 +1,4 @@
-"""Diagnostics -> the protocol's, by the file that they stand in, and their fixes -> code actions."""
+"""Diagnostics as messages of the protocol, by file, and their fixes as code actions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIX_ALL = f"{types.CodeActionKind.SourceFixAll.value}.{SOURCE}"
 
 
 class Messages:
-    """Of one analysis of the recipe that the editor knows as `uri`."""
+    """Messages of one analysis of the recipe with the address `uri`."""
 
     def __init__(self, uri: str, analysis: Analysis, codec: PositionCodec) -> None:
         self.uri = uri
@@ -33,14 +33,15 @@ class Messages:
         self._places = {path: Places(path, text, codec) for path, text in analysis.texts.items()}
 
     def by_file(self, diagnostics: tuple[Diagnostic, ...]) -> dict[str, list[types.Diagnostic]]:
-        """By address; the recipe's own is always there. What stands in no file is shown at the recipe's beginning."""
+        """Return the messages by address; that of the recipe is always included. A diagnostic without a file is shown
+        at the recipe's beginning."""
         found: dict[str, list[types.Diagnostic]] = {self.uri: []}
         for each in diagnostics:
             found.setdefault(self.address(each.span.path) or self.uri, []).append(self.message(each))
         return found
 
     def address(self, path: str) -> str | None:
-        """None for what an editor cannot open: an option, a file that is not there."""
+        """Return the address of a file; None if an editor cannot open it (an option, a missing file)."""
         if path == self.analysis.path:
             return self.uri
         return from_fs_path(str(Path(path).absolute())) if Path(path).is_file() else None
@@ -69,7 +70,7 @@ class Messages:
         )
 
     def actions(self, asked: types.Range, only: list[str] | None) -> Iterator[types.CodeAction]:
-        """The fixes of what lies in `asked`, and one that makes all the safe ones of the file."""
+        """Yield the fixes of diagnostics inside `asked`, and one action with all safe fixes of the file."""
         wanted = tuple(only or ())
         if not wanted or any(types.CodeActionKind.QuickFix.value.startswith(each) for each in wanted):
             for each in self.analysis.diagnostics:
@@ -111,7 +112,7 @@ class Messages:
         if path in fixed.texts:
             edit = types.TextEdit(self._places[path].whole(), fixed.texts[path])
             yield types.CodeAction(
-                title=f"mend what dtrain can mend safely ({fixed.count})",
+                title=f"apply all safe fixes ({fixed.count})",
                 kind=FIX_ALL,
                 edit=types.WorkspaceEdit(changes={self.uri: [edit]}),
             )

@@ -1,7 +1,6 @@
-"""Our lines, columns and characters <-> the positions of the protocol.
+"""Conversion between our lines, columns and characters and the positions of the protocol.
 
-The protocol counts from 0, and a character in the units that server and editor agreed on: of UTF-16 unless the editor
-offers another.
+The protocol counts from 0, and a character in the unit that server and editor agreed on, by default of UTF-16.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from declarative_train.core.span import Span
 
 
 class Places:
-    """The places of one text."""
+    """Places of one text."""
 
     def __init__(self, path: str, text: str, codec: PositionCodec) -> None:
         self.lines = Lines(path, text)
         self._codec = codec
 
     def position(self, line: int, column: int) -> types.Position:
-        """What lies outside the text becomes its nearest place, as `Lines` has it."""
+        """Return the position; a place outside the text becomes the nearest one in it, as in `Lines`."""
         line, column = self.lines.place(self.lines.offset(line, column))
         before = self.lines.line(line)[: column - 1]
         return types.Position(line=line - 1, character=self._codec.client_num_units(before))
@@ -32,7 +31,7 @@ class Places:
         return types.Range(start=start, end=max(start, end, key=lambda each: (each.line, each.character)))
 
     def offset(self, position: types.Position) -> int:
-        """The character of the text that a position stands before."""
+        """Return the index of the character after a position."""
         line = position.line + 1
         units, column = 0, 1
         for character in self.lines.line(line):
@@ -47,5 +46,5 @@ class Places:
 
 
 def holds(span: Span, line: int, column: int) -> bool:
-    """Both ends belong to it: a cursor stands between characters."""
+    """Return whether a span contains a place, both ends included, since a cursor is between characters."""
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)

@@ -1,7 +1,7 @@
-"""The language server: what the editor says -> analyses, and what it asks -> answers from the newest of them.
+"""Language server: notifications of the editor start analyses, requests are answered from the newest one.
 
-Nothing is read or computed on the thread that talks to the editor. A change is linted statically at once, and in full
-when nothing was typed for a moment; of several analyses that wait only the newest is made.
+The thread that communicates with the editor reads and computes nothing. A change is linted statically at once, and in
+full after a moment without typing. Of several waiting analyses only the newest is made.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
 from declarative_train.app.commands.lint import looks_like_recipe
-from declarative_train.tools.language_server.analysis import Analysis, analyse, not_yet_looked_at
+from declarative_train.tools.language_server.analysis import Analysis, analyse, unchecked_since
 from declarative_train.tools.language_server.completion import CompletionName, complete, token_before
 from declarative_train.tools.language_server.hover import hover
 from declarative_train.tools.language_server.messages import FIX_ALL, Messages
 from declarative_train.tools.language_server.places import Places
 
-PAUSE_S = 0.5  # without a key before the data and the shapes are looked at
+PAUSE_S = 0.5  # without typing before data and shapes are checked
 
 KINDS = {
     "block": types.CompletionItemKind.Class,
@@ -41,9 +41,9 @@ Handler = Callable[[Any], Awaitable[object]]
 
 @dataclass(slots=True)
 class OpenRecipe:
-    """An open file. `newest`: of this text or, while one is under way, of an earlier one; `full`: the last full one;
-    `known`: the last one without an error; `work`: the analysis that is under way; `published`: what was said, by
-    file."""
+    """Open file. `newest`: the analysis of this text or, while one is in progress, of an earlier text; `full`: the last
+    full one; `known`: the last one without an error; `work`: the analysis in progress; `published`: the messages sent,
+    by file."""
 
     uri: str
     path: str
@@ -57,7 +57,7 @@ class OpenRecipe:
 
 
 class RecipeServer:
-    """`static`: never look at the data and the shapes, so that torch is never imported."""
+    """Language server. `static`: never check data and shapes, so that torch is never imported."""
 
     def __init__(self, version: str, *, static: bool = False) -> None:
         self.static = static
@@ -80,7 +80,7 @@ class RecipeServer:
         for name, (handler, options) in handlers.items():
             self.server.feature(name, options)(_function(handler))
 
-    # what the editor says
+    # notifications of the editor
 
     async def opened(self, params: types.DidOpenTextDocumentParams) -> None:
         document = params.text_document
@@ -95,7 +95,7 @@ class RecipeServer:
             self._start(recipe, pause_s=PAUSE_S)
 
     async def saved(self, params: types.DidSaveTextDocumentParams) -> None:
-        """Recipes that rest on the saved file are read again, too."""
+        """Read the saved file and all recipes that depend on it again."""
         path = to_fs_path(params.text_document.uri)
         saved = str(Path(path).resolve()) if path else ""
         for recipe in self.recipes.values():
@@ -113,7 +113,7 @@ class RecipeServer:
     async def shut_down(self, _: object) -> None:
         self.was_shut_down = True
 
-    # what it asks
+    # requests of the editor
 
     async def actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:
         recipe = self.recipes.get(params.text_document.uri)
@@ -169,16 +169,16 @@ class RecipeServer:
             self._show(recipe, await self._in(self.slow, lambda: analyse(recipe.path, recipe.text, full=True)))
         except asyncio.CancelledError:
             raise
-        except FileNotFoundError:  # a file of the data went away while it was looked at: the next change asks anew
+        except FileNotFoundError:  # a data file disappeared meanwhile; the next change starts another analysis
             return
-        except Exception:  # a mistake of ours: said, and the server goes on
+        except Exception:  # a bug of ours: it is logged, and the server continues
             message = types.LogMessageParams(types.MessageType.Error, traceback.format_exc())
             self.server.window_log_message(message)
 
     def _show(self, recipe: OpenRecipe, analysis: Analysis) -> None:
         if analysis.text != recipe.text or self.recipes.get(recipe.uri) is not recipe:
             return
-        kept = not_yet_looked_at(recipe.full, analysis)
+        kept = unchecked_since(recipe.full, analysis)
         recipe.newest = analysis
         recipe.full = analysis if analysis.is_full else recipe.full
         if analysis.plan is not None or (self.static and analysis.loaded.recipe is not None):
@@ -187,7 +187,7 @@ class RecipeServer:
         self._publish(recipe, self._messages(recipe, analysis).by_file(diagnostics))
 
     def _publish(self, recipe: OpenRecipe, found: dict[str, list[types.Diagnostic]]) -> None:
-        """A base that several recipes rest on has the mistakes that any of them shows."""
+        """Send messages. A base of several open recipes shows the mistakes of all of them."""
         touched = {*recipe.published, *found}
         recipe.published = found
         for uri in touched:
@@ -200,7 +200,7 @@ class RecipeServer:
             self.server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, everything, version))
 
     async def _of_this_text(self, recipe: OpenRecipe) -> Analysis | None:
-        """The newest analysis, waited for if it is of an earlier text."""
+        """Return the newest analysis, after waiting if it is of an earlier text."""
         if not recipe.is_recipe:
             return None
         if recipe.newest is None or recipe.newest.text != recipe.text:
@@ -216,7 +216,7 @@ class RecipeServer:
 
 
 def _function(method: Handler) -> Handler:
-    """pygls marks its handlers, and a bound method cannot be marked."""
+    """Return a function for a method, since pygls marks its handlers, and a bound method cannot be marked."""
 
     async def handler(params: Any) -> object:
         return await method(params)

@@ -1,1 +1,1 @@
-"""Many runs: how each of them ended, what tells them apart, and searches over settings."""
+"""Sweeps: many runs of a recipe, their settings, results and searches."""

@@ -60,13 +60,13 @@ def run(args: argparse.Namespace) -> int:
     if recipe.sweep is None:
         report(base)
         example = "sweep: {type: grid, over: {training.optimizer.lr: [0.1, 0.01]}}"
-        print(f"dtrain: {args.recipe} has no `sweep:` section; such as {example}", file=sys.stderr)
+        print(f"dtrain: {args.recipe} has no `sweep:` section, such as {example}", file=sys.stderr)
         return 2
     install = extra_for("optuna") if recipe.sweep.type == "optuna" else None
     if install is not None:
         print(f"dtrain: a sweep of type `optuna` needs optuna; help: {install}", file=sys.stderr)
         return 1
-    points, plans = planned(args, base, recipe)
+    points, plans = plan_points(args, base, recipe)
     if plans is None:
         return 1
     if args.dry_run:
@@ -75,18 +75,18 @@ def run(args: argparse.Namespace) -> int:
     return start(args, recipe, base.plan, points, plans)
 
 
-def planned(
+def plan_points(
     args: argparse.Namespace, base: CompileResult, recipe: Recipe
 ) -> tuple[list[Point], dict[str, Plan] | None]:
-    """(the points, or of a search that learns its corners; the plan of each, by its key), None after all that is wrong
-    with any of them was said."""
+    """Return the points (of an adaptive search, its corners) and the plan of each by its key; None for the plans after
+    printing every mistake."""
     from declarative_train.recipe.load import of_point
     from declarative_train.recipe.sweeps import choices
-    from declarative_train.tools.sweep.search import corners, fixed_points
+    from declarative_train.tools.sweep.search import corners, list_points
 
     assert recipe.sweep is not None
     given = choices(recipe)
-    points = corners(given) if recipe.sweep.type == "optuna" else fixed_points(recipe.sweep, given)
+    points = corners(given) if recipe.sweep.type == "optuna" else list_points(recipe.sweep, given)
     plans, diagnostics = {}, list(base.diagnostics)
     for point in points:
         compiled = compile_point(args, point)
@@ -108,7 +108,7 @@ def compile_point(args: argparse.Namespace, point: Point) -> CompileResult:
 def start(
     args: argparse.Namespace, recipe: Recipe, base: Plan, points: Sequence[Point], plans: Mapping[str, Plan]
 ) -> int:
-    """Take the places, go on where that was asked for, run all points, tell the results."""
+    """Take the slots, resume if requested, run all points, print the results."""
     from declarative_train.engine.failures import RunFailure
     from declarative_train.recipe.sweeps import metric_of
     from declarative_train.run.storage.run_lock import RunLock
@@ -136,13 +136,13 @@ def start(
         if args.resume is not None:
             folder = newest_sweep(base) if args.resume == "auto" else Path(args.resume)
             if folder is None:
-                say("there is no sweep of this recipe to go on with: a new one begins")
+                say("there is no sweep of this recipe to resume: a new one begins")
             else:
                 _, known = read_results(folder)
         changed = [result for result in known if _is_of_another_recipe(result, plans)]
         if changed:
             print(
-                f"dtrain: the recipe is no longer that of the sweep in {folder}: point {changed[0].point.number} would "
+                f"dtrain: the recipe has changed since the sweep in {folder}: point {changed[0].point.number} would "
                 "be another run; help: start a new sweep, without --resume",
                 file=sys.stderr,
             )
@@ -175,7 +175,7 @@ def start(
     else:
         print_text(results_text(results, aim, str(folder)))
     if code == 75:
-        say(f"go on: the same command with --resume {folder}")
+        say(f"resume: the same command with --resume {folder}")
     return code
 
 
@@ -185,7 +185,7 @@ def _is_of_another_recipe(result: Result, plans: Mapping[str, Plan]) -> bool:
 
 
 def plan_of(args: argparse.Namespace, plans: Mapping[str, Plan], point: Point) -> Plan | None:
-    """That which was made before the first point started; of a search that learns, now."""
+    """Return the plan made before the first point started; of an adaptive search, compile it now."""
     if point.key in plans:
         return plans[point.key]
     compiled = compile_point(args, point)
@@ -215,13 +215,11 @@ def points_text(points: Sequence[Point], *, is_sample: bool) -> str:
     keys = list(points[0].values)
     rows = [[str(point.number), *(format_value(point.values[key]) for key in keys)] for point in points]
     text = table(["point", *keys], rows, right=(0,))
-    return (
-        f"{text}\n\nthe ends of what is drawn from; the points themselves follow from each other" if is_sample else text
-    )
+    return f"{text}\n\nthe ends of the ranges; the search chooses the points one by one" if is_sample else text
 
 
 def results_text(results: Sequence[Result], aim: Aim, folder: str) -> str:
-    """Best first."""
+    """Return the results, best first."""
     from declarative_train.app.views.table import table, terminal_width
     from declarative_train.core.amounts import number
     from declarative_train.plan.settings import format_value, short_names

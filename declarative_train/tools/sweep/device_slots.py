@@ -1,4 +1,4 @@
-"""Where the points of a sweep run at once: cores and GPUs of this machine, shared out so that no two have the same."""
+"""Device slots for the points of a sweep that run at once: disjoint shares of the cores and GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from declarative_train.plan.layout import LayoutPlan
 
 
 class NoRoomError(Exception):
-    """More at once than there is room for; the message says so."""
+    """More points at once than fit on this machine; the message names the limit."""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """`cores` are those of this process; none where they are not shared out."""
+    """Share of a machine. `cores` are those of the process; none if cores are not divided."""
 
     number: int
     environment: dict[str, str] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Seat:
 
 
 def seats_for(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[Seat]:
-    """`jobs` None: as many as there is room for. Raises NoRoomError."""
+    """Return the shares. `jobs` None: as many as fit. Raises NoRoomError."""
     gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
     if gpus:
         wanted = max(num_gpus_wanted(layout) for layout in layouts)
@@ -42,14 +42,14 @@ def seats_for(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[Seat]:
 
 
 def visible_gpus() -> list[str]:
-    """By the names that CUDA_VISIBLE_DEVICES takes."""
+    """Return the GPUs by the names that CUDA_VISIBLE_DEVICES uses."""
     count = num_gpus()
     given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return given[:count] if len(given) >= count else [str(index) for index in range(count)]
 
 
 def _of_cores(at: int, count: int, ranks: int) -> Seat:
-    """A share of the cores, as long as there is one for each; else the system shares them out."""
+    """Return a share of the cores, if there is at least one for each; otherwise the operating system divides them."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:

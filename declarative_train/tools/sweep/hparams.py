@@ -1,4 +1,4 @@
-"""A sweep as TensorBoard's table of hyper-parameters: the settings that were tried, then what came of them."""
+"""Table of hyper-parameters of a sweep for TensorBoard: settings and results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from declarative_train.tools.sweep.sweep import Aim, Result
 
 
 def write_hparams(folder: Path, results: Sequence[Result], aim: Aim) -> None:
-    """An event file at the sweep's own folder, which TensorBoard asks first for the columns. Each point's run tells its
+    """Write an event file in the sweep's own folder, from which TensorBoard reads the columns; each point's run has its
     own values. Raises OSError."""
     from declarative_train.run.sinks.tensorboard import EventWriter, hparams_columns, new_event_file
     from declarative_train.run.tensorboard_metadata import tensorboard_name

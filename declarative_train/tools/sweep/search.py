@@ -1,7 +1,8 @@
-"""Which point of a sweep is next: all combinations, so many draws, or what optuna asks for.
+"""Searches of a sweep: all combinations, a number of random draws, or optuna.
 
-optuna is asked and told (https://optuna.readthedocs.io/en/stable/tutorial/20_recipes/009_ask_and_tell.html): the points
-run as processes of their own, and its journal lies in the sweep's folder, so that a sweep that was stopped goes on.
+optuna is used by its ask-and-tell interface
+(https://optuna.readthedocs.io/en/stable/tutorial/20_recipes/009_ask_and_tell.html): points run as processes of their
+own, and its journal is in the sweep's folder, so that a stopped sweep can resume.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ JOURNAL = "optuna.journal"
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep: `values` by the paths of the sweep, `nodes` the same as they were typed."""
+    """Run of a sweep: `values` by the paths of the sweep, `nodes` with the same as they were written."""
 
     number: int
     values: Mapping[str, object]
     nodes: Mapping[str, Node] = field(default_factory=dict, repr=False)
-    is_drawn: bool = False  # by a search that may draw the same values again
+    is_drawn: bool = False  # from a search that may draw the same values again
 
     @property
     def over(self) -> tuple[Tree, ...]:
@@ -38,7 +39,7 @@ class Point:
 
     @property
     def key(self) -> str:
-        """The same for the same values; a drawn point is known by its number."""
+        """Key of the values; a drawn point has its number instead."""
         values = json.dumps(self.values, sort_keys=True)
         return f"{self.number} {values}" if self.is_drawn else values
 
@@ -54,23 +55,23 @@ def plain(value: Any) -> object:
 
 
 class Search(ABC):
-    """Hands out points one by one and hears of their ends."""
+    """Interface of a search: it returns points one by one and receives their results."""
 
     @abstractmethod
     def next(self) -> Point | None:
-        """None: there are no more."""
+        """Return the next point; None if there are no more."""
 
     @abstractmethod
     def is_hopeless(self, point: Point, step: int, value: float) -> bool:
-        """Hears of an evaluation on the way; whether the point may be given up."""
+        """Receive an intermediate evaluation, and return whether the point may be given up."""
 
     @abstractmethod
     def tell(self, point: Point, value: float | None, *, pruned: bool = False) -> None:
-        """How a point ended; None: without a value."""
+        """Receive the result of a point; None: without a value."""
 
 
 class FixedSearch(Search):
-    """Points that are known from the start."""
+    """Search whose points are known from the start."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self.points = tuple(points)
@@ -83,11 +84,11 @@ class FixedSearch(Search):
         return False
 
     def tell(self, point: Point, value: float | None, *, pruned: bool = False) -> None:
-        """Nothing depends on it."""
+        """Do nothing: no point depends on a result."""
 
 
-def fixed_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
-    """Of a grid, the last key fastest; of a random search `trials` draws, each point once."""
+def list_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
+    """Return the points of a grid, with the last key fastest, or of a random search: `trials` different draws."""
     keys = [choice.key for choice in choices]
     if sweep.type == "grid":
         rows = itertools.product(*(choice.values for choice in choices))
@@ -95,7 +96,7 @@ def fixed_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
     import numpy as np
 
     random, points = np.random.default_rng(sweep.seed or 0), dict[str, Point]()
-    for _ in range(20 * (sweep.trials or 1)):  # of few values there may be fewer combinations than trials
+    for _ in range(20 * (sweep.trials or 1)):  # there may be fewer combinations than trials
         point = point_of(len(points), {choice.key: _drawn(choice, random) for choice in choices})
         points.setdefault(point.key, point)
         if len(points) == sweep.trials:
@@ -120,7 +121,7 @@ def _drawn(choice: SweepChoice, random: Any) -> Node:
 
 
 class OptunaSearch(Search):
-    """`folder` holds the journal: trials that ended count, those that were cut short are handed out again first."""
+    """Search by optuna. `folder` holds the journal: finished trials count, interrupted ones are run again first."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class OptunaSearch(Search):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna, self._sweep, self._choices = optuna, sweep, choices
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that an option is experimental
+            warnings.simplefilter("ignore")  # warning that an option is experimental
             self.study = optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
                 study_name=name,
@@ -196,7 +197,7 @@ class OptunaSearch(Search):
     def is_hopeless(self, point: Point, step: int, value: float) -> bool:
         trial = self._trials[point.number]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a step that an earlier session reported
+            warnings.simplefilter("ignore")  # an earlier session reported this step
             trial.report(value, step)
         return bool(trial.should_prune())
 
@@ -211,8 +212,8 @@ class OptunaSearch(Search):
 
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
-    """What is looked at before the first draw of a search whose points are not known: each value of each setting, the
-    others at their first."""
+    """Return the points to check before an adaptive search: each value of each setting, with the others at their
+    first."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]

@@ -1,9 +1,9 @@
-"""The points of a sweep as processes: some at once, watched, stopped together, gone on with after an interruption.
+"""Sweep: its points as processes, some at once, watched, stopped together, resumed after an interruption.
 
 <logging.dir>/<name>/sweeps/<time>/
-    results.json        every point: its values, its state, its metric; rewritten whenever one ends
-    plans/000.json      what the process of point 0 runs
-    000-lr=0.01/        its run, a folder as any other
+    results.json        every point: its values, its state, its metric; rewritten when one ends
+    plans/000.json      plan that the process of point 0 runs
+    000-lr=0.01/        its run, an ordinary folder
     optuna.journal      of an optuna search
 """
 
@@ -34,17 +34,17 @@ from declarative_train.tools.sweep.search import Point, Search
 from declarative_train.tools.sweep.watchdog import Guard
 
 RESULTS, PLANS, SWEEPS = "results.json", "plans", "sweeps"
-ORPHANS_S = 60.0  # how long a point may take to stop whose sweep was killed
-LOOK_S = 0.2  # how often the running points are looked at
+ORPHANS_S = 60.0  # how long points may take to stop after their sweep was killed
+LOOK_S = 0.2  # interval of checks of the running points
 LONGEST_NAME = 60
 
 PointState = Literal["finished", "stopped early", "pruned", "failed", "stopped", "running"]
-ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep goes on
+ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep resumes
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a point; `value` is the sweep's metric."""
+    """Result of a point; `value` is the sweep's metric."""
 
     point: Point
     folder: str
@@ -57,19 +57,19 @@ class Result:
 
 @dataclass(frozen=True)
 class Aim:
-    """What points are compared by."""
+    """Metric that points are compared by."""
 
     metric: str
     higher_is_better: bool
 
     def value_of(self, record: Record | None) -> float | None:
-        """The best one, where the run kept it; else that of the last weights."""
+        """Return the best value, if the run recorded it; otherwise that of the last weights."""
         if record is None:
             return None
         return record.values.get(f"best/{self.metric}", record.values.get(self.metric))
 
     def sorted(self, results: Sequence[Result]) -> list[Result]:
-        """Best first, without a value last."""
+        """Return the results, best first; those without a value last."""
 
         def key(result: Result) -> tuple[bool, float]:
             value = math.nan if result.value is None else result.value
@@ -85,13 +85,13 @@ class _Running:
     folder: Path
     seat: Seat
     process: subprocess.Popen[str]
-    offset: int = 0  # of its events, what was read
+    offset: int = 0  # number of its events that were read
     is_pruned: bool = False
 
 
 class SweepRunner:
-    """`compiled` makes the plan of a point (None, after saying why: the point fails); `say` takes lines for the user;
-    `known` are results of an earlier session."""
+    """Runner of a sweep. `compiled` returns the plan of a point (None after printing why: the point fails); `say`
+    prints lines for the user; `known` are results of an earlier session."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class SweepRunner:
         self._is_asked = False
 
     def run(self, seats: Sequence[Seat]) -> int:
-        """Every point; 0, 3 when some failed, 75 when it was asked to stop."""
+        """Run every point. Return 0, 3 if some failed, 75 if the sweep was asked to stop."""
         watch = StopRequest(on_first=self._ask, on_second=self._kill)
         watch.install()
         free, has_more = list(seats), True
         (self.folder / PLANS).mkdir(parents=True, exist_ok=True)
-        self._write()  # so that `--resume` finds it, even where no point comes to an end
+        self._write()  # so that `--resume` finds it, even if no point ends
         self._guard = Guard()
         try:
             while self._running or (has_more and not self._is_asked):
@@ -135,7 +135,7 @@ class SweepRunner:
         return EXIT_FAILED if any(result.state == "failed" for result in self.results.values()) else 0
 
     def _begin(self, free: list[Seat]) -> bool:
-        """Take the next point; whether there was one."""
+        """Start the next point; return whether there was one."""
         point = self.search.next()
         if point is None:
             return False
@@ -161,7 +161,7 @@ class SweepRunner:
         return True
 
     def _wait_for_orphan(self, folder: Path) -> None:
-        """A sweep that was killed leaves points that are still about to stop."""
+        """Wait for points that a killed sweep has left and that are still stopping."""
         deadline_s = time.monotonic() + ORPHANS_S
         while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
@@ -179,7 +179,7 @@ class SweepRunner:
             self._end(self._result(each, code))
 
     def _follow(self, each: _Running) -> None:
-        """The evaluations since the last look; a hopeless point is asked to stop."""
+        """Read the new evaluations; ask a hopeless point to stop."""
         try:
             with open(each.folder / EVENTS, "rb") as file:
                 file.seek(each.offset)
@@ -215,7 +215,7 @@ class SweepRunner:
 
     def _end(self, result: Result) -> None:
         self.results[result.point.key] = result
-        if result.state != "stopped":  # it goes on in the next session
+        if result.state != "stopped":  # it continues in the next session
             value = result.value if result.state in ENDED else None
             self.search.tell(result.point, value, pruned=result.state == "pruned")
         told = "" if result.value is None else f", {self.aim.metric} {result.value:.4g}"
@@ -223,9 +223,9 @@ class SweepRunner:
         self._write()
 
     def _ask(self) -> None:
-        """Every point saves a checkpoint and stops; none is begun any more."""
+        """Ask every point to save a checkpoint and stop; no more points are started."""
         self._is_asked = True
-        self._say("stopping every point at the end of a step, with a checkpoint; once more: at once")
+        self._say("stopping every point at the end of a step, with a checkpoint; repeat the signal to stop at once")
         for each in list(self._running):
             _signal(each.process, signal.SIGTERM)
 
@@ -235,7 +235,8 @@ class SweepRunner:
                 os.killpg(each.process.pid, signal.SIGKILL)
 
     def _write(self) -> None:
-        """Aside, then renamed: it is whole at every moment. What an earlier session found stays."""
+        """Write the results to a new file and rename it, so that the file is always complete. Results of earlier
+        sessions stay."""
         results = {**self._known, **self.results}
         entries = [as_json(result) for result in self.aim.sorted(list(results.values()))]
         text = json.dumps({**self._about, "points": entries}, indent=1)
@@ -245,8 +246,8 @@ class SweepRunner:
 
 
 def _start(plan: Path, folder: Path, seat: Seat) -> subprocess.Popen[str]:
-    """Start a point in a session of its own: a terminal's Ctrl-C is for the sweep, which asks each point once. `-P`:
-    files of the working directory are not imported."""
+    """Start a point in a session of its own: a terminal's Ctrl-C is for the sweep, which asks each point once. With
+    `-P`, files of the working directory are not imported."""
     command = [sys.executable, "-P", "-m", "declarative_train", "run", str(plan), "--run-dir", str(folder), "--resume"]
     with open(folder / "console.txt", "a", encoding="utf-8") as console:
         process = subprocess.Popen(
@@ -259,7 +260,7 @@ def _start(plan: Path, folder: Path, seat: Seat) -> subprocess.Popen[str]:
             start_new_session=True,
         )
     if seat.cores and hasattr(os, "sched_setaffinity"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # it has exited
             os.sched_setaffinity(process.pid, seat.cores)
     return process
 
@@ -270,7 +271,7 @@ def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
 
 
 def last_words(folder: Path) -> str:
-    """Of a point that failed: the first line that says so."""
+    """Return the first line of the failure of a point."""
     try:
         lines = (folder / "console.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -279,7 +280,7 @@ def last_words(folder: Path) -> str:
 
 
 def point_name(point: Point) -> str:
-    """`003-lr=0.01-width=64`: the same whenever the sweep goes on."""
+    """Return `003-lr=0.01-width=64`, the same in every session of a sweep."""
     names, text = short_names(point.values), f"{point.number:03d}"
     for key, value in point.values.items():
         word = f"-{names[key]}={safe(format_value(value))}"
@@ -308,7 +309,8 @@ def _finite(value: float | None) -> float | str | None:
 
 
 def read_results(folder: Path) -> tuple[dict[str, Any], list[Result]]:
-    """(what the sweep is, its points) as the last session left them. Raises OSError and ValueError."""
+    """Return the description of the sweep and its points, as the last session left them. Raises OSError and
+    ValueError."""
     found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     results = []
     for entry in found.pop("points"):
@@ -322,7 +324,7 @@ def read_results(folder: Path) -> tuple[dict[str, Any], list[Result]]:
 
 
 def new_sweep_dir(plan: Plan) -> Path:
-    """Raises OSError."""
+    """Make the folder of a new sweep. Raises OSError."""
     root, now = Path(plan.logging.dir) / plan.name / SWEEPS, time.strftime("%Y%m%d-%H%M%S")
     root.mkdir(parents=True, exist_ok=True)
     path, number = root / now, 1

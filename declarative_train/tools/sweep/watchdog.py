@@ -1,7 +1,7 @@
-"""Who stops the points of a sweep that cannot do it itself any more: killed, or out of memory.
+"""Watchdog that stops the points of a sweep which cannot do it itself: killed, or out of memory.
 
-A process beside the sweep, in a session of its own, reads from a pipe which points run. The pipe ends with the sweep,
-however that goes; then those that are left are asked for a checkpoint, as by the sweep itself.
+A separate process, in a session of its own, reads from a pipe which points run. The pipe ends with the sweep, in
+whatever way. The remaining points are then asked for a checkpoint, as the sweep would.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ for pid in running:
 
 
 class Guard:
-    """`close` when all points have ended."""
+    """Connection to the watchdog. Call `close` when all points have ended."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -52,6 +52,6 @@ class Guard:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # somebody has killed it: the sweep goes on
+        with suppress(OSError):  # it was killed: the sweep continues
             self._process.stdin.write(line)
             self._process.stdin.flush()

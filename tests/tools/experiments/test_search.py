@@ -15,7 +15,7 @@ from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sweeps import choices, metric_of
 from declarative_train.tools.sweep import device_slots as seats_module
 from declarative_train.tools.sweep.device_slots import NoRoomError, seats_for
-from declarative_train.tools.sweep.search import FixedSearch, OptunaSearch, Point, corners, fixed_points
+from declarative_train.tools.sweep.search import FixedSearch, OptunaSearch, Point, corners, list_points
 from declarative_train.tools.sweep.sweep import point_name
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data
 from tests.engine.plans import make_plan
@@ -37,7 +37,7 @@ def load(tmp_path: Path, sweep: dict[str, Any], **changes: Any) -> Any:
 
 def points_of(recipe: Recipe) -> list[Point]:
     assert recipe.sweep is not None
-    return fixed_points(recipe.sweep, choices(recipe))
+    return list_points(recipe.sweep, choices(recipe))
 
 
 def test_a_grid_is_every_combination(tmp_path: Path) -> None:
