@@ -21,18 +21,18 @@ import torch
 
 from benchmarks.__main__ import REPORT
 from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.token_stream import stack_runs
 from declarative_train.components.fields.tensor import TensorField
-from declarative_train.components.fields.tokens import TokensField
-from declarative_train.components.texts.cache import Tokens
-from declarative_train.components.texts.packing import Packing
 from declarative_train.data.fields import FieldReader, make_part
 from declarative_train.data.materialize import prepare
 from declarative_train.data.order import sample_index
 from declarative_train.data.rows import RowOrder, RowRange, make_windows
 from declarative_train.data.sets import ReadSet
 from declarative_train.data.spec import WindowSpec
-from declarative_train.data.texts import PackedRows, column_of
+from declarative_train.packs.text.cache import Tokens
+from declarative_train.packs.text.packing import Packing
+from declarative_train.packs.text.token_stream import stack_runs
+from declarative_train.packs.text.token_tables import PackedRows, column_of
+from declarative_train.packs.text.tokens import TokensField
 
 BEGIN, END = "<!-- begin: texts -->", "<!-- end: texts -->"
 TOKENS, VOCABULARY, LENGTH, BATCH, BATCHES = 64 << 20, 1 << 15, 1024, 32, 40

@@ -240,17 +240,17 @@ BUGS = (
     ),
     Bug(
         "packing: positions run on through a sample",
-        "components/texts/layout.py",
+        "packs/text/layout.py",
         "        places -= np.repeat(firsts, sizes)\n",
         "        places %= length\n",
-        "data/test_tokens.py::test_pieces_are_laid_out_as_one_would_write_them_one_by_one",
+        "packs/text/test_tokens.py::test_pieces_are_laid_out_as_one_would_write_them_one_by_one",
     ),
     Bug(
         "packing: the first token of a piece is trained",
-        "components/texts/layout.py",
+        "packs/text/layout.py",
         "        made[firsts[sizes > 0]] = False\n",
         "",
-        "data/test_tokens.py::test_pieces_are_laid_out_as_one_would_write_them_one_by_one",
+        "packs/text/test_tokens.py::test_pieces_are_laid_out_as_one_would_write_them_one_by_one",
     ),
     Bug(
         "skip: the previous sample in place of the next good one",

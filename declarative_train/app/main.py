@@ -28,7 +28,6 @@ COMMANDS = {
     "doctor": "show what this machine can run: torch, GPUs, backends",
     "evaluate": "compute exact metrics of a trained model; show its mistakes and worst samples",
     "explain": "explain a diagnostic, with a bad and a good example",
-    "generate": "let a trained text model continue a text",
     "lint": "find mistakes in recipes, without starting anything",
     "list": "list every layer, block, loss, optimizer, source and section, with its keys",
     "plan": "show what a run would do: shapes, batches, ranks, memory, time",
@@ -42,7 +41,7 @@ COMMANDS = {
 }
 
 LEAST_OPEN_FILES = 64  # with fewer, torch's processes cannot connect, and some of its code aborts
-ON_POSIX = frozenset({"evaluate", "generate", "predict", "run"})  # forks, signals, locks of files
+ON_POSIX = frozenset({"evaluate", "predict", "run"})  # forks, signals, locks of files
 
 
 @cache

@@ -6,7 +6,7 @@ Over 440 lines because it documents what each interface guarantees to the others
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import pydantic
@@ -87,6 +87,15 @@ class Table(ABC):
         """Read as `read` does, without caching: these rows will not be needed again soon."""
         return self.read(columns, rows)
 
+    @property
+    def original(self) -> "Table":
+        """The table of the rows as they are in the files, if a pack made this one of it."""
+        return self
+
+    def unread(self) -> "Iterator[tuple[str, str, str]]":
+        """Yield the fields that read only a part of their values: the field, a message and a hint."""
+        yield from ()
+
     def take_lists(self, names: "Sequence[str]") -> None:  # noqa: B027  most sources have no such lists
         """Read these columns as LISTS from now on: their lists may have other lengths than the first one."""
 
@@ -115,6 +124,19 @@ class Dataset(Component, ABC):
 
     files_column: ClassVar[str | None] = None
     """The column that holds whole files, for a source that reads a folder of them."""
+
+    path_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys whose values are paths, in addition to `path`."""
+
+    @classmethod
+    def is_path(cls, value: str) -> bool:
+        """Return whether the value of one of `path_keys` is a path, and not a word."""
+        return True
+
+    @property
+    def needs_window(self) -> bool:
+        """Whether its rows are steps of a sequence (tokens), so that a sample of one row is probably not intended."""
+        return False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -230,6 +252,32 @@ class Field(Component, ABC):
     takes_text: ClassVar[bool] = False
     takes_lists: ClassVar[bool] = False
     outputs: ClassVar[tuple[str, ...]] = ()
+    path_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys whose values are paths, in addition to `folder`."""
+
+    @classmethod
+    def is_path(cls, value: str) -> bool:
+        """Return whether the value of one of `path_keys` is a path, and not a word."""
+        return True
+
+    @property
+    def joined_by(self) -> str | None:
+        """Key by which a sample holds the values of several rows."""
+        return None
+
+    @property
+    def pads(self) -> bool:
+        """Whether shorter values are filled up with `padding()`."""
+        return False
+
+    def padding(self) -> int:
+        """Return the number that fills up shorter values, if it `pads`."""
+        raise NotImplementedError(self.type)
+
+    def unread(self, columns: Sequence[Column], others: "Collection[str]") -> tuple[str, str] | None:
+        """Return a message and a hint if it does not read a part of its values, or one of the other columns of the
+        table that belongs to them; or None."""
+        return None
 
     @property
     def reads_late(self) -> bool:

@@ -43,11 +43,38 @@ class Pack:
     endings: Mapping[str, str] = field(default_factory=dict)
     """Types of the sources that read new files (`dtrain predict RUN FILE`), by the ending of their names, such as
     `.flac`."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of `Section` classes whose keys a section of the recipe gets, by the section's name. Sections that take
+    such keys: `evaluation`."""
     checks: str = ""
     """A package of checks whose `RULES` maps codes to `family.function`, as declarative_train/recipe/checks does. The
     functions of a family whose name ends in `_rules` get each draft of a recipe."""
     commands: Mapping[str, Command] = field(default_factory=dict)
     """Commands of `dtrain`, by name."""
+    data_commands: Mapping[str, Command] = field(default_factory=dict)
+    """Commands `dtrain data WORD RECIPE`, by the word. The module has `add_arguments(parser)`, `run(args)` and
+    `misuse(args)`, which returns a line about its arguments if another word is given with them."""
+    prepare_fields: str = ""
+    """Hook `prepare_fields(table, rows, parts, *, skips)`, called for each set when it is opened, before its values are
+    read: with the table, the rows of the set and the `FieldReader`s. It returns all three, changed for the pack's own
+    fields (texts become tokens). `skips`: rows without a value are in no sample. Raises BadSampleError and SourceError.
+    """
+    checkpoint_files: str = ""
+    """Hook `checkpoint_files(components)`, called on rank 0 at the start of a run with the data of the source and the
+    fields. It returns files that each checkpoint holds for them (a tokenizer): content by name."""
+    use_checkpoint_files: str = ""
+    """Hook `use_checkpoint_files(component, folder, names)`, called when a trained model is opened: with the data of
+    the source or a field, the checkpoint's folder and the names of its files. It returns the data with the paths of the
+    files of `checkpoint_files`."""
+    plan_evaluation: str = ""
+    """Hook `plan_evaluation(plan, recipe)`, called at the end of compiling. It returns the plan with what the pack's
+    keys of `evaluation` ask for, and diagnostics."""
+    evaluation_writer: str = ""
+    """Hook `evaluation_writer(plan, engine)`, called on each rank at the start of a run. It returns a function that is
+    called with the step at each evaluation, on all ranks together, and returns an event; or None."""
+    data_tables: str = ""
+    """Hook `data_tables(data, sets)`, called by `dtrain data show` with the DataSpec and its prepared sets. It yields
+    further tables (`Shown`)."""
     sheet: str = ""
     """Hook `sheet(data)`, called by `dtrain data show --pictures` and `--html` with the DataSpec. It returns a PNG file
     of some training samples before and after their transforms, or None if the pack has none to draw."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Column, MissingPackageError, NoStatisticsError, Table
 from declarative_train.components.datasets.mix import MixDataset
-from declarative_train.components.fields.tokens import TokensField
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.tensor_spec import DType
 from declarative_train.data import problems
@@ -41,7 +40,6 @@ from declarative_train.data.statistics import (
     origin_of,
     unknown_value,
 )
-from declarative_train.data.texts import list_unread
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -237,19 +235,13 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report data of dialogues that no token represents. `tables`: tables with tokens, by source."""
+    """Report data that fields do not read. `tables`: those that packs prepared, by source."""
     for table in tables.values():
-        for name, keys in list_unread(table):
-            message = f"its chat template does not read these keys of messages: {keys}"
-            hint = "leave them out of the data, or name a template that reads them: `template: chat.jinja`"
+        for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))
     for name, part in parts.items():
-        if not isinstance(part.field, TokensField) or name != base_of(name) or "tools" not in main.columns:
-            continue
-        if part.field.lacks_tools(part.columns):
-            message = "its chat template writes tools, and does not get those of the column `tools`"
-            span = draft.span(f"data.fields.{name}.column")
-            draft.report(unread_messages(span, name, message, "give them to it: `tools: tools`"))
+        if name == base_of(name) and (found := part.field.unread(part.columns, main.columns)) is not None:
+            draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, *found))
 
 
 def _fields_of_set(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from declarative_train.components.data import BadValueError, Table
+from declarative_train.core.packs import hooks
 from declarative_train.core.tensor_spec import FLOATING
 from declarative_train.data.fields import (
     BadSampleError,
@@ -27,7 +28,6 @@ from declarative_train.data.late import NO_TRANSFORMS, LateError, LateValues, Tr
 from declarative_train.data.rows import RowRange, SetRows, Windows
 from declarative_train.data.skipping import LOG, Skipped, Skips
 from declarative_train.data.statistics import StatisticsCache
-from declarative_train.data.texts import BadTextError, with_tokens
 
 HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
@@ -201,10 +201,8 @@ def prepare(
     values were checked earlier; `is_checked`: they were.
     """
     chain = chain or NO_TRANSFORMS
-    try:
-        table, rows, every = with_tokens(table, rows, every, skips=skips is not None)
-    except BadTextError as error:
-        raise BadSampleError(error.part, error.cause.row, error.cause) from error
+    for prepare_fields in hooks("prepare_fields"):
+        table, rows, every = prepare_fields(table, rows, every, skips=skips is not None)
     parts = tuple(part for part in every if not part.field.reads_late)
     glance(table, rows, [part for part in every if part.field.reads_late], chain, skips, name)
     if not parts:

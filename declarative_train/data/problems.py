@@ -35,7 +35,6 @@ from declarative_train.data.checks.values import (
 from declarative_train.data.fields import BadSampleError
 from declarative_train.data.rows import SetRows
 from declarative_train.data.spec import WindowSpec
-from declarative_train.data.texts import check_packed
 from declarative_train.files.paths import SourceError
 
 if TYPE_CHECKING:
@@ -110,8 +109,7 @@ def _is_number(text: str) -> bool:
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
     """Yield errors that concern the window; after one of them, the sets are not divided."""
-    for name, shape_error in check_packed(section.fields, window):
-        yield column_does_not_fit(span(f"data.fields.{name}.pack"), name, shape_error.message, shape_error.help)
+    yield from _of_joined(section, window, span)
     if window is None:
         return
     for name, field in section.fields.items():
@@ -123,12 +121,28 @@ def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> I
             yield window_cut_to_pieces(span(f"data.split.{name}.type"), name, split.type, window.length)
 
 
+def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
+    """Yield what cannot be combined with a field whose samples hold several rows."""
+    name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
+    if name is None:
+        return
+    key = section.fields[name].joined_by
+    other = next((each for each in section.fields if each != name), None)
+    if other is not None:
+        message = f"its samples hold texts of several rows, and `{other}` is a value of one row"
+        hint = f"leave `{key}` or the field `{other}` out"
+        yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, hint)
+    if window is not None:
+        message = f"`{key}` puts texts together as they fit, and `window` takes rows one after the other"
+        yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, "leave one of them out")
+
+
 def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
     """Yield errors in a section without a window."""
     for name, field in section.fields.items():
         if field.cut is not None:
             yield rows_without_window(span(f"data.fields.{name}.rows"), name)
-    if section.source.type == "text" and getattr(section.source, "documents", None) is None:
+    if section.source.needs_window:
         yield token_by_token(span("data.source.type"))
 
 

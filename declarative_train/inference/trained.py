@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugin_components import PLUGIN
-from declarative_train.components.texts.tokenizer import use_checkpoint_copies
 from declarative_train.core.diagnostics.suggest import did_you_mean
+from declarative_train.core.packs import hooks
 from declarative_train.engine.checkpoints.find import NoCheckpoint, find_checkpoint
 from declarative_train.engine.checkpoints.store import CheckpointEntry, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure
@@ -322,20 +322,23 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
                 run, names = inner.rsplit("/", 2)[0], ", ".join(f"`{name}`" for name in unset)
                 message = f"the run {format_path(run)} uses values of the environment, in which {names} is not set"
                 raise CheckpointFailure(message)
-            return _with_own_tokenizers(plan, entry)
+            return _with_own_files(plan, entry)
     raise CheckpointFailure(
         f"the checkpoint {format_path(entry.path)} cannot be used alone: {reason}; help: use it with the dtrain that "
         f"wrote it ({entry.manifest.get('dtrain_version', 'an earlier one')})"
     )
 
 
-def _with_own_tokenizers(plan: Plan, entry: CheckpointEntry) -> Plan:
-    """Return the plan with the tokenizers that are in the checkpoint, in place of the run's paths."""
-    names = entry.manifest["files"]
-    fields = tuple(
-        replace(each, component=use_checkpoint_copies(each.component, entry.path, names)) for each in plan.data.fields
-    )
-    source = use_checkpoint_copies(plan.data.source, entry.path, names)
+def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
+    """Return the plan with the files of packs (tokenizers) that are in the checkpoint, in place of the run's paths."""
+
+    def use_own(component: Mapping[str, object]) -> Mapping[str, object]:
+        for use_checkpoint_files in hooks("use_checkpoint_files"):
+            component = use_checkpoint_files(component, entry.path, entry.manifest["files"])
+        return component
+
+    fields = tuple(replace(each, component=use_own(each.component)) for each in plan.data.fields)
+    source = use_own(plan.data.source)
     if source == plan.data.source and fields == plan.data.fields:
         return plan
     return replace(plan, data=replace(plan.data, source=source, fields=fields))

@@ -15,10 +15,8 @@ import numpy as np
 from declarative_train.components.expressions.functions import INDEX, VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
-from declarative_train.components.fields.tokens import TokensField
 from declarative_train.components.layers.libraries import model_name
 from declarative_train.components.layers.transformers import MAIN, Transformers
-from declarative_train.components.texts.tokenizer import tokenizer
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
 from declarative_train.data.probe_samples import Sample
@@ -162,15 +160,14 @@ def _encoder(node: ModelNode) -> _Encoder | None:
 
 
 def _is_text(field: FieldSpec) -> bool:
-    return field.component.get("type") == "tokens" and field.component.get("output", "ids") == "ids"
+    return FIELDS.read(field.component).pads
 
 
 def _is_padded(field: FieldSpec, rows: Sample) -> bool:
-    values, read = rows.first(field.name, _ROWS), FIELDS.read(field.component)
-    if values is None or not isinstance(read, TokensField) or read.pack is not None:
+    values = rows.first(field.name, _ROWS)
+    if values is None:
         return False
-    pad = read.pad_of(tokenizer(read.tokenizer))
-    return bool((values[:, -2:] == pad).all(axis=1).any())
+    return bool((values[:, -2:] == FIELDS.read(field.component).padding()).all(axis=1).any())
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:

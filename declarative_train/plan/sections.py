@@ -25,6 +25,7 @@ from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.timing import Timing
 from declarative_train.recipe.metric_names import FINAL_SETS, list_evaluated_sets
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.evaluation import Evaluation
 from declarative_train.recipe.sections.logging import PluginSink
 
 
@@ -116,7 +117,8 @@ def plan_evaluation(recipe: Recipe, timing: Timing, batch: BatchSpec) -> Evaluat
     final_sets = tuple(name for name in recipe.data.split if name in FINAL_SETS and name not in sets)
     if evaluation.sets is not None:
         final_sets = ()
-    if not sets and not final_sets and evaluation.samples is None:
+    of_packs = type(evaluation).model_fields.keys() - Evaluation.model_fields.keys()
+    if not sets and not final_sets and all(getattr(evaluation, name) is None for name in of_packs):
         return None
     every_steps = timing.interval("evaluation.every", evaluation.every)
     if every_steps is None and (recipe.training.early_stop is not None or recipe.checkpoint.best is not None):

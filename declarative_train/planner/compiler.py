@@ -12,6 +12,7 @@ import torch
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.machine import own_version
+from declarative_train.core.packs import hooks
 from declarative_train.data.build_spec import describe
 from declarative_train.data.divide import undefined_metrics, without_class
 from declarative_train.data.probe_samples import sample
@@ -37,7 +38,6 @@ from declarative_train.plan.published import plan_published
 from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.run_fields import inherit_fields
 from declarative_train.plan.sample_groups import check_draws, check_mixing
-from declarative_train.plan.samples import with_samples
 from declarative_train.plan.sections import (
     plan_checkpoint,
     plan_evaluation,
@@ -328,8 +328,9 @@ def _assemble(
             lowered.heads,
         ),
     )
-    plan, more = with_samples(plan, recipe)
-    diagnostics += more
+    for plan_more in hooks("plan_evaluation"):
+        plan, more = plan_more(plan, recipe)
+        diagnostics += more
     plan, found = with_estimates(plan, recipe, choice, site.tracer, site.scales)
     return plan, [*diagnostics, *found]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from declarative_train.components.texts.tokenizer import BYTES, WITH_TOKENIZER, is_inline
+from declarative_train.components.data import Dataset, Field
+from declarative_train.components.datasets import DATASETS
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.registry import Registry
 from declarative_train.core.span import Span
 from declarative_train.source.document import Document
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
@@ -39,31 +42,32 @@ class Paths(NamedTuple):
 
     def _below(self, entry: Entry) -> Node:
         if entry.name == "source" and isinstance(entry.value, Mapping):
-            return self._in_component(entry, _OF_SOURCES)
+            return self._in_component(entry, DATASETS, _OF_SOURCES)
         if entry.name == "fields" and isinstance(entry.value, Mapping):
             return entry.value.with_values(self._in_field)
         return self.in_sources(entry.value) if isinstance(entry.value, Mapping) else entry.value
 
     def _in_field(self, entry: Entry) -> Node:
-        return self._in_component(entry, ("folder",)) if isinstance(entry.value, Mapping) else entry.value
+        return self._in_component(entry, FIELDS, ("folder",)) if isinstance(entry.value, Mapping) else entry.value
 
-    def _in_component(self, entry: Entry, keys: tuple[str, ...]) -> Node:
+    def _in_component(self, entry: Entry, table: Registry[Dataset] | Registry[Field], keys: tuple[str, ...]) -> Node:
         assert isinstance(entry.value, Mapping)
         kind = entry.value.get("type")
-        if isinstance(kind, Scalar) and kind.value in WITH_TOKENIZER:
-            keys = (*keys, "tokenizer", "template")
-        return entry.value.with_values(lambda each: self._key(each, keys))
+        found = table[str(kind.value)] if isinstance(kind, Scalar) and kind.value in table else None
 
-    def _key(self, entry: Entry, keys: tuple[str, ...]) -> Node:
-        if entry.name == "of" and isinstance(entry.value, Mapping):  # of a mixture: its sources
-            return self.in_sources(entry.value)
-        return self._absolute(entry.value) if entry.name in keys else entry.value
+        def absolute(each: Entry) -> Node:
+            if each.name == "of" and isinstance(each.value, Mapping):  # of a mixture: its sources
+                return self.in_sources(each.value)
+            if found is not None and each.name in found.path_keys:
+                is_word = isinstance(each.value, Scalar) and not found.is_path(str(each.value.value))
+                return each.value if is_word else self._absolute(each.value)
+            return self._absolute(each.value) if each.name in keys else each.value
+
+        return entry.value.with_values(absolute)
 
     def _absolute(self, node: Node) -> Node:
         if isinstance(node, Sequence):
             return Sequence(tuple(self._absolute(item) for item in node.items), node.span)
-        if isinstance(node, Scalar) and isinstance(node.value, str) and node.value not in ("", BYTES):
-            if is_inline(node.value):
-                return node  # a template itself
+        if isinstance(node, Scalar) and isinstance(node.value, str) and node.value:
             return Scalar(self.resolve(node.value, node.span), node.text, node.span, node.quoted)
         return node

@@ -34,11 +34,11 @@ class AfterStep:
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
-        """Evaluate every set of `evaluation.sets` and generate the text samples."""
+        """Evaluate every set of `evaluation.sets`, and let packs write theirs (generated texts)."""
         for name in self._plan.evaluation.sets if self._plan.evaluation else ():
             yield from self.evaluate_set(name)
-        if self._evaluator.writer is not None:
-            yield self._evaluator.writer(self._state.step)
+        for write in self._evaluator.writers:
+            yield write(self._state.step)
 
     def evaluate_set(self, name: str, *, weights_step: int | None = None) -> Iterator[Event]:
         """Evaluate one set. `weights_step` is the step of the loaded weights, if they are not the current ones."""

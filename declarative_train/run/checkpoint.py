@@ -23,7 +23,7 @@ import torch
 from torch import distributed, nn
 
 from declarative_train.components.layers.modules.packed import as_written, find_packed, unpack_tensor
-from declarative_train.components.texts.tokenizer import copies
+from declarative_train.core.packs import hooks
 from declarative_train.data.order import samples_until
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, damage, read_entry
 from declarative_train.engine.engine import Engine
@@ -87,9 +87,9 @@ class Checkpoints:
             limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
             self._group = distributed.new_group(backend="gloo", timeout=limit)
         components = [plan.data.source, *(field.component for field in plan.data.fields)]
-        self._tokenizers = (
-            copies(components) if self._rank == 0 else {}
-        )  # read now: the files may be gone at the first save
+        self._files_of_packs: dict[str, bytes] = {}
+        for checkpoint_files in hooks("checkpoint_files") if self._rank == 0 else ():
+            self._files_of_packs |= checkpoint_files(components)  # now: the files may be gone at the first save
         self._in_base = {name for _, names in frozen_base.find_base_files(plan) for name in names}
         self._base: list[frozen_base.Record] | None = None
 
@@ -185,7 +185,7 @@ class Checkpoints:
         if not snapshot.alone:
             files, numbers, shapes = self._gather(files, numbers, shapes)
         if self._rank == 0:
-            texts = {PLAN: self._plan_text, **self._tokenizers}
+            texts = {PLAN: self._plan_text, **self._files_of_packs}
             files = {**files, **{name: self.store.write(snapshot.step, name, text) for name, text in texts.items()}}
             self.store.publish(snapshot.step, snapshot.manifest | manifest_of(files, numbers, shapes))
             self.store.retain(snapshot.keep, snapshot.best_step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from declarative_train.engine.step.ema import Average
     from declarative_train.engine.step.objective import Objective
     from declarative_train.plan.plan import Plan
-    from declarative_train.run.event import ClassesPredicted, TextsWritten
+    from declarative_train.run.event import ClassesPredicted, Event
     from declarative_train.run.predictions import Predictions
 
 _EVALUATION = 2**32  # random stream of evaluations (`randn_like` in a VAE), apart from that of training
@@ -56,7 +56,8 @@ class EvaluableModel(Protocol):
 class Evaluator:
     """Evaluator of the sets of a plan. `batches(set)` yields this rank's share of a set, equally many batches on every
     rank (padded with weight 0). `watched` collects predictions of classes for drawing; those of the last evaluation
-    are in `class_predictions`. `writer` generates the text samples of a step."""
+    are in `class_predictions`. `writers` are those of packs: each writes an event of a step
+    (generated texts)."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Evaluator:
         engine: EvaluableModel,
         batches: Callable[[str], Iterable[Batch]],
         watched: Predictions | None = None,
-        writer: Callable[[int], TextsWritten] | None = None,
+        writers: Sequence[Callable[[int], Event]] = (),
     ) -> None:
         self._plan = plan
         self._engine = engine
@@ -72,7 +73,7 @@ class Evaluator:
         of_average = plan.evaluation is not None and plan.evaluation.weights == "ema"
         self._average: Average | None = getattr(engine, "average", None) if of_average else None
         self._watched = watched
-        self.writer = writer
+        self.writers = writers
         self.class_predictions: list[ClassesPredicted] = []
         self._device = exact_device(engine.device)
         self._metrics = Metrics(plan, self._device, training=False)

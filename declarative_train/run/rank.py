@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from declarative_train.core.packs import hooks
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
@@ -37,7 +38,6 @@ from declarative_train.run.memory_check import bytes_without_parameters, replace
 from declarative_train.run.meter import comparable_estimate
 from declarative_train.run.predictions import predictions
 from declarative_train.run.run_state import RunState
-from declarative_train.run.samples import SampleWriter
 from declarative_train.run.signals import EXIT_STOPPED
 from declarative_train.run.sink import FanOut
 from declarative_train.run.stop import StopAgreement
@@ -113,13 +113,13 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
     )
     plan = replace_set_bytes(plan, training.bytes_on_device if device.type == "cuda" else 0)
     stop = StopAgreement(engine.ranks, asked, plan.training.max_time_s)
-    samples = None if plan.evaluation is None else plan.evaluation.samples
+    writers = (make(plan, engine) for make in hooks("evaluation_writer"))
     evaluator = Evaluator(
         engine.plan,
         engine,
         evaluation_batches(plan, engine, sets),
         predictions(plan, device),
-        None if samples is None else SampleWriter(plan, samples, engine),
+        [writer for writer in writers if writer is not None],
     )
     if context.rank == 0:
         expected, notice = comparable_estimate(plan, device)

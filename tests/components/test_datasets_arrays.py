@@ -14,8 +14,8 @@ from declarative_train.components.data import Table
 from declarative_train.components.datasets.npy import NpyDataset
 from declarative_train.components.datasets.parquet import ParquetDataset
 from declarative_train.components.datasets.synthetic import SyntheticDataset
-from declarative_train.components.datasets.text import TextDataset
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.text.text_files import TextDataset
 
 
 def write_parquet(path: Path, start: int, stop: int, group: int = 7) -> None:

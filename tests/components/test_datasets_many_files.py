@@ -14,9 +14,9 @@ from pyarrow import parquet
 
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.datasets.npy import NpyDataset
-from declarative_train.components.datasets.text import TextDataset
 from declarative_train.data.source import records
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.text.text_files import TextDataset
 from tests.engine.on_ranks import forked
 
 FILES, LIMIT = 500, 200

@@ -14,7 +14,7 @@ OWN = {
     "tools/sweep/command.py", "components/datasets/arrow_conversion.py", "files/file_activity.py",
     "files/cache.py", "packs/images/boxes.py", "components/layers/timm.py",
     "components/layers/libraries/files.py", "files/safetensors_header.py",
-    "components/layers/transformers.py", "components/texts/cache.py", "data/skipping.py", "app/records/record.py",
+    "components/layers/transformers.py", "packs/text/cache.py", "data/skipping.py", "app/records/record.py",
     "tools/sweep/sweep.py", "graph/read.py", "packs/export/snippets.py", "run/sinks/background.py",
     "run/sinks/jsonl.py", "run/sinks/mlflow_server.py", "plan/codec.py", "plan/run_fields.py",
     "plan/run_folder.py", "engine/failures.py", "run/processes.py", "engine/step/load_weights.py",

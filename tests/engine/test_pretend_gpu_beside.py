@@ -24,10 +24,10 @@ from declarative_train.engine.collectives import Ranks
 from declarative_train.engine.step import model as model_module
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.forward import Forward
-from declarative_train.inference.generate import Sampling, TextModel, generate
 from declarative_train.inference.predict import Prediction
 from declarative_train.inference.trained import Trained, open_trained
 from declarative_train.packs.export.export import export
+from declarative_train.packs.text.generation import Sampling, TextModel, generate
 from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.run import rank
 from declarative_train.run.event import MemoryMeasured
@@ -39,7 +39,7 @@ from tests.engine.made_recipes import DEEP, DIGITS, compiled, merged, write_data
 from tests.engine.pretend_gpu import GPU, MixedStreamsError, PretendGpu
 from tests.engine.runs import go
 from tests.engine.test_storages import tuned, write_base
-from tests.inference.test_generate import RECIPE, made
+from tests.packs.text.test_generate import RECIPE, made
 from tests.run.test_rolled_runs import NUMBERS, write_table
 
 ONE_GPU: dict[str, Any] = {"training": {"epochs": 1}, "checkpoint": None, "layout": {"device": "auto"}}

@@ -12,14 +12,14 @@ import torch
 
 from declarative_train.components.layers.modules import attention
 from declarative_train.inference.evaluate import evaluate
-from declarative_train.inference.generate import Sampling, TextModel, generate
 from declarative_train.inference.trained import open_trained
+from declarative_train.packs.text.generation import Sampling, TextModel, generate
 from tests.engine.made_recipes import merged, write_recipe
 from tests.engine.runs import go
 from tests.gpu.cells import DEVICE, LAYOUT, difference, memory_of, precision, recipe, recorded
 from tests.gpu.recipes import MODELS
-from tests.run.test_samples import RECIPE as OF_TEXT
-from tests.run.test_samples import TEXT
+from tests.packs.text.test_samples import RECIPE as OF_TEXT
+from tests.packs.text.test_samples import TEXT
 
 
 def tuned(storage: str | None, kind: str) -> dict[str, Any]:

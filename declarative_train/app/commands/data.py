@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from declarative_train.app.api.compiling import CompileResult, texts_of
 from declarative_train.app.compile import add_recipe_arguments, is_missing, load_recipe, report
-from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_error, print_text
 from declarative_train.app.views.table import table, terminal_width
-from declarative_train.core.packs import hooks
+from declarative_train.core.packs import Command, find_packs, hooks
 
 if TYPE_CHECKING:
     from declarative_train.data.spec import DataSpec
@@ -21,25 +22,23 @@ if TYPE_CHECKING:
 _PAGE_WIDTH = 120  # characters of a line of the page
 
 
+def data_commands() -> dict[str, Command]:
+    """Return the words of `dtrain data` that packs bring."""
+    found = (item for pack in find_packs().values() for item in pack.data_commands.items())
+    return dict(sorted(found))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    meanings = [f"{word}: {command.summary}" for word, command in data_commands().items()]
     parser.add_argument(
         "what",
-        choices=["show", "index", "tokenizer"],
-        help="show: sets, columns, fields, classes and the first samples; index: make the tokens that the first run "
-        "would make; tokenizer: train one on the training texts of a recipe, or on text files",
+        choices=["show", *data_commands()],
+        help="; ".join(["show: sets, columns, fields, classes and the first samples", *meanings]),
     )
     add_recipe_arguments(parser)
     parser.add_argument("--plugins", action="store_true", help="import the recipe's plugins, which runs their code")
-    parser.add_argument("more", nargs="*", metavar="FILE", help="with tokenizer: more text files")
-    parser.add_argument("-o", "--output", metavar="FILE.json", help="with tokenizer: the file to write")
-    parser.add_argument("--vocab", type=positive, metavar="N", help="with tokenizer: number of tokens")
-    parser.add_argument(
-        "--special",
-        action="append",
-        default=[],
-        metavar="TOKEN",
-        help="with tokenizer: a text that is always one token",
-    )
+    for command in data_commands().values():
+        import_module(command.module).add_arguments(parser)
     parser.add_argument("--html", metavar="FILE", help="write it as one page for a browser, pictures included")
     parser.add_argument(
         "--pictures",
@@ -49,13 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.what != "tokenizer" and (args.more or args.output or args.vocab or args.special):
-        print("dtrain: FILE, -o, --vocab and --special are for `dtrain data tokenizer`", file=sys.stderr)
-        return 2
-    if args.what == "tokenizer":
-        from declarative_train.app.commands.data_tokenizer import train
+    modules = {word: import_module(command.module) for word, command in data_commands().items()}
+    for word, module in modules.items():
+        if word != args.what and (problem := module.misuse(args)) is not None:
+            print(f"dtrain: {problem}", file=sys.stderr)
+            return 2
+    if args.what in modules:
+        code: int = modules[args.what].run(args)
+        return code
+    return report_data(args, _show)
 
-        return train(args)
+
+def report_data(args: argparse.Namespace, act: Callable[[argparse.Namespace], int]) -> int:
+    """Return the exit code of `act`, which reads the data of a recipe; errors in the data are printed."""
     if is_missing(args.recipe):
         return 2
     from declarative_train.data.fields import BadSampleError
@@ -63,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.files.paths import SourceError
 
     try:
-        return _index(args) if args.what == "index" else _show(args)
+        return act(args)
     except (DataError, SourceError, BadSampleError) as error:
         print_error(str(error))
         return 3
@@ -72,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         return 3
 
 
-def _describe(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
+def describe_data(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
     """Return the recipe's name and its data; None after printing what is wrong."""
     from declarative_train.data.build_spec import describe
 
@@ -88,18 +93,6 @@ def _describe(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
     return "" if loaded.recipe is None else loaded.recipe.name, data
 
 
-def _index(args: argparse.Namespace) -> int:
-    from declarative_train.app.views.texts import token_files
-    from declarative_train.data.prepared_sets import prepare_sets
-
-    _, data = _describe(args)
-    if data is None:
-        return 1
-    lines = token_files(prepare_sets(data))
-    print_text("\n".join(lines) if lines else "these data need no tokens")
-    return 0
-
-
 def _show(args: argparse.Namespace) -> int:
     from declarative_train.app.views.data import page, sections
     from declarative_train.app.views.values import LONGEST_WORD, first_rows
@@ -109,7 +102,7 @@ def _show(args: argparse.Namespace) -> int:
     from declarative_train.data.spec import DataError
     from declarative_train.data.splitting import TRAINING
 
-    name, data = _describe(args)
+    name, data = describe_data(args)
     if data is None:
         return 1
     sheet, whole_page = None, ""

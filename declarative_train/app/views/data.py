@@ -12,16 +12,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from declarative_train.app.views.texts import lengths, trained_parts
 from declarative_train.app.views.titled_table import Shown
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.amounts import counted
+from declarative_train.core.packs import hooks
 from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.mixture import MIXTURE, mixture
 from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.data.splitting import TRAINING
-from declarative_train.data.texts import PackedRows
 
 _LOOKED_AT = 1 << 16  # rows of the source
 _SAMPLES = 256  # of the training set, for the ranges of fields
@@ -39,14 +38,14 @@ def sections(data: DataSpec) -> list[Shown]:
         _columns(data, sets[TRAINING]),
         _fields(data, sets[TRAINING]),
     ]
-    found += lengths(sets)
-    found += trained_parts(data.fields, sets[TRAINING])
+    for data_tables in hooks("data_tables"):
+        found += data_tables(data, sets)
     return found + [_classes(field, sets) for field in data.fields if field.component["type"] == "category"]
 
 
 def _columns(data: DataSpec, training: PreparedSet) -> Shown:
     """Return the table of the columns of the main source."""
-    table = training.table.source if isinstance(training.table, PackedRows) else training.table
+    table = training.table.original
     looked = min(table.num_rows, _LOOKED_AT)
     readers: dict[str, list[str]] = {}
     for field in data.fields:

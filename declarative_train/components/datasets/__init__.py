@@ -20,7 +20,6 @@ DATASETS: Registry[Dataset] = Registry(
         "npy": "npy.NpyDataset",
         "parquet": "parquet.ParquetDataset",
         "synthetic": "synthetic.SyntheticDataset",
-        "text": "text.TextDataset",
     },
 )
 

@@ -11,6 +11,5 @@ FIELDS: Registry[Field] = Registry(
     {
         "category": "category.CategoryField",
         "tensor": "tensor.TensorField",
-        "tokens": "tokens.TokensField",
     },
 )

@@ -29,18 +29,18 @@ from declarative_train.components.published import (
     family_of,
     is_of_timm,
 )
-from declarative_train.components.texts.chat import template_text
-from declarative_train.components.texts.tokenizer import (
+from declarative_train.inference.trained import Trained
+from declarative_train.packs.export.export_errors import ExportFailure
+from declarative_train.packs.export.model_card import card
+from declarative_train.packs.export.program import Base
+from declarative_train.packs.text.chat import template_text
+from declarative_train.packs.text.tokenizer import (
     BYTES,
     TEMPLATE,
     TokenizerError,
     make_published_files,
     tokenizer,
 )
-from declarative_train.inference.trained import Trained
-from declarative_train.packs.export.export_errors import ExportFailure
-from declarative_train.packs.export.model_card import card
-from declarative_train.packs.export.program import Base
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.output_semantics import meanings
 from declarative_train.plan.plan import PublishedPlan, TensorMapPlan

@@ -1,5 +1,29 @@
-"""Pack `text`."""
+"""Pack `text`: tokens of texts and dialogues, and texts that a model generates."""
 
-from declarative_train.core.packs import Pack
+from declarative_train.core.packs import Command, Pack
 
-PACK = Pack()
+_HERE = "declarative_train.packs.text"
+
+PACK = Pack(
+    components={
+        "source": {"text": f"{_HERE}.text_files:TextDataset"},
+        "field": {"tokens": f"{_HERE}.tokens:TokensField"},
+    },
+    keys={"evaluation": f"{_HERE}.evaluation_keys:EvaluationKeys"},
+    checks=f"{_HERE}.checks",
+    commands={
+        "generate": Command("let a trained text model continue a text", f"{_HERE}.commands.generate", needs_posix=True),
+    },
+    data_commands={
+        "index": Command("make the tokens that the first run would make", f"{_HERE}.commands.data_index"),
+        "tokenizer": Command(
+            "train one on the training texts of a recipe, or on text files", f"{_HERE}.commands.data_tokenizer"
+        ),
+    },
+    prepare_fields=f"{_HERE}.token_tables:with_tokens",
+    checkpoint_files=f"{_HERE}.tokenizer:copies",
+    use_checkpoint_files=f"{_HERE}.tokenizer:use_checkpoint_copies",
+    plan_evaluation=f"{_HERE}.plan_samples:with_samples",
+    evaluation_writer=f"{_HERE}.sample_writer:make_writer",
+    data_tables=f"{_HERE}.data_tables:data_tables",
+)

@@ -28,7 +28,6 @@ RULES: dict[str, str] = {
     "R106": "samples.padded_group",
     "R107": "samples.group_across_replicas",
     "R108": "samples.draws_of_layout",
-    "R109": "samples.cannot_write",
     "R110": "samples.pairs_torn",
     "R111": "samples.average_longer_than_run",
     "R120": "samples.group_of_one",

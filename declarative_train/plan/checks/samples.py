@@ -44,34 +44,6 @@ def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
     return error("O105", span, f"the loss `{term}` cannot be balanced: {problem}", "give the weights as numbers")
 
 
-def cannot_write(span: Span, problem: str, help: str | None = None) -> Diagnostic:
-    """cannot-write (R109)
-
-    Finds: `evaluation.samples` where the model gives no logits of the next token, or cannot read a prompt.
-    Why:   a text is generated token by token, each from the logits of the tokens before it.
-    Diff:
-        # whole file
-        name: bytes
-        data:
-          source: {type: text, path: LICENSE}
-          window: {length: 65, stride: 64}
-          fields:
-            tokens: {column: tokens, rows: ":-1"}
-            next: {column: tokens, rows: "1:"}
-          split: {validation: {type: last, fraction: 0.1}}
-        model:
-          graph:
-            gpt: {type: gpt, vocabulary: 256, layers: 1, width: 16, heads: 2, input: tokens}
-        objective:
-          loss: {type: cross_entropy, input: gpt, target: next}
-        training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
-        evaluation:
-    -     samples: {prompts: ["Licensed under the Apache License, Version 2.0 (the License); you may not use it."]}
-    +     samples: {prompts: ["Licensed under the"]}
-    """
-    return error("R109", span, f"the model cannot write: {problem}", help)
-
-
 def batch_larger_than_data(span: Span, size: int, num_samples: int, *, drops: bool) -> Diagnostic:
     """batch-larger-than-data (R101)
 

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
+
+from declarative_train.core.packs import find_packs, load
 
 
 class Section(BaseModel):
@@ -24,6 +26,16 @@ class Section(BaseModel):
     """
     short_forms: ClassVar[tuple[str, ...]] = ()
     """Keys that are expanded before the section is read (`recipe/merge_rules.py`)."""
+
+
+def with_pack_keys(name: str, section: type[Section]) -> Any:
+    """Return the section `name` with the keys that packs add to it. Raises PackError."""
+    more = tuple(load(pack.keys[name]) for pack in find_packs().values() if name in pack.keys)
+    if not more:
+        return section
+    return create_model(
+        section.__name__, __base__=(*reversed(more), section), __module__=section.__module__, __doc__=section.__doc__
+    )
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:

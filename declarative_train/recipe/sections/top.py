@@ -13,7 +13,7 @@ from declarative_train.recipe.sections.logging import Logging
 from declarative_train.recipe.sections.model import ModelSection
 from declarative_train.recipe.sections.objective import ObjectiveSection
 from declarative_train.recipe.sections.parallelism import DEFAULT, Auto, Parallelism
-from declarative_train.recipe.sections.section import Section, models_in
+from declarative_train.recipe.sections.section import Section, models_in, with_pack_keys
 from declarative_train.recipe.sections.sweep import Sweep
 from declarative_train.recipe.sections.training import Training
 
@@ -53,6 +53,9 @@ class Head(Section):
     """Python files with more components, relative to this file. `lint` reads them without importing."""
 
 
+_Evaluation = with_pack_keys("evaluation", Evaluation)
+
+
 class Top(Head):
     """A recipe: the model graph, the data, what is minimised, how long, and on which devices."""
 
@@ -60,7 +63,7 @@ class Top(Head):
     model: ModelSection
     objective: ObjectiveSection
     training: Training
-    evaluation: Evaluation = Field(default_factory=Evaluation)  # a model is built when it is first made, not imported
+    evaluation: _Evaluation = Field(default_factory=_Evaluation)  # a model is built when it is first made, not imported
     parallelism: Parallelism | Auto = Field(default_factory=DEFAULT)
     layout: Layout = Field(default_factory=Layout)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)

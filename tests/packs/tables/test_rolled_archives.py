@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from declarative_train.components.datasets import text
-from declarative_train.components.datasets.text import ByteTable
 from declarative_train.data import materialize
 from declarative_train.data.batches import Batch, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
@@ -24,6 +23,7 @@ from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.windows import Arena
 from declarative_train.packs.tables import safetensors, tar
 from declarative_train.packs.tables.tar import TarDataset, TarTable
+from declarative_train.packs.text.text_files import ByteTable
 
 pytest.importorskip("PIL")
 Spec = Callable[..., DataSpec]

@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from declarative_train.components.texts import chat
-from declarative_train.components.texts.tokenizer import TokenizerError
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.plan.checks.samples import cannot_write
+from declarative_train.packs.text import chat
+from declarative_train.packs.text.checks.samples import cannot_write
+from declarative_train.packs.text.text_io import TextCodec, TextOutput, find_text_output, is_of_text
+from declarative_train.packs.text.tokenizer import TokenizerError
 from declarative_train.plan.plan import SamplesPlan
-from declarative_train.plan.text_io import TextCodec, TextOutput, find_text_output, is_of_text
 
 if TYPE_CHECKING:
+    from declarative_train.packs.text.evaluation_keys import TextSamples
     from declarative_train.plan.plan import Plan
     from declarative_train.recipe.recipe import Recipe
-    from declarative_train.recipe.sections.evaluation import TextSamples
 
 
 def with_samples(plan: Plan, recipe: Recipe) -> tuple[Plan, list[Diagnostic]]:
     """Return the plan with tokenized prompts, and errors if the model cannot continue them."""
-    asked = recipe.evaluation.samples
+    asked: TextSamples | None = recipe.evaluation.samples  # type: ignore[attr-defined]
     if asked is None or plan.evaluation is None:
         return plan, []
     span = recipe.span("evaluation.samples")

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import BadValueError
-from declarative_train.components.datasets.text import TextDataset
-from declarative_train.components.texts import cache
-from declarative_train.components.texts.packing import Packing, PackMode, pack
-from declarative_train.components.texts.tokenizer import tokenizer
 from declarative_train.data import prepared_sets
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.materialize import prepare
 from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.data.texts import PackedRows
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.text import cache
+from declarative_train.packs.text.packing import Packing, PackMode, pack
+from declarative_train.packs.text.text_files import TextDataset
+from declarative_train.packs.text.token_tables import PackedRows
+from declarative_train.packs.text.tokenizer import tokenizer
 from tests.data.conftest import Described
 
 WAYS: tuple[PackMode, ...] = ("best_fit", "sequential")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,7 @@ from declarative_train.files.open_files import (
     read_bytes,
     size_bytes,
 )
+from declarative_train.packs.text.tokenizer import PATH_KEYS, is_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +44,12 @@ class TextDataset(FilesDataset):
     documents: Literal["file", "line"] | None = None
     """Rows are texts: whole files, or lines that are not blank. A field of `type: tokens` encodes them."""
 
+    path_keys: ClassVar[tuple[str, ...]] = PATH_KEYS
+
+    @classmethod
+    def is_path(cls, value: str) -> bool:
+        return is_path(value)
+
     @model_validator(mode="after")
     def _agrees(self) -> TextDataset:
         if self.documents is not None and (self.tokenizer != "bytes" or self.eos is not False):
@@ -53,13 +60,17 @@ class TextDataset(FilesDataset):
             raise ValueError("`eos` is a token, and `tokenizer: bytes` has bytes only")
         return self
 
+    @property
+    def needs_window(self) -> bool:
+        return self.documents is None
+
     def open(self) -> Table:
         if self.documents is not None:
-            from declarative_train.components.datasets.documents import FileTexts, LineTexts
+            from declarative_train.packs.text.documents import FileTexts, LineTexts
 
             return FileTexts(self.files()) if self.documents == "file" else LineTexts(self.files())
         if self.tokenizer != "bytes":
-            from declarative_train.components.datasets.token_stream import TokenTable
+            from declarative_train.packs.text.token_stream import TokenTable
 
             return TokenTable(self.files(), self.tokenizer, self.eos)
         return ByteTable(self.files())

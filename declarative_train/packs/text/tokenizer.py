@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from declarative_train.components.texts.conversion import convert
-from declarative_train.components.texts.problem import TokenizerError as TokenizerError
 from declarative_train.core.machine import install
 from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import format_path, local_path, read_bytes
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.text.conversion import convert
+from declarative_train.packs.text.problem import TokenizerError as TokenizerError
 
 BYTES = "bytes"
 OF_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
@@ -36,6 +36,15 @@ _USUAL = {  # common names of special tokens, for a tokenizer file without a con
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
     "unk": ("<unk>", "[UNK]"),
 }
+
+
+PATH_KEYS = ("tokenizer", "template")
+"""Keys of the source `text` and the field `tokens` whose values are paths."""
+
+
+def is_path(value: str) -> bool:
+    """Return whether a tokenizer or template is a path: not `bytes`, and not a template itself."""
+    return value != BYTES and not is_inline(value)
 
 
 def is_inline(template: str) -> bool:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.components.texts import cache
-from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
 from declarative_train.files import lock as locks
 from declarative_train.files.lock import try_lock
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.text import cache
+from declarative_train.packs.text.cache import Encoded, EncodingJob, make_tokens
 
 
 def work(pause_s: float = 0.0) -> EncodingJob:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.app.api.compiling import CompileResult, texts_of
 from declarative_train.app.compile import is_missing, load_recipe, report
+from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_text
 from declarative_train.core.amounts import counted
 
@@ -23,10 +24,29 @@ if TYPE_CHECKING:
 _AT_ONCE = 256  # texts
 
 
-def train(args: argparse.Namespace) -> int:
-    from declarative_train.components.texts.tokenizer import TokenizerError
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("more", nargs="*", metavar="FILE", help="with tokenizer: more text files")
+    parser.add_argument("-o", "--output", metavar="FILE.json", help="with tokenizer: the file to write")
+    parser.add_argument("--vocab", type=positive, metavar="N", help="with tokenizer: number of tokens")
+    parser.add_argument(
+        "--special",
+        action="append",
+        default=[],
+        metavar="TOKEN",
+        help="with tokenizer: a text that is always one token",
+    )
+
+
+def misuse(args: argparse.Namespace) -> str | None:
+    """Return a line if its arguments are given with another word of `dtrain data`."""
+    is_used = args.more or args.output or args.vocab or args.special
+    return "FILE, -o, --vocab and --special are for `dtrain data tokenizer`" if is_used else None
+
+
+def run(args: argparse.Namespace) -> int:
     from declarative_train.data.splitting import SplitError
     from declarative_train.files.paths import SourceError
+    from declarative_train.packs.text.tokenizer import TokenizerError
 
     if args.output is None or args.vocab is None:
         print("dtrain: give the file and the number of tokens: `-o tokenizer.json --vocab 8000`", file=sys.stderr)
@@ -47,8 +67,8 @@ def train(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
-    from declarative_train.components.texts.tokenizer import tokenizer
-    from declarative_train.components.texts.training import train_tokenizer
+    from declarative_train.packs.text.tokenizer import tokenizer
+    from declarative_train.packs.text.training import train_tokenizer
 
     texts = _Texts(args)
     if texts.sources is None:
@@ -99,7 +119,7 @@ class _Texts:
 
 def _join_messages(dialogue: str) -> str:
     """Return the texts of a dialogue's messages."""
-    from declarative_train.components.texts.chat import ChatError, messages
+    from declarative_train.packs.text.chat import ChatError, messages
 
     try:
         found = [each.get("content") for each in messages(dialogue)]
@@ -109,8 +129,8 @@ def _join_messages(dialogue: str) -> str:
 
 
 def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
-    from declarative_train.components.datasets.text import TextDataset
     from declarative_train.data.rows import RowRange
+    from declarative_train.packs.text.text_files import TextDataset
 
     table = TextDataset(path=tuple(os.path.abspath(path) for path in paths), documents="file").open()
     return [(table, "text", RowRange(0, table.num_rows))]
@@ -119,9 +139,9 @@ def _files(paths: list[str]) -> list[tuple[Table, str, SetRows]]:
 def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
     """Return the training rows of each text column that a field turns into tokens, or the files of a stream of
     tokens."""
-    from declarative_train.components.datasets.text import TextDataset
     from declarative_train.data.rows import RowRange
     from declarative_train.data.splitting import TRAINING, split_rows
+    from declarative_train.packs.text.text_files import TextDataset
 
     section, source = recipe.data, recipe.data.source
     columns = list(dict.fromkeys(name for each in section.fields.values() if each.takes_text for name in each.wanted))

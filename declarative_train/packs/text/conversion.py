@@ -16,9 +16,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from declarative_train.components.texts.problem import TokenizerError
 from declarative_train.core.machine import install
 from declarative_train.files.open_files import format_path
+from declarative_train.packs.text.problem import TokenizerError
 
 _NEEDED = {"sentencepiece": "sentencepiece", "google.protobuf": "protobuf", "transformers": "transformers"}
 _PROBES = ("Every word of it, 1234 times.", "na\u00efve \u4f60\u597d \U0001f600", "a, b; (c)")

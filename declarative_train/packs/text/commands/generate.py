@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from declarative_train.engine.step.sampling import Sampling
-    from declarative_train.inference.generate import TextModel, generate
+    from declarative_train.packs.text.generation import TextModel, generate
+    from declarative_train.packs.text.sampling import Sampling
 
     model = TextModel(open_named_run(args), args.device)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt

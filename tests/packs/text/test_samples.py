@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from declarative_train.engine.step.load_weights import open_source
-from declarative_train.inference.generate import Sampling, TextModel, generate
 from declarative_train.inference.trained import open_trained
+from declarative_train.packs.text.generation import Sampling, TextModel, generate
 from declarative_train.run.event import StepDone, TextsWritten
 from tests.engine.made_recipes import WAYS, merged, write_recipe
 from tests.engine.runs import Done, go

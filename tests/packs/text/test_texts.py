@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from declarative_train.app.main import main
-from declarative_train.inference.generate import Sampling, TextModel, generate
 from declarative_train.inference.trained import open_trained as load
+from declarative_train.packs.text.generation import Sampling, TextModel, generate
 
 pytest.importorskip("tokenizers")
 

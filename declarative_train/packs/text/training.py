@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from declarative_train.components.texts.tokenizer import TokenizerError
 from declarative_train.core.machine import install
+from declarative_train.packs.text.tokenizer import TokenizerError
 
 END, PAD = "<|endoftext|>", "<|pad|>"
 BYTES = 256

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from declarative_train.app.main import main
-from declarative_train.inference.generate import Sampling, TextModel, choose_token, generate
 from declarative_train.inference.trained import Trained, UsageError, open_trained
-from declarative_train.plan.text_io import policy
+from declarative_train.packs.text.generation import Sampling, TextModel, choose_token, generate
+from declarative_train.packs.text.text_io import policy
 from tests.inference.made_runs import trained
 
 TEXT = "the cow runs, " * 90
@@ -165,7 +165,7 @@ def test_the_command(
     assert "sees later tokens" in said(2, str(both), "--prompt", "the")
 
 
-PUBLISHED = Path(__file__).parents[2] / "recipes" / "data"
+PUBLISHED = Path(__file__).parents[3] / "recipes" / "data"
 CHAT = f"""
 name: chat
 data:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import BadValueError, Column
-from declarative_train.components.fields.tokens import TokensField
-from declarative_train.components.texts import cache, layout
-from declarative_train.components.texts.tokenizer import TokenizerError, tokenizer
 from declarative_train.data import prepared_sets
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import DataError, DataSpec
+from declarative_train.packs.text import cache, layout
+from declarative_train.packs.text.tokenizer import TokenizerError, tokenizer
+from declarative_train.packs.text.tokens import TokensField
 from tests.data.conftest import Described
 
 tokenizers = pytest.importorskip("tokenizers")

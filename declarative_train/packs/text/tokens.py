@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field as Key
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.data import MESSAGES, BadValueError, Column, Field, Tally
-from declarative_train.components.texts import chat, layout
-from declarative_train.components.texts.cache import Encoded
-from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline, tokenizer
 from declarative_train.core.amounts import counted
 from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.packs.text import chat, layout
+from declarative_train.packs.text.cache import Encoded
+from declarative_train.packs.text.tokenizer import PATH_KEYS, Tokenizer, TokenizerError, is_inline, is_path, tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +99,29 @@ class TokensField(Field):
 
     def output_of(self, name: str) -> TokensField:
         return self.model_copy(update={"output": name})
+
+    path_keys: ClassVar[tuple[str, ...]] = PATH_KEYS
+
+    @classmethod
+    def is_path(cls, value: str) -> bool:
+        return is_path(value)
+
+    @property
+    def joined_by(self) -> str | None:
+        return None if self.pack is None else "pack"
+
+    @property
+    def pads(self) -> bool:
+        return self.output == "ids" and self.pack is None
+
+    def padding(self) -> int:
+        return self.pad_of(tokenizer(self.tokenizer))
+
+    def unread(self, columns: Sequence[Column], others: Collection[str]) -> tuple[str, str] | None:
+        if "tools" not in others or not self.lacks_tools(columns):
+            return None
+        message = "its chat template writes tools, and does not get those of the column `tools`"
+        return message, "give them to it: `tools: tools`"
 
     def needs_value(self, column: Column) -> bool:
         return column.name != self.tools and column.dtype == "object"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from declarative_train.components.data import MESSAGES, BadValueError, Column
-from declarative_train.components.fields.tokens import TokensField
-from declarative_train.components.texts.tokenizer import tokenizer
+from declarative_train.packs.text.tokenizer import tokenizer
+from declarative_train.packs.text.tokens import TokensField
 
 tokenizers = pytest.importorskip("tokenizers")
 trl = find_spec("trl")

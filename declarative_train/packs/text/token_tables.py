@@ -10,30 +10,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from declarative_train.components.component import ShapeError
-from declarative_train.components.data import BadValueError, Column, Field, Table
-from declarative_train.components.fields.tokens import TokensField
-from declarative_train.components.texts import layout
-from declarative_train.components.texts.cache import Encoded, EncodingJob, Tokens, make_tokens
-from declarative_train.components.texts.packing import Packing, join_packings, pack
-from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
+from declarative_train.components.data import BadValueError, Column, Table
 from declarative_train.core.amounts import counted
 from declarative_train.data.fields import FieldReader, base_of, column_names
+from declarative_train.data.materialize import BadSampleError
 from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import is_scanned
-from declarative_train.data.spec import WindowSpec
 from declarative_train.files.open_files import local_path, objects, size_bytes
+from declarative_train.packs.text import layout
+from declarative_train.packs.text.cache import Encoded, EncodingJob, Tokens, make_tokens
+from declarative_train.packs.text.packing import Packing, join_packings, pack
+from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer
+from declarative_train.packs.text.tokens import TokensField
 
 _PROBED = 16  # texts that a cache's name is made of, too
-
-
-class BadTextError(Exception):
-    """Error: a field cannot take a text; `row` is that of the table."""
-
-    def __init__(self, part: FieldReader, cause: BadValueError) -> None:
-        super().__init__(str(cause))
-        self.part = part
-        self.cause = cause
 
 
 def is_of_tokens(part: FieldReader) -> bool:
@@ -45,7 +35,7 @@ def with_tokens(
 ) -> tuple[Table, SetRows, tuple[FieldReader, ...]]:
     """Return the same samples with tokens instead of texts; a packed field gets a table of its own.
 
-    `skips`: rows without a text are in no sample. Raises BadTextError and SourceError.
+    `skips`: rows without a text are in no sample. Raises BadSampleError and SourceError.
     """
     mine = {base_of(part.name): part for part in reversed(parts) if is_of_tokens(part)}
     if not mine or isinstance(table, TextRows | PackedRows):
@@ -78,7 +68,7 @@ def column_of(name: str, field: TokensField) -> Column:
 
 
 def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens:
-    """Return the tokens of all rows; with `skips`, none for rows without a text. Raises BadTextError and
+    """Return the tokens of all rows; with `skips`, none for rows without a text. Raises BadSampleError and
     SourceError.
     """
     field, columns = field_of(part), part.columns
@@ -108,7 +98,7 @@ def tokens_of(table: Table, part: FieldReader, *, skips: bool = False) -> Tokens
     try:
         return make_tokens(work)
     except BadValueError as error:
-        raise BadTextError(part, error) from error
+        raise BadSampleError(part, error.row, error) from error
 
 
 def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
@@ -132,36 +122,17 @@ def _about(table: Table, part: FieldReader, found: Tokenizer) -> object:
     return [files, table.num_rows, " ".join(names), digest, found.sha256, field_of(part).meaning_of_text()]
 
 
-def check_packed(fields: Mapping[str, Field], window: WindowSpec | None) -> Iterator[tuple[str, ShapeError]]:
-    """Yield what cannot be combined with a packed field, whose samples hold several rows."""
-    packed = next((name for name, field in fields.items() if getattr(field, "pack", None)), None)
-    if packed is None:
-        return
-    other = next((name for name in fields if name != packed), None)
-    if other is not None:
-        message = f"its samples hold texts of several rows, and `{other}` is a value of one row"
-        yield packed, ShapeError(message, help=f"leave `pack` or the field `{other}` out")
-    if window is not None:
-        message = "`pack` puts texts together as they fit, and `window` takes rows one after the other"
-        yield packed, ShapeError(message, help="leave one of them out")
-
-
-def list_unread(table: Table) -> Iterator[tuple[str, str]]:
-    """Yield each field whose chat template does not read some keys of messages, with the keys; `table` has tokens."""
-    if isinstance(table, TextRows):
-        found = {name: tokens.unread for name, (_, tokens) in table.fields.items()}
-        source = table.source
-    elif isinstance(table, PackedRows):
-        found, source = {table.field_name: table.tokens.unread}, table.source
-    else:
-        return
-    for name, keys in found.items():
-        if keys:
-            places = (
-                f"`{key}` ({counted(count, 'row')}, first {source.place(row)})"
-                for key, (count, row) in sorted(keys.items())
+def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, str, str]]:
+    """Yield each field whose chat template does not read some keys of messages. `table`: that of the messages."""
+    for name, tokens in found.items():
+        if tokens.unread:
+            keys = ", ".join(
+                f"`{key}` ({counted(count, 'row')}, first {table.place(row)})"
+                for key, (count, row) in sorted(tokens.unread.items())
             )
-            yield name, ", ".join(places)
+            message = f"its chat template does not read these keys of messages: {keys}"
+            hint = "leave them out of the data, or name a template that reads them: `template: chat.jinja`"
+            yield name, message, hint
 
 
 class TextRows(Table):
@@ -217,6 +188,9 @@ class TextRows(Table):
     def place(self, row: int) -> str:
         return self.source.place(row)
 
+    def unread(self) -> Iterator[tuple[str, str, str]]:
+        return _unread(self.source, {name: tokens for name, (_, tokens) in self.fields.items()})
+
 
 class PackedRows(Table):
     """Table whose samples hold several texts each. Its own column of text is for display. `source`: table of the
@@ -262,6 +236,13 @@ class PackedRows(Table):
         tokens = self._tokens
         pieces = layout.Pieces(tokens.tokens, self._begins[chosen], packing.lengths[chosen], counts, tokens.trained)
         return layout.rows(outputs, pieces, packing.length, self._pad)
+
+    @property
+    def original(self) -> Table:
+        return self.source
+
+    def unread(self) -> Iterator[tuple[str, str, str]]:
+        return _unread(self.source, {self.field_name: self.tokens})
 
     def place(self, row: int) -> str:
         """Return the place of its first text."""

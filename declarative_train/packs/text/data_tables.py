@@ -7,17 +7,23 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from declarative_train.app.views.titled_table import Shown
-from declarative_train.components.datasets.token_stream import TokenTable
-from declarative_train.components.texts.cache import Tokens
-from declarative_train.components.texts.tokenizer import Tokenizer, tokenizer
 from declarative_train.core.amounts import counted
 from declarative_train.data.materialize import PreparedSet
-from declarative_train.data.spec import FieldSpec
-from declarative_train.data.texts import PackedRows, TextRows
+from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.data.splitting import TRAINING
 from declarative_train.files.open_files import format_path
+from declarative_train.packs.text.cache import Tokens
+from declarative_train.packs.text.token_stream import TokenTable
+from declarative_train.packs.text.token_tables import PackedRows, TextRows
+from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer
 
 _PARTS = 40  # shown parts of a sample
 _LONGEST = 400  # characters of a part
+
+
+def data_tables(data: DataSpec, sets: Mapping[str, PreparedSet]) -> list[Shown]:
+    """Return the lengths of the texts, and which tokens of the first samples are trained on."""
+    return lengths(sets) + trained_parts(data.fields, sets[TRAINING])
 
 
 def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from declarative_train.app.main import main
-from declarative_train.inference.generate import TextModel, encode_prompt
 from declarative_train.inference.trained import UsageError, open_trained
+from declarative_train.packs.text.generation import TextModel, encode_prompt
 
 tokenizers = pytest.importorskip("tokenizers")
 

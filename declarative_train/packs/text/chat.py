@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, is_inline
 from declarative_train.core.amounts import counted
 from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import format_path, local_path, read_bytes
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.text.tokenizer import Tokenizer, TokenizerError, is_inline
 
 if TYPE_CHECKING:
-    from declarative_train.components.texts.rendering import Rendering
+    from declarative_train.packs.text.rendering import Rendering
 
 Span = tuple[int, int]
 
@@ -157,7 +157,7 @@ def _read(path: str, modified_ns: int) -> str:
 @lru_cache(maxsize=16)
 def compile_template(template: str) -> Rendering:
     """Compile a chat template. Raises ChatError."""
-    from declarative_train.components.texts.rendering import RenderError, Rendering
+    from declarative_train.packs.text.rendering import RenderError, Rendering
 
     try:
         return Rendering(template)
@@ -202,7 +202,7 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_marks(given: object) -> None:
-    from declarative_train.components.texts.rendering import BEGIN, END
+    from declarative_train.packs.text.rendering import BEGIN, END
 
     text = json.dumps(given, ensure_ascii=False)
     if BEGIN in text or END in text:
@@ -277,7 +277,7 @@ def render(
 ) -> RenderedChat:
     """Render a dialogue. `schemas`: JSON schemas of its tools. `answers`: end with the prompt for an answer of the
     assistant (`add_generation_prompt`). The spans are those of `{% generation %}`. Raises ChatError."""
-    from declarative_train.components.texts.rendering import RenderError
+    from declarative_train.packs.text.rendering import RenderError
 
     names: dict[str, object] = {f"{role}_token": found.token_text(number) for role, number in found.special.items()}
     names |= {"messages": given, "tools": schemas, "documents": None, "add_generation_prompt": answers}

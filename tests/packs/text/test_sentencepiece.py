@@ -14,17 +14,17 @@ import pytest
 
 from declarative_train.app.main import main
 from declarative_train.components.data import Column
-from declarative_train.components.fields.tokens import TokensField
-from declarative_train.components.texts import conversion
-from declarative_train.components.texts.problem import TokenizerError
-from declarative_train.components.texts.tokenizer import copies, make_published_files, tokenizer
-from declarative_train.inference.generate import TextModel, encode_prompt
 from declarative_train.inference.trained import open_trained
+from declarative_train.packs.text import conversion
+from declarative_train.packs.text.generation import TextModel, encode_prompt
+from declarative_train.packs.text.problem import TokenizerError
+from declarative_train.packs.text.tokenizer import copies, make_published_files, tokenizer
+from declarative_train.packs.text.tokens import TokensField
 
 spm = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")
 
-LICENSE = Path(__file__).parents[2] / "LICENSE"
+LICENSE = Path(__file__).parents[3] / "LICENSE"
 TEXTS = ["The Software is provided", "na\u00efve \u4f60\u597d \U0001f600", "a\nb\n\nc\t", "x", "12 of 1,234 (free)"]
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from declarative_train.components.texts import layout
 from declarative_train.data.batch import Batch
 from declarative_train.data.sets import dtype_of
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.randomness import Randomness, draws, mix
-from declarative_train.engine.step.sampling import Sampling, choose_token
-from declarative_train.plan.text_io import TextCodec, find_text_output
+from declarative_train.packs.text import layout
+from declarative_train.packs.text.sampling import Sampling, choose_token
+from declarative_train.packs.text.text_io import TextCodec, find_text_output
 from declarative_train.run.event import TextsWritten
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from declarative_train.run.evaluate import EvaluableModel
 
 _SAMPLES = 2**33  # random stream that training and evaluations do not use
+
+
+def make_writer(plan: Plan, engine: EvaluableModel) -> SampleWriter | None:
+    """Return the writer that `evaluation.samples` asks for, or None."""
+    samples = None if plan.evaluation is None else plan.evaluation.samples
+    return None if samples is None else SampleWriter(plan, samples, engine)
 
 
 class SampleWriter:

@@ -24,16 +24,15 @@ from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.activations import Activation
 from declarative_train.components.layers.modules.attention import SelfAttentionModule
 from declarative_train.components.layers.modules.sequences import LearnedPositionsModule, SinusoidalPositionsModule
-from declarative_train.components.texts import layout
-from declarative_train.components.texts.chat import ChatError
-from declarative_train.components.texts.tokenizer import TokenizerError
 from declarative_train.engine.step.randomness import mix
-from declarative_train.engine.step.sampling import Sampling, choose_token
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.read import read_layer
 from declarative_train.inference.forward import Forward, device_for
 from declarative_train.inference.trained import Trained, UsageError
-from declarative_train.plan.text_io import (
+from declarative_train.packs.text import layout
+from declarative_train.packs.text.chat import ChatError
+from declarative_train.packs.text.sampling import Sampling, choose_token
+from declarative_train.packs.text.text_io import (
     TextCodec,
     TextOutput,
     context_of_published,
@@ -41,6 +40,7 @@ from declarative_train.plan.text_io import (
     is_of_text,
     policy,
 )
+from declarative_train.packs.text.tokenizer import TokenizerError
 
 _ONE_BY_ONE = frozenset({"dropout", "embedding", "layer_scale", "linear", "learned_positions",
                          "sinusoidal_positions"})  # fmt: skip

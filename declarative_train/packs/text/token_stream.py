@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from declarative_train.components.data import Column, Table
-from declarative_train.components.datasets.documents import decode
-from declarative_train.components.texts.cache import Encoded, EncodingJob, make_tokens
-from declarative_train.components.texts.tokenizer import Tokenizer, TokenizerError, tokenizer
 from declarative_train.files.open_files import format_path, local_path, read_bytes, size_bytes
 from declarative_train.files.paths import SourceError
+from declarative_train.packs.text.cache import Encoded, EncodingJob, make_tokens
+from declarative_train.packs.text.documents import decode
+from declarative_train.packs.text.tokenizer import Tokenizer, TokenizerError, tokenizer
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,0 +1,34 @@
+"""Messages on texts that a model generates at an evaluation."""
+
+from __future__ import annotations
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
+from declarative_train.core.span import Span
+
+
+def cannot_write(span: Span, problem: str, help: str | None = None) -> Diagnostic:
+    """cannot-write (R109)
+
+    Finds: `evaluation.samples` where the model gives no logits of the next token, or cannot read a prompt.
+    Why:   a text is generated token by token, each from the logits of the tokens before it.
+    Diff:
+        # whole file
+        name: bytes
+        data:
+          source: {type: text, path: LICENSE}
+          window: {length: 65, stride: 64}
+          fields:
+            tokens: {column: tokens, rows: ":-1"}
+            next: {column: tokens, rows: "1:"}
+          split: {validation: {type: last, fraction: 0.1}}
+        model:
+          graph:
+            gpt: {type: gpt, vocabulary: 256, layers: 1, width: 16, heads: 2, input: tokens}
+        objective:
+          loss: {type: cross_entropy, input: gpt, target: next}
+        training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
+        evaluation:
+    -     samples: {prompts: ["Licensed under the Apache License, Version 2.0 (the License); you may not use it."]}
+    +     samples: {prompts: ["Licensed under the"]}
+    """
+    return error("R109", span, f"the model cannot write: {problem}", help)

@@ -1,0 +1,32 @@
+"""`dtrain data index RECIPE`: make beforehand the tokens that the first run would make."""
+
+from __future__ import annotations
+
+import argparse
+
+from declarative_train.app.commands.data import describe_data, report_data
+from declarative_train.app.printing import print_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: it takes a recipe alone."""
+
+
+def misuse(args: argparse.Namespace) -> None:
+    """Return None: it has no arguments that could be misused."""
+
+
+def run(args: argparse.Namespace) -> int:
+    return report_data(args, _index)
+
+
+def _index(args: argparse.Namespace) -> int:
+    from declarative_train.data.prepared_sets import prepare_sets
+    from declarative_train.packs.text.data_tables import token_files
+
+    _, data = describe_data(args)
+    if data is None:
+        return 1
+    lines = token_files(prepare_sets(data))
+    print_text("\n".join(lines) if lines else "these data need no tokens")
+    return 0
