@@ -306,13 +306,6 @@ def in_folder(name: str, path: Path, *changes: tuple[str, str]) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_model_of_timm_learns_the_digits(tmp_path: Path) -> None:
-    events = dtrain_run(tmp_path, "digits_timm", timeout_s=280)
-    assert of(events, "EvaluationDone")[-1]["values"]["validation/accuracy"] > 0.93
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
 def test_an_encoder_of_transformers_learns_a_regression_and_is_given_back(tmp_path: Path) -> None:
     """As the page says it, on two ranks that share each layer; a BERT that transformers makes here."""
     from transformers import AutoModelForSequenceClassification, BertConfig, BertModel
@@ -373,6 +366,37 @@ def test_gpt_7b_is_fsdp_over_all_gpus_and_takes_real_steps_when_narrow(tmp_path:
     events = dtrain_run(tmp_path, "gpt_7b_auto_32xh100", "--max-steps", "2", *words)
     assert [event["step"] for event in of(events, "StepDone")] == [1, 2]
     assert of(events, "RunStarted")[0]["num_ranks"] == 2
+
+
+def seen(path: Path) -> dict[str, str]:
+    """Return the figures of `(seen: ...)` in the head of a recipe, by name."""
+    name = r"(?:training|validation|test)/[\w/]+"
+    before, _, said = re.sub(r"\n#\s*", " ", story(path).partition("Expect:")[2]).partition("(seen: ")
+    first, _, more = said.partition(")")[0].partition(";")
+    figures = re.findall(r"\d+\.\d+", first)
+    return dict(zip(re.findall(name, before)[-len(figures) :], figures, strict=True)) | dict(
+        re.findall(rf"({name}) (\d+\.\d+)", more)
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "path",
+    [each for each in (*RECIPES, *GALLERY) if "(seen: " in story(each) and each.stem != "compare_modes"],
+    ids=lambda path: path.stem,
+)
+def test_what_was_seen_is_seen_again(path: Path, tmp_path: Path) -> None:
+    events = run(path.relative_to(ROOT), tmp_path, timeout=800)
+    found = {name: value for event in of(events, "EvaluationDone") for name, value in event["values"].items()}
+    steps = [event["loss"] for event in of(events, "StepDone")]
+    last = steps[-compiled(path).logging.every_steps :]
+    found["training/loss"] = sum(last) / len(last)
+    for first in re.findall(r"training/loss from (\d+(?:\.\d+)?) to", story(path)):
+        assert steps[0] == pytest.approx(float(first), abs=0.051)
+    for name, figure in seen(path).items():
+        digits = min(len(figure.partition(".")[2]), 2)
+        assert found[name] == pytest.approx(float(figure), abs=0.51 * 10**-digits), name
 
 
 @pytest.mark.timeout(900)
@@ -481,7 +505,8 @@ def test_compare_modes_in_one_process(one_process: Events) -> None:
     assert len(losses(events)) == 57 + 3
     assert of(events, "CheckpointSaved")  # with what production runs have
     assert of(events, "RunStarted")[0]["mode"] == "single"
-    assert epochs(events)[-1]["validation/accuracy"] >= 0.88
+    (accuracy,) = re.findall(r"Validation accuracy: (\d\.\d\d)", story(ROOT / "recipes" / "compare_modes.yaml"))
+    assert epochs(events)[-1]["validation/accuracy"] == pytest.approx(float(accuracy), abs=0.0051)
 
 
 @pytest.mark.parametrize(
@@ -496,14 +521,6 @@ def test_compare_modes_has_the_same_losses_in_every_mode(switch: Path, one_proce
     events = dtrain_run(tmp_path, "compare_modes", "--with", str(switch))
     assert of(events, "RunStarted")[0]["mode"] == switch.stem
     assert largest_difference(losses(events), losses(one_process)) <= 1e-5
-
-
-@pytest.mark.long
-def test_digits_resnet_gives_what_it_promises(tmp_path: Path) -> None:
-    events = dtrain_run(tmp_path, "digits_resnet")
-    sets = {event["set"]: event["values"] for event in of(events, "EvaluationDone")}
-    assert sets["validation"]["validation/accuracy"] >= 0.97
-    assert sets["test"]["test/accuracy"] >= 0.97
 
 
 @pytest.mark.long
@@ -560,23 +577,7 @@ def test_changed_pictures_are_the_same_on_ranks_with_workers_and_after_a_resume(
 
 
 @pytest.mark.long
-def test_digits_vae_gives_what_it_promises(tmp_path: Path) -> None:
-    events = dtrain_run(tmp_path, "digits_vae")
-    assert epochs(events)[0]["training/loss/reconstruction"] > 8
-    assert of(events, "EvaluationDone")[-1]["values"]["validation/loss/reconstruction"] < 3.5
-
-
-@pytest.mark.long
-def test_gpt_stdlib_gives_what_it_promises(tmp_path: Path) -> None:
-    events = dtrain_run(tmp_path, "gpt_stdlib", timeout_s=600)
-    steps = of(events, "StepDone")
-    assert steps[0]["loss"] == pytest.approx(7.5, abs=0.4)
-    assert steps[-1]["loss"] < 5.6
-    assert of(events, "EvaluationDone")[-1]["values"]["validation/loss"] < 5.7
-
-
-@pytest.mark.long
-def test_gpt_nano_gives_what_it_promises(tmp_path: Path) -> None:
-    steps = of(dtrain_run(tmp_path, "gpt_nano_fsdp2"), "StepDone")
-    assert steps[0]["loss"] == pytest.approx(5.5, abs=0.3)
-    assert steps[-1]["loss"] < 2.5
+def test_the_first_epoch_of_digits_vae_is_what_its_head_says(tmp_path: Path) -> None:
+    events = dtrain_run(tmp_path, "digits_vae", "--max-steps", "13")
+    (figure,) = re.findall(r"the first epoch's mean in training is (\d+\.\d)", story(ROOT / "recipes/digits_vae.yaml"))
+    assert epochs(events)[0]["training/loss/reconstruction"] == pytest.approx(float(figure), abs=0.051)
