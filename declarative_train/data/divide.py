@@ -187,9 +187,9 @@ def undefined_metrics(data: DataSpec, metrics: Iterable[tuple[str, Metric, str]]
     sets = {name: each.held or {} for name, each in prepare_sets(data).items() if name != TRAINING}
     for metric, component, target in metrics:
         for name, held in sets.items():
-            values = held.get(target, ())
+            values = held.get(target, np.empty(0))
             if len(values) and component.is_undefined(values):
-                what = f"`{target}`" if (values == values[:1]).all() else f"value in an element of `{target}`"
+                what = f"`{target}`" if np.all(values == values[:1]) else f"value in an element of `{target}`"
                 yield set_of_one_answer(span(f"data.split.{name}"), name, what, metric)
 
 

@@ -20,8 +20,8 @@ from declarative_train.files.paths import is_known as is_known
 from declarative_train.files.paths import is_remote as is_remote
 from declarative_train.files.paths import local_path as local_path
 from declarative_train.files.paths import size_bytes as size_bytes
+from declarative_train.files.range_cache import open_ranges, ranges_of
 from declarative_train.files.remote import RemoteFile, retry
-from declarative_train.files.remote_files import open_ranges, ranges_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -255,11 +255,11 @@ def test_a_file_that_is_another_is_read_anew(server: Server, monkeypatch: pytest
 
 
 def test_a_file_that_changes_while_it_is_read_ends_the_reading(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    from declarative_train.files import remote_files
+    from declarative_train.files import range_cache
 
     table = opened("parquet", f"{server.address}/a.parquet")
     table.read(["x"], slice(0, 10))
-    monkeypatch.setattr(remote_files, "ASKED_S", 0.0)
+    monkeypatch.setattr(range_cache, "ASKED_S", 0.0)
     (server.folder / "a.parquet").touch()
     with pytest.raises(SourceError, match=r"a\.parquet was changed while it was being read"):
         table.read(["x"], slice(10_000, 10_010))
