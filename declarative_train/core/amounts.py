@@ -16,6 +16,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
+def list_names(names: Iterable[str], most: int = 4) -> str:
+    """Return the first names, and how many more there are: `a, b and 3 more`."""
+    listed = list(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+def list_quoted(names: Iterable[str], most: int = 4) -> str:
+    """Return the first names as `list_names` does, each in backticks."""
+    return list_names((f"`{name}`" for name in names), most)
+
+
 def in_ranges(numbers: Iterable[int]) -> str:
     """Return distinct numbers as ranges: `0, 2 to 4, 8`."""
     ranges: list[list[int]] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from declarative_train.core.amounts import list_quoted
 from declarative_train.core.diagnostics.suggest import did_you_mean
 
 _SHOWN = 6
@@ -80,8 +81,6 @@ def check_columns(columns: Sequence[str], names: Sequence[str], title: str) -> N
     missing = [name for name in columns if name not in names]
     if not missing:
         return
-    listed = ", ".join(f"`{name}`" for name in missing[:_SHOWN]) + (
-        f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    )
+    listed = list_quoted(missing, _SHOWN)
     what = "the column" if len(missing) == 1 else f"{len(missing)} columns"
     raise InputError(f"{title} lacks {what} {listed}, which the model reads; help: {did_you_mean(missing[0], names)}")

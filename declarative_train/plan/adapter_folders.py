@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.adapters.lora import MAGNITUDE, A, B
 from declarative_train.components.adapters.peft_folder import PREFIX, PeftFolder, peft_folder
+from declarative_train.core.amounts import list_names
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.graph.merge import adapters_of
 from declarative_train.plan.checks.parameters import weights_do_not_fit
@@ -41,7 +42,7 @@ def plan_adapters(recipe: Recipe, lowered: Lowered) -> tuple[list[WeightsPlan], 
         unplaced = [name for name in found if name not in used]
         problem = check_entries(lowered.parameters, tensors, found)
         if unplaced:
-            listed = ", ".join(unplaced[:_SHOWN]) + (f" and {len(unplaced) - _SHOWN} more" if unplaced[_SHOWN:] else "")
+            listed = list_names(unplaced, _SHOWN)
             hint = (
                 f"the selector has to match all layers that the folder adapts, such as `{_first_node(lowered)}`; "
                 f"{_linear_maps_hint(lowered)}"

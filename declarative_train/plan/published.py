@@ -25,7 +25,7 @@ from declarative_train.components.published import (
     kind_of,
     read_config,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import counted, list_names
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.model.published_names import find_published_blocks
@@ -222,11 +222,11 @@ def check_published(
     unexpected = [name for name in found if name not in used and not is_ignored(tensors, name)]
     problems = []
     if missing:
-        problems.append(f"missing in the files: {_several(missing)}")
+        problems.append(f"missing in the files: {list_names(missing, _SHOWN)}")
     if unexpected and whole:
-        problems.append(f"unexpected in the files: {_several(unexpected)}")
+        problems.append(f"unexpected in the files: {list_names(unexpected, _SHOWN)}")
     if wrong:
-        problems.append(f"of another shape: {_several(wrong)}")
+        problems.append(f"of another shape: {list_names(wrong, _SHOWN)}")
     if not problems:
         return None
     special = [tensors.hints[name] for name in misshapen if name in tensors.hints]
@@ -243,11 +243,11 @@ def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[
             continue
         lacking = [part.name for part in parts if part.name not in found]
         if lacking:
-            problems.append(f"{_several(lacking)} missing in the file")
+            problems.append(f"{list_names(lacking, _SHOWN)} missing in the file")
         elif shape_of(parts, found) != held[name]:
             given = " and ".join(f"{part.name} {found[part.name]}" for part in parts)
             problems.append(f"{given} cannot fill `{name}` {held[name]}")
-    return (f"does not fit: {_several(problems)}", None) if problems else None
+    return (f"does not fit: {list_names(problems, _SHOWN)}", None) if problems else None
 
 
 def is_ignored(tensors: TensorMapPlan, name: str) -> bool:
@@ -266,7 +266,10 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
     if idle is None:
         return None
     heads = list(dict.fromkeys(name.partition(".")[0] for name in names))
-    return f"has `{idle}` under `exclude`, which matches no parameter here", f"they are below {_several(heads)}"
+    return (
+        f"has `{idle}` under `exclude`, which matches no parameter here",
+        f"they are below {list_names(heads, _SHOWN)}",
+    )
 
 
 def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str]:
@@ -342,9 +345,4 @@ def odd_dtype(dtypes: Mapping[str, str]) -> str | None:
     odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
     if not odd:
         return None
-    return f"{counted(len(odd), 'tensor')} of it not in floating point of 16 bits or more: {_several(odd)}"
-
-
-def _several(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+    return f"{counted(len(odd), 'tensor')} of it not in floating point of 16 bits or more: {list_names(odd, _SHOWN)}"

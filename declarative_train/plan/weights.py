@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.published import TRANSFORMERS, PublishedError, families, read_config
+from declarative_train.core.amounts import list_names
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.diagnostics.suggest import nearest
 from declarative_train.core.machine import extra_for
@@ -354,11 +355,11 @@ def check_shapes(
     where = f" below `{plan.node}`" if plan.node else ""
     parts = []
     if missing:
-        parts.append(f"{_several(missing)} of the model{where} not in the file")
+        parts.append(f"{list_names(missing, _SHOWN)} of the model{where} not in the file")
     if unexpected:
-        parts.append(f"{_several(unexpected)} of the file not in the model{where}")
+        parts.append(f"{list_names(unexpected, _SHOWN)} of the file not in the model{where}")
     if wrong:
-        parts.append(_several(wrong))
+        parts.append(list_names(wrong, _SHOWN))
     kept = [name for name in found if name in below]
     return f"does not fit: {'; '.join(parts)}", _hint_of(missing, unexpected, kept, list(below))
 
@@ -399,8 +400,3 @@ def _suggest_rename(missing: list[str], unexpected: list[str]) -> str:
 def _count_shared_parts(name: str, other: str) -> int:
     pairs = zip(reversed(name.split(".")), reversed(other.split(".")), strict=False)
     return next((count for count, (a, b) in enumerate(pairs) if a != b), min(name.count("."), other.count(".")) + 1)
-
-
-def _several(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from declarative_train.core.amounts import list_quoted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.span import Span
-
-_SHOWN = 4
 
 
 def adapts_nothing(span: Span, selector: str, met: Sequence[str], maps: Sequence[str]) -> Diagnostic:
@@ -28,9 +27,9 @@ def adapts_nothing(span: Span, selector: str, met: Sequence[str], maps: Sequence
     -       norm: {adapter: {type: lora, rank: 4}}
     +       hidden: {adapter: {type: lora, rank: 4}}
     """
-    hint = f"linear maps are {_list_names(maps)}" if maps else "this model has no linear map"
+    hint = f"linear maps are {list_quoted(maps)}" if maps else "this model has no linear map"
     return error(
-        "U120", span, f"`{selector}` meets {_list_names(met)}, and none of them is a linear map's weight", hint
+        "U120", span, f"`{selector}` meets {list_quoted(met)}, and none of them is a linear map's weight", hint
     )
 
 
@@ -107,11 +106,6 @@ def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnost
     if of_all:
         message = "the frozen base of the adapters starts from random numbers"
         return warning("U124", span, message, "load trained weights with `model.weights`")
-    message = f"{_list_names(names)} start from random numbers and are frozen, as everything but adapters is"
+    message = f"{list_quoted(names)} start from random numbers and are frozen, as everything but adapters is"
     holder = names[0].rpartition(".")[0] or names[0]
     return warning("U124", span, message, f"to train it, add under `model.parameters`: `{holder}: {{frozen: false}}`")
-
-
-def _list_names(names: Sequence[str]) -> str:
-    shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from declarative_train.core.amounts import list_quoted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
 from declarative_train.core.span import Span
-
-_SHOWN = 4
 
 
 def stored_and_trained(span: Span, name: str, storage: str) -> Diagnostic:
@@ -48,8 +47,8 @@ def stores_nothing(span: Span, selector: str, met: Sequence[str], tables: Sequen
     -       norm: {frozen: true, storage: int8}
     +       hidden: {frozen: true, storage: int8}
     """
-    hint = f"select some of {_list_names(tables)}" if tables else "leave it out: this model has no such weight"
-    message = f"`{selector}` meets {_list_names(met)}, and none of them is held in another type of number"
+    hint = f"select some of {list_quoted(tables)}" if tables else "leave it out: this model has no such weight"
+    message = f"`{selector}` meets {list_quoted(met)}, and none of them is held in another type of number"
     return error("U126", span, message, hint)
 
 
@@ -71,8 +70,3 @@ def stored_and_tied(span: Span, name: str, storage: str, other: str) -> Diagnost
     """
     message = f"`{name}` is to be held in {storage}, and shares its values with `{other}`, which is not"
     return error("U127", span, message, f"the same `storage` for `{other}`, or none for both")
-
-
-def _list_names(names: Sequence[str]) -> str:
-    shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

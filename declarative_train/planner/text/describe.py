@@ -5,14 +5,14 @@ Equal ranks and equal rows are printed once, so that 4,096 ranks fit on a page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.registry import C, Registry
-from declarative_train.core.amounts import amount, clock, counted, plural
+from declarative_train.core.amounts import amount, clock, counted, list_names, plural
 from declarative_train.core.secrets import masked
 from declarative_train.data.mixture import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
@@ -304,11 +304,6 @@ def _to(plan: Plan) -> str:
 
 def _every(steps: int | None) -> str:
     return "at the end" if steps is None else f"every {counted(steps, 'step')}"
-
-
-def list_names(names: Iterable[str], most: int = 4) -> str:
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _files(plan: Plan) -> list[str]:

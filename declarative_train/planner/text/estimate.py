@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from declarative_train.core.amounts import amount, counted, time_in_words
+from declarative_train.core.amounts import amount, counted, list_names, time_in_words
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, TransferPlan
 from declarative_train.planner.text.model import columns
@@ -87,7 +87,7 @@ def _describe_traces(choice: ChoicePlan) -> list[str]:
     text = f"traced on tensors without memory: {counted(choice.num_traced, 'candidate')}; the others are estimated"
     if not choice.untried:
         return [text]
-    left = f"would be faster, do not fit by the estimate, and were not traced: {_names(choice.untried)}"
+    left = f"would be faster, do not fit by the estimate, and were not traced: {list_names(choice.untried, 1)}"
     return [f"{text}", f"{left} (set one as `parallelism` to trace it)"]
 
 
@@ -102,11 +102,7 @@ def _group_rejected(choice: ChoicePlan) -> dict[str, str]:
     for each in choice.candidates:
         if each.memory_bytes is None:
             found.setdefault(each.verdict, []).append(each.parallelism)
-    return {verdict: _names(names) for verdict, names in found.items()}
-
-
-def _names(names: Sequence[str]) -> str:
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    return {verdict: list_names(names, 1) for verdict, names in found.items()}
 
 
 def _candidate(each: CandidatePlan) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.core.amounts import amount, counted, ranges
+from declarative_train.core.amounts import amount, counted, list_names, ranges
 from declarative_train.plan.layout import LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.schedule_grid import bubble
@@ -106,8 +106,7 @@ def _describe_shared(pipeline: PipelinePlan) -> list[str]:
     for item in pipeline.shared:
         by_stages.setdefault(item.stages, []).append(item.name)
     return [
-        f"copies of {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} in the stages "
-        f"{', '.join(map(str, stages))}: their gradients are added up"
+        f"copies of {list_names(names, 3)} in the stages {', '.join(map(str, stages))}: their gradients are added up"
         for stages, names in by_stages.items()
     ]
 

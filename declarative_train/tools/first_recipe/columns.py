@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -195,8 +195,3 @@ def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:
 
 def _format_value(value: object) -> str:
     return f"`{value}`" if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value).lower()
-
-
-def named(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(f"`{name}`" for name in names[:most]) + more

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,8 +125,3 @@ def _check_task(values: ColumnValues, task: Task) -> None:
             f"`{values.name}` has {num_values:,} different values in {values.words.total():,} rows: too many classes",
             None if values.is_text else "`--task numbers`",
         )
-
-
-def class_names(classes: Sequence[object], most: int = 6) -> str:
-    names = [str(each) for each in classes]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

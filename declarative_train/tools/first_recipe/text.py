@@ -11,14 +11,14 @@ from textwrap import wrap
 
 from declarative_train.components.data import Dataset
 from declarative_train.components.fields.columns import is_glob
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import counted, list_names, list_quoted
 from declarative_train.core.names import RESERVED, is_name
 from declarative_train.files.open_files import format_path
 from declarative_train.recipe.sections.top import LANGUAGES
 from declarative_train.source.writing import flow
-from declarative_train.tools.first_recipe.columns import MOST_WORDS, ColumnUse, named
+from declarative_train.tools.first_recipe.columns import MOST_WORDS, ColumnUse
 from declarative_train.tools.first_recipe.sizes import Sizes
-from declarative_train.tools.first_recipe.target import TargetColumn, class_names
+from declarative_train.tools.first_recipe.target import TargetColumn
 
 _WIDTH = 118
 _OURS = frozenset({"numbers", "categories", "vectors", "joined", "net", "training", *RESERVED})
@@ -101,7 +101,7 @@ class FirstRecipe:
         missing = {each.name: each.num_missing for each in numbers if each.num_missing}
         if missing:
             total = sum(missing.values())
-            said = f"{counted(total, 'value')} {'is' if total == 1 else 'are'} missing, of {named(list(missing))}"
+            said = f"{counted(total, 'value')} {'is' if total == 1 else 'are'} missing, of {list_quoted(missing)}"
             yield from comment(said, 6)
             yield "      missing: mean"
         elif self.is_sampled:
@@ -123,7 +123,7 @@ class FirstRecipe:
     def _target_field(self) -> Iterator[str]:
         target, key = self.target, quoted(self.target.name)
         if target.task == "classes":
-            names = class_names(list(target.classes))
+            names = list_names(map(str, target.classes), 6)
             yield from comment(f"The target: {target.why}; the classes are numbered as sorted: {names}.", 4)
             yield f"    {self.field}: {{type: category, column: {key}}}"
         else:
@@ -141,8 +141,7 @@ class FirstRecipe:
         else:
             yield from comment(f"No test set: with {self.num_rows} rows it would be too small.", 2)
         for name, classes in self.lacking.items():
-            few = ", ".join(f"`{each}` has {counted(self.target.classes[each], 'row')}" for each in classes[:4])
-            few += f" and {len(classes) - 4} more" if len(classes) > 4 else ""
+            few = list_names(f"`{each}` has {counted(self.target.classes[each], 'row')}" for each in classes)
             yield from comment(f"{few}: too few for `{name}`, whose metrics do not include it.", 2)
         yield "  split:"
         for name, fraction in self.sizes.fractions.items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.layers.libraries.problem import LibraryError
 from declarative_train.components.published import WEIGHTS
+from declarative_train.core.amounts import list_names
 from declarative_train.core.machine import install
 
 if TYPE_CHECKING:
@@ -184,5 +185,4 @@ def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
 
 
 def several(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:_SHOWN]) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
+    return list_names(names, _SHOWN)
