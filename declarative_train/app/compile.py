@@ -81,17 +81,13 @@ def report(compiled: CompileResult) -> None:
         print(f"dtrain: {compiled.note}", file=sys.stderr)
 
 
-def is_changed(args: argparse.Namespace) -> bool:
-    """Return whether `--with` or `--set` were given with a saved plan, and print that this is refused."""
+def read_saved_plan(args: argparse.Namespace) -> tuple[Plan | None, int]:
+    """Return a saved plan that is still valid, or None and the exit code after printing why it cannot be used."""
     if args.with_ or args.set_:
         print("dtrain: a saved plan is used as it is; --with and --set need a recipe", file=sys.stderr)
-    return bool(args.with_ or args.set_)
-
-
-def read_saved_plan(path: str) -> Plan | None:
-    """Return a saved plan that is still valid, or None after printing why it is not."""
+        return None, 2
     try:
-        return read_plan(path)
+        return read_plan(args.recipe), 0
     except UnusablePlanError as error:
         print(f"dtrain: {error}", file=sys.stderr)
-        return None
+        return None, 3

@@ -28,6 +28,16 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plugins", action="store_true", help="import the plugins of the run, which runs their code")
 
 
+def add_output_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="write the output of this node, such as an embedding",
+    )
+
+
 def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=positive, metavar="N", help="rows per forward pass")
     parser.add_argument("--device", default="auto", metavar="DEVICE", help="auto (default), cpu, cuda, cuda:1, mps")

@@ -38,6 +38,15 @@ def in_ranges(numbers: Iterable[int]) -> str:
     return ", ".join(f"{found[0]} to {found[-1]}" if len(found) > 1 else str(found[0]) for found in ranges)
 
 
+def is_numeric(text: str) -> bool:
+    """Return whether a text can be read as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def plural(noun: str) -> str:
     """Return the plural of a noun: `steps`, `batches`, `copies`."""
     if noun.endswith(_SIBILANTS):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from declarative_train.components.component import ShapeError
 from declarative_train.components.data import Column, NoStatisticsError, Table
 from declarative_train.components.transforms.plugin import PluginTransform
+from declarative_train.core.amounts import is_numeric
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.core.span import Span
@@ -77,7 +78,7 @@ def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[
         if column.dtype != "object" or column.shape:
             continue
         values = table.read([column.name], slice(0, _LOOKED_AT))[column.name]
-        odd = [row for row, value in enumerate(values) if value is not None and not _is_number(value)]
+        odd = [row for row, value in enumerate(values) if value is not None and not is_numeric(value)]
         if odd and 5 * len(odd) < len(values):
             where = f"`{values[odd[0]]:.40}` in {table.place(odd[0])}"
             message = f"`{column.name}` holds numbers, but also text: {where}"
@@ -97,14 +98,6 @@ def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str
         if len(found):
             return table.place(int(training.at(np.asarray([start + found[0]]))[0]))
     return None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:

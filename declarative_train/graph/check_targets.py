@@ -107,7 +107,7 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
     scope = recipe.model.scope
     found: dict[str, tuple[str, Unit]] = {}
     diagnostics = []
-    units = {field.name: _unit(field) for field in data.fields}
+    units = {field.name: unit_of(field) for field in data.fields}
     for measure in measures_of(recipe):
         if not measure.component.has_unit or measure.edges.target is None:
             continue
@@ -125,7 +125,9 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
     return found, diagnostics
 
 
-def _unit(field: FieldSpec) -> Unit | None:
+def unit_of(field: FieldSpec) -> Unit | None:
+    """Return the conversion from values of a field to those of its columns (value * multiply + add); None if they are
+    equal."""
     return FIELDS.read(field.component).unit(field.statistics)
 
 

@@ -25,9 +25,10 @@ from declarative_train.engine.checkpoints.find import NoCheckpoint, find_checkpo
 from declarative_train.engine.checkpoints.store import CheckpointEntry, damage, read_entry
 from declarative_train.engine.failures import CheckpointFailure
 from declarative_train.files.open_files import format_path, local_path
+from declarative_train.graph.check_targets import unit_of
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.codec import PlanError, from_json, unset_for_model
-from declarative_train.plan.output_semantics import classes_of, unit_of
+from declarative_train.plan.output_semantics import classes_of
 from declarative_train.plan.run_folder import CHECKPOINTS, PLAN, owner_of
 from declarative_train.plan.subgraph import UnknownOutputError, nodes_of, prune
 from declarative_train.run.run_state import RunState

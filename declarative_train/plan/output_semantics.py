@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 from declarative_train.components.expressions.functions import VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
-from declarative_train.components.fields import FIELDS
 from declarative_train.components.losses.shape_checks import class_axis
 from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.check_targets import unit_of
 from declarative_train.graph.graph import Edge, Graph
 from declarative_train.graph.read import term_of
 from declarative_train.plan.subgraph import whole_graph
@@ -199,12 +199,6 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
     if isinstance(unknown, int):
         names.insert(min(unknown, len(names)), "unknown")
     return tuple((names + [str(number) for number in range(len(names), size)])[:size])
-
-
-def unit_of(field: FieldSpec) -> Unit | None:
-    """Return the conversion from values of a field to those of its columns (value * multiply + add); None if they are
-    equal."""
-    return FIELDS.read(field.component).unit(field.statistics)
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:

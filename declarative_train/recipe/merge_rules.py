@@ -10,7 +10,7 @@ from typing import NamedTuple
 from declarative_train.core.span import Span
 from declarative_train.recipe.hints.other_programs import foreign
 from declarative_train.recipe.sections.parallelism import AXES_OF_WORDS
-from declarative_train.source.merge import ANY, MergeRules
+from declarative_train.source.merge import ANY, MergeRules, is_null
 from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Sequence
 
 
@@ -94,8 +94,8 @@ def _with_losses(node: Mapping) -> Mapping:
 def _go_together(short: Node, long: Node) -> bool:
     """Return whether only one of `loss` and `losses` gives a value; the other removes."""
     if not isinstance(long, Mapping):
-        return _says(short) and _is_null(long)
-    return not _says(short) or (bool(long.entries) and all(_is_null(entry.value) for entry in long.entries))
+        return _says(short) and is_null(long)
+    return not _says(short) or (bool(long.entries) and all(is_null(entry.value) for entry in long.entries))
 
 
 def _with_own_source(node: Mapping) -> Mapping:
@@ -126,10 +126,6 @@ def _name_metrics(node: Sequence) -> Node:
 def _says(node: Node) -> bool:
     """Return whether the node has a value; null removes."""
     return not isinstance(node, Scalar) or node.value is not None
-
-
-def _is_null(node: Node) -> bool:
-    return isinstance(node, Scalar) and node.value is None and not node.is_empty
 
 
 def _is_value(node: Node) -> bool:

@@ -36,7 +36,7 @@ def _no_default(path: Path) -> str | None:
 def _is_another_form(base: Mapping, over: Mapping) -> bool:
     """Return whether one mapping is the short form of an entry and the other the long form of several. A mapping of
     nulls only removes keys and is neither."""
-    if not (base.alone or over.alone) or all(_is_null(entry.value) for entry in over.entries):
+    if not (base.alone or over.alone) or all(is_null(entry.value) for entry in over.entries):
         return False
     return not {entry.name for entry in base.entries} <= {entry.name for entry in over.entries}
 
@@ -109,11 +109,11 @@ class Merger:
     def _mapping(self, path: Path, base: Mapping, over: Mapping) -> Mapping:
         merged = {entry.name: entry for entry in base.entries}
         for entry in over.entries:
-            if _is_null(entry.value):
+            if is_null(entry.value):
                 self._remove(path, base, merged, entry, [each.name for each in over.entries])
-        given = {entry.name for entry in over.entries if not _is_null(entry.value)}
+        given = {entry.name for entry in over.entries if not is_null(entry.value)}
         for entry in over.entries:
-            if _is_null(entry.value):
+            if is_null(entry.value):
                 continue
             self._displace(path, merged, entry, given)
             here = (*path, entry.name)
@@ -176,7 +176,7 @@ class Merger:
 
     def _fresh(self, path: Path, node: Node) -> Node:
         """Return a value that has no counterpart in a base, without its nulls: they have nothing to remove."""
-        return self._without_nulls(path, node) if any(map(_is_null, scalars(node, plain=False))) else node
+        return self._without_nulls(path, node) if any(map(is_null, scalars(node, plain=False))) else node
 
     def _without_nulls(self, path: Path, node: Node) -> Node:
         if isinstance(node, Scalar) or _is_free(path):
@@ -186,7 +186,7 @@ class Merger:
             return node if all(a is b for a, b in zip(items, node.items, strict=True)) else Sequence(items, node.span)
         entries: list[Entry] = []
         for entry in node.entries:
-            if _is_null(entry.value):
+            if is_null(entry.value):
                 self._report_null(path, entry)
             else:
                 entries.append(Entry(entry.key, self._without_nulls((*path, entry.name), entry.value)))
@@ -197,7 +197,7 @@ def _is_free(path: Path) -> bool:
     return any(_matches(free, path[: len(free)]) for free in _FREE)
 
 
-def _is_null(node: Node) -> bool:
+def is_null(node: Node) -> bool:
     """Return whether a node is an explicit `null` or `~`. An empty value is not (it was reported when it was read)."""
     return isinstance(node, Scalar) and node.value is None and not node.is_empty
 

@@ -12,7 +12,6 @@ from declarative_train.app.api.compiling import CompileResult, texts_of
 from declarative_train.app.compile import (
     add_recipe_arguments,
     compile_recipe,
-    is_changed,
     is_missing,
     load_recipe,
     read_saved_plan,
@@ -112,10 +111,7 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
         if args.for_ is not None:
             print("dtrain: a saved plan is for its own devices; --for needs a recipe", file=sys.stderr)
             return None, 2
-        if is_changed(args):
-            return None, 2
-        plan = read_saved_plan(args.recipe)
-        return plan, 0 if plan is not None else 3
+        return read_saved_plan(args)
     args.set_ = [*args.set_, *(args.for_ or [])]
     compiled = compile_recipe(args, plugins=args.plugins)
     report(compiled)

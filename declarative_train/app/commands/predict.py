@@ -8,6 +8,7 @@ import sys
 from declarative_train.app.numbers import positive
 from declarative_train.app.trained import (
     add_compute_arguments,
+    add_output_argument,
     add_run_argument,
     check_started_alone,
     open_named_run,
@@ -29,13 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="out", default="-", metavar="OUT", help="a .csv, .parquet or .jsonl file (default: csv on stdout)"
     )
-    parser.add_argument(
-        "--output",
-        action="append",
-        default=[],
-        metavar="NODE",
-        help="write the output of this node, such as an embedding",
-    )
+    add_output_argument(parser)
     parser.add_argument(
         "--keep", action="append", default=[], metavar="COLUMN", help="repeat this column of the input; * for all"
     )

@@ -11,7 +11,6 @@ from pathlib import Path
 from declarative_train.app.compile import (
     add_recipe_arguments,
     compile_recipe,
-    is_changed,
     is_missing,
     read_saved_plan,
     report,
@@ -111,10 +110,7 @@ def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
     if is_missing(args.recipe):
         return None, 2
     if args.recipe.endswith(".json"):
-        if is_changed(args):
-            return None, 2
-        plan = read_saved_plan(args.recipe)
-        return plan, 0 if plan is not None else 3
+        return read_saved_plan(args)
     compiled = compile_recipe(args, plugins=True, meanwhile=None if args.dry_run else import_for_launch)
     report(compiled)
     recipe = compiled.loaded.recipe

@@ -102,9 +102,9 @@ class Replicas:
         if len(slices) == 1:
             outputs: tuple[torch.Tensor, ...] = self.modules[0](*slices[0])
             return outputs
-        made = self._in_threads(slices) if self._on_cuda else self._in_turn(slices)
         if self._on_cuda:
-            return tuple(torch.nn.parallel.gather(made, self._devices[0]))
+            return tuple(torch.nn.parallel.gather(self._in_threads(slices), self._devices[0]))
+        made = [module(*rows) for module, rows in zip(self.modules, slices, strict=False)]
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
     def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -122,9 +122,6 @@ class Replicas:
         if self._num_rows is None:
             return None
         return min(max(self._num_rows - position * self._size, 0), self._size)
-
-    def _in_turn(self, slices: Sequence[Sequence[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:
-        return [module(*rows) for module, rows in zip(self.modules, slices, strict=False)]
 
     def _in_threads(self, slices: Sequence[Sequence[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:
         from torch.nn.parallel._functions import Broadcast

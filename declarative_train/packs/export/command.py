@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from declarative_train.app.printing import print_text
-from declarative_train.app.trained import add_run_argument, open_named_run, report_errors
+from declarative_train.app.trained import add_output_argument, add_run_argument, open_named_run, report_errors
 from declarative_train.packs.export.names import DTYPES, NAMES, PUBLISHED
 
 
@@ -15,13 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="out", metavar="FOLDER", help="folder to write (default: export-FORMAT in the run's folder)"
     )
-    parser.add_argument(
-        "--output",
-        action="append",
-        default=[],
-        metavar="NODE",
-        help="write the output of this node, such as an embedding",
-    )
+    add_output_argument(parser)
     parser.add_argument(
         "--inputs",
         choices=("raw", "prepared"),

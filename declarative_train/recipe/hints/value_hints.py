@@ -8,6 +8,7 @@ import re
 from decimal import Decimal
 from typing import NamedTuple
 
+from declarative_train.core.amounts import is_numeric
 from declarative_train.core.diagnostics.diagnostic import Fix
 from declarative_train.source.node import Node, Scalar
 
@@ -85,7 +86,7 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
 
 def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
     """Return a hint for a number in a form that YAML lacks: a percentage, a thousand separator or suffix, a formula."""
-    if node.quoted and _is_number(text):
+    if node.quoted and is_numeric(text):
         return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:
         return _write(node, f"{Decimal(share[1]) / 100:f}")
@@ -118,11 +119,3 @@ def _write(node: Scalar, text: str) -> ValueHint:
 def _edit(node: Scalar, text: str) -> tuple[Fix, ...]:
     is_plain = not node.pieces and node.span.line == node.span.end_line
     return (Fix(node.span, text, safe=True),) if is_plain else ()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
