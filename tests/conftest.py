@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+IS_ALONE = find_spec("declarative_train.packs") is None  # a copy of the core, as test_core_alone.py makes one
+OF_PACKS = re.compile(r"\b(declarative_train|tests)\.(packs|tools)\b")
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 2**30
 # ten seconds and more each: begun first, no worker is left alone with one of them at the end
@@ -49,12 +53,21 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Without the packs, leave out the files that import one."""
+    is_test = IS_ALONE and collection_path.suffix == ".py" and collection_path.name.startswith("test_")
+    return True if is_test and OF_PACKS.search(collection_path.read_text("utf-8")) else None
+
+
 def pytest_collection_finish() -> None:
     """What is imported and collected stays: neither the collector nor ranks that are forked need to look through it."""
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if IS_ALONE and (left_out := [item for item in items if item.get_closest_marker("packs")]):
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
