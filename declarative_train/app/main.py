@@ -20,7 +20,7 @@ from declarative_train.app.termination import TerminatedError, signals_raise
 from declarative_train.app.usage_hints import Parser, hint_on_command, hint_on_rest
 from declarative_train.core.machine import most_open_files, shortage
 from declarative_train.core.packs import Command, PackError, find_packs
-from declarative_train.run.streams import outlive_readers, write_any_character
+from declarative_train.run.standard_streams import outlive_readers, write_any_character
 
 COMMANDS = {
     "compare": "show the settings in which runs differ, and their metrics side by side",

@@ -38,7 +38,7 @@ from declarative_train.inference.ranks import run_ranks
 from declarative_train.inference.reading import STDIN, open_input, spool_stdin
 from declarative_train.inference.report import Report
 from declarative_train.inference.reports import Gatherer, Origin, gatherers
-from declarative_train.inference.samples import PIECE_BATCHES
+from declarative_train.inference.sample_batches import PIECE_BATCHES
 from declarative_train.inference.trained import Trained, UsageError, check_source
 from declarative_train.inference.windows import part_of, table_of
 from declarative_train.plan.output_semantics import meanings

@@ -23,7 +23,7 @@ from declarative_train.inference.fields import picture_column
 from declarative_train.inference.forward import Forward, batch_rows, device_for, drawing
 from declarative_train.inference.input import Input, Piece, Pieces
 from declarative_train.inference.reading import STDIN, STDIN_TITLE, of_table, open_input, spool_stdin
-from declarative_train.inference.samples import RowSamples, SampleBatch, Samples
+from declarative_train.inference.sample_batches import RowSamples, SampleBatch, Samples
 from declarative_train.inference.trained import Trained
 from declarative_train.inference.windows import WindowSamples, table_of, table_of_frame
 

@@ -23,7 +23,7 @@ from declarative_train.files.open_files import format_path
 from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import InputError, Piece, Pieces, slices
 from declarative_train.inference.reading import STDIN, files_of, kind_of_file
-from declarative_train.inference.samples import PIECE_BATCHES, SampleBatch
+from declarative_train.inference.sample_batches import PIECE_BATCHES, SampleBatch
 from declarative_train.inference.trained import UsageError
 
 if TYPE_CHECKING:

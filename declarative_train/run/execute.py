@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
     from declarative_train.run.checkpoint import Checkpoints
     from declarative_train.run.evaluate import Evaluator
-    from declarative_train.run.stop import StopAgreement
+    from declarative_train.run.stop_agreement import StopAgreement
 
 
 def execute(

@@ -51,8 +51,8 @@ from declarative_train.run.signals import (
     flush,
     late_reason,
 )
+from declarative_train.run.standard_streams import replace_streams
 from declarative_train.run.storage.run_lock import is_alive
-from declarative_train.run.streams import replace_streams
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
 
     from declarative_train.data.prepared_sets import offer_sets
     from declarative_train.engine.axes.replicate import needs_no_ddp
-    from declarative_train.run.rendezvous import launch_config
+    from declarative_train.run.local_rendezvous import launch_config
 
     if not needs_no_ddp(job.plan):
         import torch._dynamo  # DDP, fully_shard and schedules need it: imported once here, not in every rank
@@ -122,7 +122,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
 
 def import_for_ranks() -> None:
     """Import what `launch_ranks` needs, and what otherwise every rank would import."""
-    for name in ("fsspec", "torch.distributed.launcher.api", f"{__package__}.rank", f"{__package__}.rendezvous"):
+    for name in ("fsspec", "torch.distributed.launcher.api", f"{__package__}.rank", f"{__package__}.local_rendezvous"):
         import_module(name)
 
 

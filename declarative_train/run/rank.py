@@ -40,7 +40,7 @@ from declarative_train.run.predictions import predictions
 from declarative_train.run.run_state import RunState
 from declarative_train.run.signals import EXIT_STOPPED
 from declarative_train.run.sink import FanOut
-from declarative_train.run.stop import StopAgreement
+from declarative_train.run.stop_agreement import StopAgreement
 from declarative_train.run.tensorboard_metadata import hyperparameters, model_graph
 
 if TYPE_CHECKING:

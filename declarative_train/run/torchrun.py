@@ -40,8 +40,8 @@ from declarative_train.engine.launchers import OF_TORCH, find_launcher
 from declarative_train.files.open_files import local_path
 from declarative_train.plan.run_folder import checkpoints_root
 from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
-from declarative_train.run.meeting import has_agent_store, meet, put, take
 from declarative_train.run.processes import LOOPBACK, code_without_save, join_process_group, say, unsaved_message
+from declarative_train.run.rank_stores import has_agent_store, open_stores, put, take
 from declarative_train.run.signals import EXIT_FAILED, StopRequest, exit_process, late_reason
 from declarative_train.run.storage.run_dir import RunPlace, open_place
 from declarative_train.run.storage.run_lock import RunLock
@@ -93,7 +93,7 @@ def run_as_rank(
     watch.install()
     try:
         seat = find_visible_devices()
-        store, lasting = meet(rank, world, seat)
+        store, lasting = open_stores(rank, world, seat)
         if rank == 0:
             broadcaster = _Broadcaster(store, world)
             broadcaster.send(_prepare(compile_plan, resume, broadcaster, lock, folder, lasting))

@@ -34,8 +34,8 @@ from declarative_train.engine.engine import Engine
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.plan.plan import Plan
+from declarative_train.run.local_rendezvous import launch_config
 from declarative_train.run.processes import announce, join_process_group, silence_loggers, wait_for_forks
-from declarative_train.run.rendezvous import launch_config
 
 Seen = TypeVar("Seen")
 _ALIVE: list[object] = []

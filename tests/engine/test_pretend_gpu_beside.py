@@ -33,7 +33,7 @@ from declarative_train.run import rank
 from declarative_train.run.event import MemoryMeasured
 from declarative_train.run.job import Job
 from declarative_train.run.rank import FailureContext, run_rank
-from declarative_train.run.stop import StopAgreement
+from declarative_train.run.stop_agreement import StopAgreement
 from declarative_train.run.storage.run_dir import RunPlace
 from tests.engine.made_recipes import DEEP, DIGITS, compiled, merged, write_data
 from tests.engine.pretend_gpu import GPU, MixedStreamsError, PretendGpu

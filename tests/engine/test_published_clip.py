@@ -10,7 +10,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.plan.published import parts_in
-from declarative_train.run.history import step_rows
+from declarative_train.run.event_tables import step_rows
 from tests.engine import published_clip as made
 
 

@@ -22,7 +22,7 @@ from declarative_train.engine.step.precision import default_dtype
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint.child import in_child
 from declarative_train.planner.footprint.extrapolate import memory_trace
-from declarative_train.planner.footprint.fake_rank import FakeScalarMode, _ranks, fake_step
+from declarative_train.planner.footprint.fake_rank import FakeResultsMode, _ranks, fake_step
 from declarative_train.planner.footprint.live_bytes import GATHERED, PARAMETERS, WHOLE, LiveBytes
 from tests.planner.at_size import eight_ranks
 
@@ -72,7 +72,7 @@ def started(plan: Plan, rank: int) -> tuple[int, list[int]]:
         stack.enter_context(_ranks(rank, RANKS))
         place = MeshPosition(plan.layout, torch.device("cpu"))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(FakeScalarMode())  # type: ignore[no-untyped-call]
+        stack.enter_context(FakeResultsMode())  # type: ignore[no-untyped-call]
         stack.enter_context(drawing(drawn))
         stack.enter_context(live)
         Engine(plan, torch.device("cpu"), place=place, fill=fill)

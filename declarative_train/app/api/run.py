@@ -17,7 +17,7 @@ from declarative_train.core.names import EVENTS
 from declarative_train.core.packs import hooks
 from declarative_train.plan.run_folder import newest_first
 from declarative_train.run.event import Event
-from declarative_train.run.history import epoch_rows, step_rows
+from declarative_train.run.event_tables import epoch_rows, step_rows
 from declarative_train.run.sinks.jsonl import read_events
 
 if TYPE_CHECKING:

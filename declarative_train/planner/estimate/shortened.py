@@ -61,9 +61,9 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
 
 def fewer_ranks(plan: Plan) -> Plan:
     """Return the plan with at most `MOST_RANKS` ranks that shard parameters, and two that average gradients, which send
-    the same for any number. The pipeline is unchanged."""
-    most = {"pipeline": plan.layout.size("pipeline"), "replicate": 2, "shard": MOST_RANKS}
-    mesh = tuple(MeshAxis(axis.name, min(axis.size, most[axis.name])) for axis in plan.layout.mesh)
+    the same for any number. Other axes are unchanged."""
+    most = {"replicate": 2, "shard": MOST_RANKS}
+    mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
     if mesh == plan.layout.mesh:
         return plan
     stages = {rank.coordinates.get("pipeline", 0): rank.stages for rank in plan.layout.ranks}

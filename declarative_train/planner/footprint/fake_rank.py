@@ -33,9 +33,9 @@ _LSTM: Any = getattr(torch.ops.aten.mkldnn_rnn_layer, "default", None)
 MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to measure its workspace
 
 
-class FakeScalarMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that answers questions about fake tensors: a step is always finite, and oneDNN's lstm keeps its real
-    workspace for the backward, which torch reports as empty for tensors without memory."""
+class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode that returns what fake tensors lack: reading a scalar gives 1, so that every step counts as finite; and
+    oneDNN's lstm, whose workspace is empty on fake tensors, returns one of the size that it has on the CPU."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):
@@ -49,8 +49,8 @@ class FakeScalarMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-FakeScalarMode.__torch_dispatch__ = getattr(  # type: ignore[method-assign]
-    FakeScalarMode.__torch_dispatch__, "__wrapped__", FakeScalarMode.__torch_dispatch__
+FakeResultsMode.__torch_dispatch__ = getattr(  # type: ignore[method-assign]
+    FakeResultsMode.__torch_dispatch__, "__wrapped__", FakeResultsMode.__torch_dispatch__
 )  # see live_bytes.py
 
 
@@ -94,7 +94,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bool = 
 
             stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             stack.enter_context(treat_as_gpu(plan.layout.device == "cuda"))
-            stack.enter_context(FakeScalarMode())  # type: ignore[no-untyped-call]
+            stack.enter_context(FakeResultsMode())  # type: ignore[no-untyped-call]
         engine = Engine(plan, _CPU, place=place, fill=_without_values)
         _begin_state(engine)
         if is_begun:

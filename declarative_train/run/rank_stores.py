@@ -1,4 +1,4 @@
-"""Rendezvous of ranks that a launcher started: their store, and reports while a rank waits for others."""
+"""Stores of ranks that a launcher started, through which they find each other; a rank that waits reports it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARRIVALS_S = 0.02  # between two checks for new ranks
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 
 
-def meet(rank: int, world: int, seat: VisibleDevices) -> tuple[Store, Store]:
+def open_stores(rank: int, world: int, seat: VisibleDevices) -> tuple[Store, Store]:
     """Return the store of this attempt, which holds the device slots of all ranks, and the store of all attempts.
     Raises RunFailure if the launcher set no address, or if ranks do not start in time.
 
