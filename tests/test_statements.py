@@ -17,6 +17,7 @@ import yaml
 from declarative_train.__main__ import main
 from declarative_train.app.views.sections import NAMES, section_page
 from declarative_train.core.machine import install, own_command
+from declarative_train.planner.footprint.extrapolate import FEW
 from declarative_train.recipe.sections.top import SECTIONS
 
 ROOT = Path(__file__).parent.parent
@@ -251,6 +252,11 @@ def test_the_figures_of_the_table_meet_their_targets() -> None:
     for name, column in (("a training step", 1), ("from the command", 2), ("a whole run", 3)):
         ratios = sorted(row[column] for row in rows)
         assert re.search(rf"^\| \[{name}.*\| {ratios[0]} to {ratios[-1]} of its time \|$", text, re.M), (name, ratios)
+
+
+@pytest.mark.parametrize("page", ["architecture", "planner"])
+def test_a_page_says_how_many_equal_blocks_are_traced(page: str) -> None:
+    assert f"{FEW} and then {FEW + 1} are traced" in flat((ROOT / "docs" / f"{page}.md").read_text("utf-8"))
 
 
 def test_the_page_of_the_gallery_counts_its_recipes() -> None:
