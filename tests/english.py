@@ -2,11 +2,13 @@
 
 python -m tests.english            the figures, and the folders with the most of each
 python -m tests.english PATH...    each place in these files
+python -m tests.english --draw N   40 random docstrings of the package (seed N), for a reader who does not know it
 """
 
 from __future__ import annotations
 
 import ast
+import random
 import re
 import sys
 from collections import Counter
@@ -110,8 +112,24 @@ def package_texts() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
 
 
+def draw(texts: Mapping[str, str], seed: int, count: int = 40) -> list[Place]:
+    """Return `count` random docstrings, the same for the same seed."""
+    found = [
+        Place(path, getattr(node, "lineno", 1), f"{getattr(node, 'name', '')}\n{docstring}")
+        for path, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (docstring := ast.get_docstring(node))
+    ]
+    return sorted(random.Random(seed).sample(found, count))
+
+
 def main(paths: list[str]) -> int:
-    """Print the figures of the package, or each place in the files named."""
+    """Print the figures of the package, each place in the files named, or random docstrings."""
+    if paths[:1] == ["--draw"]:
+        for place in draw(package_texts(), int(paths[1])):
+            print(f"{place.path}:{place.line}: {place.text}\n")
+        return 0
     if paths:
         found = measure({path: Path(path).read_text("utf-8") for path in paths if path.endswith(".py")})
         for place in sorted([*found.fragments, *found.participles]):

@@ -564,7 +564,7 @@ def test_q26_the_last_partial_batch(ask: Ask) -> None:
     assert (keep.steps_per_epoch, drop.steps_per_epoch) == (10, 9)  # 900 samples in batches of 96
     assert not keep.pad_to_full
     assert ask(PIPELINE).clean.batch.pad_to_full
-    assert "padded with rows that do not count" in describe(ask(PIPELINE).clean)
+    assert "padded with rows of weight 0" in describe(ask(PIPELINE).clean)
 
 
 def test_q27_an_lr_schedule_is_a_factor_on_every_group(several: tuple[Path, list[dict[str, Any]]]) -> None:
@@ -650,7 +650,7 @@ def test_q31_random_nodes_are_named(ask: Ask) -> None:
         "objective: {loss: {input: noisy}}"
     ).clean
     assert set(plan.draws) == {"act", "noisy"}
-    assert "equal bits on this layout only" in describe(plan)
+    assert "reproducible only on this layout" in describe(plan)
     shared = ask("model: {graph: {act: {type: dropout, p: 0.1}}}\nparallelism: ddp\nlayout: {gpus: 2}")
     assert (shared.only.code, shared.only.severity) == ("R108", Severity.UNVERIFIED)
     assert "`act` draws random numbers" in shared.only.message

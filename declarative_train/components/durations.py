@@ -47,7 +47,7 @@ class _DurationType:
         except ValueError as problem:
             raise self._bad(str(problem)) from None
         if duration.value <= 0:
-            raise self._bad(f"`{duration}` is nothing" + ("" if self.keeps_text else ": leave it out"))
+            raise self._bad(f"`{duration}` is zero" + ("" if self.keeps_text else ": remove it"))
         if duration.unit not in self.units:
             raise self._bad(f"`{duration}` is in {duration.unit}; this takes {', '.join(self.units)}")
         return str(duration) if self.keeps_text else duration

@@ -102,7 +102,7 @@ def parse_duration(text: str, wanted: Sequence[str] = UNITS) -> Duration:
     if unit not in UNITS:
         raise ValueError(f"`{word}` is not a unit of duration: use one of {', '.join(wanted)}")
     if unit == "%" and float(match["number"]) > 100:
-        raise ValueError(f"`{text}` is more than the run: the most is `100%`")
+        raise ValueError(f"`{text}` is more than the run: the maximum is `100%`")
     return Duration(float(match["number"]), unit)  # type: ignore[arg-type]
 
 

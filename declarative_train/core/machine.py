@@ -44,10 +44,10 @@ def shortage(error: BaseException) -> str | None:
     number, text = getattr(error, "errno", None), str(error).lower()
     is_in_words = isinstance(error, ImportError | RuntimeError)
     if number in (errno.EMFILE, errno.ENFILE) or (is_in_words and "too many open files" in text):
-        return "this process may open no more files; help: raise `ulimit -n`"
+        return "this process cannot open more files; help: raise `ulimit -n`"
     no_room = any(words in text for words in ("failed to map segment", "t allocate memory", "std::bad_alloc"))
     if isinstance(error, MemoryError) or number == errno.ENOMEM or (is_in_words and no_room):
-        return "this process gets no more memory; help: raise `ulimit -v`, or take a machine with more of it"
+        return "this process cannot allocate more memory; help: raise `ulimit -v`, or use a machine with more memory"
     return None
 
 

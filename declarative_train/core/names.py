@@ -28,5 +28,5 @@ def check_unique_names(names: Sequence[str] | None) -> Sequence[str] | None:
     """Return the names unchanged. Raises ValueError if one of them is repeated."""
     again = next((name for position, name in enumerate(names or ()) if name in (names or ())[:position]), None)
     if again is not None:
-        raise ValueError(f"`{again}` is named twice: name it once")
+        raise ValueError(f"`{again}` is listed twice: list it once")
     return names

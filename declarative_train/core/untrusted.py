@@ -15,7 +15,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("it has too many brackets inside each other") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def one_line(text: str) -> str:

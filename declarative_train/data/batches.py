@@ -76,7 +76,7 @@ class TrainingBatches:
         elif spec.roll is not None and spec.shuffle:
             blocks = blocks_of(self._set.prepared)
             if blocks is None:
-                raise DataError("the training set has no blocks any more, and the plan reads it in blocks")
+                raise DataError("the plan reads the training set in blocks, but it has none any more")
             self._order = RolledOrder(spec.seed, blocks, spec.roll, batch.global_batch_size)
         self._in_order = None if spec.shuffle or spec.mix else file_order(spec, self._set, batch.global_batch_size)
         stays = hold_on_device and self._set.is_held and not spec.workers

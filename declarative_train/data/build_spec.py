@@ -270,7 +270,7 @@ def _report_bad(draft: DataDraft, table: Table, error: BadSampleError) -> None:
     if key is None or key not in field.model_fields_set:
         draft.report(bad_sample(column, error, table.place(error.row)))
         return
-    made = (Related(column, "the column is here"),)
+    made = (Related(column, "the column is set here"),)
     draft.report(bad_sample(draft.span(f"data.fields.{name}.{key}"), error, table.place(error.row), made))
 
 

@@ -87,7 +87,7 @@ def _empty_sources(draft: DataDraft, training: RowsOfSet) -> list[Diagnostic]:
         return []
     names = [name for name, _ in training.table.members]
     lacking = [name for name, piece in zip(names, training.rows.pieces, strict=True) if not len(piece)]
-    message = "it has no row left to train on"
+    message = "it has no row for training"
     return [empty_set(draft.span(f"data.source.of.{name}"), name, message, "leave it out") for name in lacking]
 
 
@@ -110,11 +110,11 @@ def _check_cuts(draft: DataDraft, main: Table, cuts: Mapping[str, SetRows]) -> N
 def _if_empty(draft: DataDraft, name: str, each: RowsOfSet) -> Diagnostic | None:
     place = draft.span("data.split" if name == TRAINING else f"data.split.{name}")
     if not len(each.rows) and not each.table.num_rows:
-        message, at = "the source has columns and no row", draft.span("data.source.path")
+        message, at = "the source has columns but no rows", draft.span("data.source.path")
         return empty_set(at, name, message, None) if name == TRAINING else None
     if not len(each.rows):
-        message = "the sets take all rows" if name == TRAINING else "no row is left for it, or none is as it asks"
-        return empty_set(place, name, message, "give the other sets less" if name == TRAINING else None)
+        message = "the sets use all rows" if name == TRAINING else "no row is left for it, or none matches its condition"
+        return empty_set(place, name, message, "make the other sets smaller" if name == TRAINING else None)
     if each.windows is None or len(each.windows):
         return None
     of = "" if draft.window is None or draft.window.by is None else f" of one `{draft.window.by}`"
@@ -153,7 +153,7 @@ def overlaps(
 def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table: Table | None) -> str | None:
     if not own.paths or not other.paths:
         kinds = [{key: item for key, item in each.as_data().items() if key not in _NOT_WHICH} for each in (own, other)]
-        return "the same made rows" if kinds[0] == kinds[1] else None
+        return "the same generated rows" if kinds[0] == kinds[1] else None
     if table is None or other_table is None:
         return None
     files = {os.path.realpath(path): path for path in other_table.files}
@@ -204,12 +204,12 @@ def _sets_without_class(
         split = data.set(name).split or {}
         column = field.columns[0] if len(field.columns) == 1 else "COLUMN"
         fraction = split.get("fraction", 0.1)
-        hint = f"cut it with the share of each: {{type: stratified, fraction: {fraction}, column: {column}}}"
+        hint = f"keep the share of each class: {{type: stratified, fraction: {fraction}, column: {column}}}"
         if name == TRAINING or split.get("type") not in ("random", "last"):
-            hint = "see that each class has rows in every set, as `type: stratified` does"
+            hint = "make sure that each class has rows in every set, as `type: stratified` does"
         num_rows = data.set(name).num_samples
         if num_rows < len(every):
-            hint = f"its {counted(num_rows, 'row')} cannot hold each class: make it larger"
+            hint = f"its {counted(num_rows, 'row')} cannot contain every class: make it larger"
         place = span("data.split" if name == TRAINING else f"data.split.{name}")
         yield set_without_class(place, name, _name_classes(field, lacking, len(every)), hint)
 

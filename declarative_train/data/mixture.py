@@ -256,7 +256,7 @@ def make_mixed_order(spec: DataSpec, training: PreparedSet, batch_size: int) -> 
     """Return the order of a mixture. Raises DataError."""
     starts = sources_in(training)
     if np.diff(starts).tolist() != [member.num_samples for member in spec.mix]:
-        raise DataError("the sources of the mixture have other numbers of samples than when the plan was made")
+        raise DataError("the numbers of samples in the sources of the mixture have changed since the plan was made")
     blocks = blocks_of(training) if spec.rolls else None
     return MixedOrder(spec.seed, spec.mix, starts, blocks, batch_size, shuffle=spec.shuffle)
 

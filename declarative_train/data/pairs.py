@@ -96,7 +96,7 @@ def check_transforms(
     entries = list(of_pairs(transforms))
     whole = sum(entry.p for _, entry in entries)
     if whole > 1 + 1e-9:
-        message = f"the shares `p` of entries that mix add up to {whole:g}, and at most one acts on a sample"
+        message = f"the shares `p` of entries that mix add up to {whole:g}, but at most one acts on a sample"
         yield (entries[-1][0], "p"), ShapeError(message, help=f"give each {1 / len(entries):.2g}")
     for place, entry in entries:
         later = next((each for each in transforms[place + 1 :] if not isinstance(each, PairTransform)), None)
@@ -113,13 +113,13 @@ def _of_names(
         if name in entry.labels:
             yield (place, "fields", at), ShapeError(f"`{name}` is also in `labels`", help="name it once")
         elif entry.of_pictures and name in specs and name not in pictures:
-            message = f"`{name}` holds no pictures, and `{entry.type}` pastes parts of them"
-            yield (place, "fields", at), ShapeError(message, help="name fields of `type: image`, or use `mixup`")
+            message = f"`{name}` is not a field of images, but `{entry.type}` pastes parts of images"
+            yield (place, "fields", at), ShapeError(message, help="use fields of `type: image`, or `mixup`")
     for key in ("fields", "labels"):
         for at, name in enumerate(getattr(entry, key) or ()):
             is_pasted = key == "fields" and entry.of_pictures and name in pictures
             if name in specs and not specs[name].is_floating and not is_pasted:
-                message = f"`{name}` is {specs[name].dtype}, and between two of its values there is none"
+                message = f"`{name}` is {specs[name].dtype}, whose values cannot be averaged"
                 hint = "for classes: `type: category, one_hot: true`; for numbers: `dtype: float32`"
                 yield (place, key, at), ShapeError(message, help=hint)
     sizes = {name: specs[name].shape[-2:] for name in entry.fields or pictures if name in specs and name in pictures}
@@ -127,5 +127,5 @@ def _of_names(
         said = " and ".join(f"`{name}` {size[0]} x {size[1]}" for name, size in sizes.items())
         yield (
             (place, "type"),
-            ShapeError(f"pictures that share a rectangle have one size: {said}", help="name one field"),
+            ShapeError(f"images that share a rectangle must have the same size: {said}", help="list one field"),
         )

@@ -75,7 +75,7 @@ def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
         except (BadSampleError, ComponentError) as error:
             raise DataError(str(error)) from error
         except (MissingPackageError, SourceError, SplitError, TransformError, ValueError) as error:
-            raise DataError(f"the data cannot be read as when the plan was made: {error}") from error
+            raise DataError(f"the data cannot be read as described in the plan: {error}") from error
     return _latest[key]
 
 
@@ -131,19 +131,19 @@ def _prepare_one(
     for spec, field in fields:
         columns, missed = columns_of(field, table)
         if missed:
-            raise DataError(f"the column `{missed[0]}` of field `{spec.name}` is no longer there")
+            raise DataError(f"the column `{missed[0]}` of field `{spec.name}` no longer exists")
         if (why := field.misreads(spec.statistics)) is not None:
-            raise DataError(f"field `{spec.name}` is not that of the plan: {why}")
+            raise DataError(f"field `{spec.name}` differs from the plan: {why}")
         part = make_part(spec.name, field, columns, spec.statistics, window, chain)
         parts.append(part)
         if part.sample != spec.tensor:
-            raise DataError(f"field `{part.name}` is now {part.sample}, and the plan was made for {spec.tensor}")
+            raise DataError(f"field `{part.name}` is now {part.sample}, but the plan was made for {spec.tensor}")
     found = prepare(
         wanted.name, table, *rows, tuple(parts), most, chain, is_checked=True, skips=Skips() if skips else None
     )
     if found.num_samples != wanted.num_samples:
         raise DataError(
-            f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, and the plan was made for "
+            f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, but the plan was made for "
             f"{wanted.num_samples:,}"
         )
     return found
@@ -232,7 +232,7 @@ def _read(made: Offer) -> dict[str, PreparedSet]:
         os.close(file)
     whole = memoryview(mapped)
     if bytes(whole[:_ALIGNED]) != made.mark:
-        raise ValueError("another process's file")
+        raise ValueError("the file belongs to another process")
     pickled, *buffers = [whole[_align(begin) : end] for begin, end in pairwise(made.ends)]
     found: dict[str, PreparedSet] = pickle.loads(pickled, buffers=buffers)
     return found

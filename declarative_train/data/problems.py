@@ -81,7 +81,7 @@ def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[
         odd = [row for row, value in enumerate(values) if value is not None and not is_numeric(value)]
         if odd and 5 * len(odd) < len(values):
             where = f"`{values[odd[0]]:.40}` in {table.place(odd[0])}"
-            message = f"`{column.name}` holds numbers, but also text: {where}"
+            message = f"`{column.name}` contains numbers, but also text: {where}"
             return shape_error._replace(message=message, help="write a number there, or nothing and `missing: mean`")
     return shape_error
 
@@ -148,19 +148,19 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
             hint = did_you_mean(field.follows, pictures) if pictures else "add a field of `type: image`"
             yield column_does_not_fit(span(f"data.fields.{name}.picture"), name, message, hint)
     if late and section.window is not None:
-        message = f"`{late[0]}` holds pictures, and windows are made of numbers: a sample is one picture"
-        yield transform_does_not_fit(span("data.window"), message, "leave `window` out")
+        message = f"`{late[0]}` is a field of images, but windows need numbers: a sample is one image"
+        yield transform_does_not_fit(span("data.window"), message, "remove `window`")
     for place, transform in enumerate(section.transforms):
         for at, name in enumerate(transform.fields or ()):
             if name not in (section.fields if transform.of_pairs else late):
                 known = name in section.fields
-                message = f"`{name}` holds no pictures" if known else f"there is no field `{name}`"
+                message = f"`{name}` is not a field of images" if known else f"there is no field `{name}`"
                 among = list(section.fields) if transform.of_pairs else late
-                hint = "name fields of `type: image` or `mask`" if known else did_you_mean(name, among)
+                hint = "list fields of `type: image` or `mask`" if known else did_you_mean(name, among)
                 yield transform_does_not_fit(span(("data", "transforms", place, "fields", at)), message, hint)
         if not pictures and transform.fields is None:
-            message = f"`{transform.type}` changes pictures, and no field is of `type: image`"
-            help_ = "name the fields of numbers that it mixes: `fields: [NAME]`" if transform.type == "mixup" else None
+            message = f"`{transform.type}` changes images, but no field is of `type: image`"
+            help_ = "list the fields of numbers that it mixes: `fields: [NAME]`" if transform.type == "mixup" else None
             yield transform_does_not_fit(span(("data", "transforms", place)), message, help_)
         for at, name in enumerate(getattr(transform, "labels", ()) if transform.of_pairs else ()):
             if name not in section.fields:
@@ -168,17 +168,17 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
                 at_label = span(("data", "transforms", place, "labels", at))
                 yield transform_does_not_fit(at_label, f"there is no field `{name}`", hint)
         if section.workers == 0 and isinstance(transform, PluginTransform) and transform.draws_globally:
-            message = f"`{transform.type}` draws from generators that the training process draws from too"
+            message = f"`{transform.type}` draws from generators that the training process uses as well"
             hint = "set `data.workers: 1` or more, or draw from `random`: `def apply(self, picture, random)`"
             yield transform_does_not_fit(span(("data", "transforms", place, "type")), message, hint)
         if transform.of_pairs and not section.shuffle:
             message = (
-                f"`{transform.type}` mixes neighbours of the order, which without `shuffle` are always the same two"
+                f"`{transform.type}` mixes neighbours in the epoch's order, which are always the same without `shuffle`"
             )
             yield transform_does_not_fit(span(("data", "transforms", place, "type")), message, "set `shuffle: true`")
         if transform.is_random and transform.only == "evaluation":
-            message = f"`{transform.type}` draws, and evaluations are the same every time"
-            hint = "set it to `training`, or leave it out"
+            message = f"`{transform.type}` is random, but evaluations must be repeatable"
+            hint = "set it to `training`, or remove it"
             yield transform_does_not_fit(span(("data", "transforms", place, "only")), message, hint)
 
 

@@ -169,7 +169,7 @@ def whole_rows(
                 column = next(column for column, lacks in missing.items() if lacks[place])
                 row = int(each.at(np.asarray([start + place]))[0])
                 odd = getattr(table, "odd", {}).get(column, {}).get(row)
-                why = f"`{column}` is missing" if odd is None else f"`{column}` is `{odd:.40}`, and no number"
+                why = f"`{column}` is missing" if odd is None else f"`{column}` is `{odd:.40}`, not a number"
                 skipped[name].append(Skipped(name, table.place(row), why))
         if skipped[name]:
             good = np.ones(len(each), bool)

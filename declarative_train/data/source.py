@@ -146,7 +146,7 @@ def find_columns(
                 continue
             if not columns:
                 at = draft.span(f"data.fields.{name}.exclude")
-                draft.report(column_does_not_fit(at, name, "`exclude` leaves none of its columns", None))
+                draft.report(column_does_not_fit(at, name, "`exclude` removes all of its columns", None))
                 continue
             shape_error = field.check(columns) if table.num_rows else None  # types are those of the values
             if shape_error is None and source is not None and (None, name) in found:
@@ -187,7 +187,7 @@ def has_unknown_columns(draft: DataDraft, main: Table) -> bool:
 
 def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) -> ShapeError | None:
     here, there = field.row_spec(own, {}).shape, field.row_spec(main, {}).shape
-    message = f"it is {format_shape(here)} in this source, and {format_shape(there)} in the main one"
+    message = f"it is {format_shape(here)} in this source, but {format_shape(there)} in the main one"
     return None if here == there else ShapeError(message)
 
 

@@ -103,7 +103,7 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
     for name, split in splits.items():
         if split.of is not None and split.of not in sources:
             known = ", ".join(f"`{each}`" for each in sources)
-            hint = f"its sources are {known}" if sources else "the source is not a mixture: leave `of` out"
+            hint = f"its sources are {known}" if sources else "the source is not a mixture: remove `of`"
             raise SplitError(name, f"there is no source `{split.of}`: {hint}")
 
 

@@ -65,7 +65,7 @@ class Wait:
 
 def format_wait(doing: FileActivity | None, now: float) -> str:
     if doing is None:
-        return "nothing is known of what makes it"
+        return "its producer is unknown"
     who = doing.who or "a thread of this process"
     what = "been busy" if doing.path is None else f"been reading {format_path(doing.path)}"
     return f"{who} has {what} for {now - doing.since:.0f} s"

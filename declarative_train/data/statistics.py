@@ -146,7 +146,7 @@ def _other_keys(part: FieldReader, inherited: Inherited) -> str | None:
     for key in ("type", *part.field.meaning):
         before, now = inherited.spec.component.get(key), here.get(key)
         if before != now:
-            return f"`{key}` is {_format_value(now)} here, and was {_format_value(before)}"
+            return f"`{key}` is {_format_value(now)} here, but was {_format_value(before)}"
     return None
 
 
@@ -176,7 +176,7 @@ def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
     """Compare the number of classes, if there is no vocabulary."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
-        return "its values are words or numbers out of a list here, and were class numbers"
+        return "its values are listed words or numbers here, but were class numbers"
     if before is not None and now is not None and before != now:
         return f"it has {counted(now, 'class')} here, and had {before}"
     return None
@@ -198,7 +198,7 @@ def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | No
         return None
     value = str(error.cause).split(" is ", 1)[1].split(",", 1)[0]
     known = f"{inherited.origin} knows {_several([str(each) for each in vocabulary])}"
-    related = (Related(inherited.span, f"class numbers are those of {inherited.origin}"),)
+    related = (Related(inherited.span, f"class numbers come from {inherited.origin}"),)
     column = error.cause.column
     return value_unknown_to_run(made, error.part.name, column, value, known, table.place(error.row), related)
 

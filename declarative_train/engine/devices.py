@@ -65,13 +65,13 @@ def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
         if has_mps():
             return DeviceChoice("mps")
         raise RunFailure(
-            f"torch finds no Apple GPU here ({sys.platform}); help: --set layout.device=auto takes CUDA, or the CPU"
+            f"torch finds no Apple GPU here ({sys.platform}); help: --set layout.device=auto uses CUDA, or the CPU"
         )
     if num_visible >= num_gpus_wanted(layout):
         return DeviceChoice("cuda")
     if num_visible == 0 and layout.device == "auto":
         more = (
-            "; --set layout.device=mps takes Apple's"
+            "; --set layout.device=mps uses Apple's"
             if layout.is_one_process and not layout.scatters and has_mps()
             else ""
         )
@@ -94,8 +94,9 @@ def assign_devices(layout: LayoutPlan, seats: Sequence[VisibleDevices]) -> Devic
     for rank, seat in zip(layout.ranks, seats, strict=True):
         if seat.local_rank not in (None, rank.local_rank):
             raise RunFailure(
-                f"rank {rank.rank} is number {seat.local_rank} of its machine ({seat.host}), and number "
-                f"{rank.local_rank} in the plan; help: start {counted(layout.gpus_per_node, 'rank')} on each machine, "
+                f"rank {rank.rank} is number {seat.local_rank} of its machine ({seat.host}), but number "
+                f"{rank.local_rank} in the plan; help: start {counted(layout.gpus_per_node, 'rank')} on each "
+                "machine, "
                 "one machine after the other (torchrun does; srun: --distribution=block)"
             )
         index = rank.device if len(seat.gpus) > 1 else 0

@@ -202,11 +202,11 @@ def _special(error: BaseException) -> str | None:
         return None
     text = str(error)
     if "inline_container.cc" in text:  # torch's file writer, which keeps no errno
-        return f"a checkpoint cannot be written whole, as on a full disk{_FREE_SOME}"
+        return f"a checkpoint cannot be written completely, as on a full disk{_FREE_SOME}"
     undetermined = re.match(r"(\S+) does not have a deterministic implementation", text)
     if undetermined:
         return (
-            f"`{undetermined[1]}` gives other bits in every run on this device, and training.deterministic is true; "
+            f"`{undetermined[1]}` is not deterministic on this device, but training.deterministic is true; "
             "help: set it to false, or use another layer or loss"
         )
     if "operation not supported" in text and "driver" in text.lower():
@@ -226,17 +226,17 @@ def _special(error: BaseException) -> str | None:
 
 
 _FREE_SOME = "; help: free some, or set logging.dir to another disk"
-_SHARED_MEMORY_HELP = "give the container more of /dev/shm: docker run --shm-size=8g, or --ipc=host"
+_SHARED_MEMORY_HELP = "raise the container's /dev/shm: docker run --shm-size=8g, or --ipc=host"
 _NCCL_HELP = {
     "shared memory": _SHARED_MEMORY_HELP,
     "/dev/shm": _SHARED_MEMORY_HELP,
-    "duplicate gpu": "two ranks have the same GPU: start as many on each machine as it has GPUs",
+    "duplicate gpu": "two ranks have the same GPU: start one rank per GPU on each machine",
     "driver version is insufficient": "a newer driver, or torch built for an older CUDA",
 }
 
 _MEMORY_HELP = (
     "help: raise training.gradient_accumulation_steps, set training.activation_checkpointing: blocks, "
-    "or share the model out with parallelism: fsdp"
+    "or shard the model with parallelism: fsdp"
 )
 
 

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 _AS_UTF8 = "save it as UTF-8 (from Excel: `CSV UTF-8`)"
 _BEGINNINGS = {
-    b"\x93NUMPY": ("a NumPy array", "the source `npy` reads arrays; let its name end in `.npy`"),
-    b"PK\x03\x04": ("a zip archive", "the source `npy` reads archives of arrays; let its name end in `.npz`"),
+    b"\x93NUMPY": ("a NumPy array", "the source `npy` reads arrays; rename it to end in `.npy`"),
+    b"PK\x03\x04": ("a zip archive", "the source `npy` reads archives of arrays; rename it to end in `.npz`"),
     b"PAR1": ("a Parquet file", "the source `parquet` reads it"),
     b"ARROW1": ("an Arrow file", "the source `arrow` reads it"),
     b"SQLite format 3\0": ("an SQLite database", "the source `sqlite` reads it"),
     b"\xff\xfe": ("text in UTF-16", _AS_UTF8),
     b"\xfe\xff": ("text in UTF-16", _AS_UTF8),
-    b"\x1f\x8b": ("packed by gzip", "let its name end in `.gz`, or unpack it"),
+    b"\x1f\x8b": ("compressed by gzip", "rename it to end in `.gz`, or unpack it"),
 }
 _MOST_OPEN = 64  # files of one table; a process may often open 1,024, on some systems 256
 
@@ -146,7 +146,7 @@ class OpenFiles(Generic[T]):
         except OSError as error:
             raise unreadable("look at", path, error) from error
         if self._seen.setdefault(path, (now.st_size, now.st_mtime_ns)) != (now.st_size, now.st_mtime_ns):
-            raise SourceError("unreadable", f"{format_path(path)} was changed while it was being read")
+            raise SourceError("unreadable", f"{format_path(path)} changed while it was being read")
 
 
 def by_piece(starts: Sequence[int], rows: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -214,5 +214,5 @@ def check_beginning(path: str, kind: str, wanted: bytes | None) -> None:
         return  # an empty file is reported by its reader
     words, hint = _BEGINNINGS[found] if found is not None else ("", None)
     if is_text:
-        words, hint = "text", "`csv`, `jsonl` and `text` are the sources that read text"
+        words, hint = "text", "`csv`, `jsonl` and `text` are the sources for text"
     raise SourceError("unreadable", f"{format_path(path)} is not {kind}{words and f', it is {words}'}", help=hint)

@@ -185,7 +185,7 @@ def _expand_local(path: str, local: str) -> list[str]:
         return [local]
     if os.path.isdir(local):
         message = f"{format_path(path)} is a folder"
-        raise SourceError("unreadable", message, help=f"name its files: {format_path(path).rstrip('/')}/*")
+        raise SourceError("unreadable", message, help=f"list its files: {format_path(path).rstrip('/')}/*")
     if has_magic(local):
         return _some(path, sorted(file for file in glob(local, recursive=True) if os.path.isfile(file)))
     folder = os.path.dirname(local) or "."

@@ -144,7 +144,7 @@ async def _stay_with_server(_session: object, _context: object, params: Any) -> 
     same = (target.host, target.port) == (asked.host, asked.port)
     if not same and not (target.host == asked.host and (asked.port, target.port) == (80, 443)):
         places = f"{asked.host}:{asked.port} redirects to another server, {target.host}:{target.port}"
-        raise PermissionError(f"{places}, which is not followed; name the file there")
+        raise PermissionError(f"{places}, which is not followed; use the new address")
 
 
 def reason(error: BaseException) -> str:
@@ -171,7 +171,7 @@ class RemoteFile(io.RawIOBase):
                 left = max(self._size - begin, 0)
                 wanted = left if size < 0 else min(size, left)
                 if len(found) < wanted:
-                    raise ConnectionError(f"{len(found):,} bytes came of {wanted:,}")
+                    raise ConnectionError(f"{len(found):,} bytes received of {wanted:,}")
             return found
 
         return retry(once)

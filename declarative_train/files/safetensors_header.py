@@ -37,7 +37,7 @@ def read_places(read: Callable[[int, int], bytes], size: int) -> dict[str, Tenso
     found = {}
     for name, (shape, dtype, (first, last)) in items.items():
         if not 0 <= first <= last <= size - begin:
-            raise ValueError(f"it ends before the tensor `{name}` does")
+            raise ValueError(f"it ends inside the tensor `{name}`")
         found[name] = TensorPlace(shape, dtype, begin + first, begin + last)
     _check_without_overlaps(found)
     return found
@@ -68,7 +68,7 @@ def _items(
     except _RepeatedError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError("its header is not that of a safetensors file") from None
+        raise ValueError("its header is not valid") from None
     return items, 8 + size
 
 

@@ -212,7 +212,7 @@ class ObjectiveCheck:
             if getattr(term.component, "class_dim", -1) not in (-1, len(scores.shape)):
                 raise NoHeadError("the classes are not the last dimension of the scores")
             if reader is not None:
-                raise NoHeadError(f"`{reader}` reads the scores too, so all of them have to be there")
+                raise NoHeadError(f"`{reader}` also reads the scores, so they must all exist")
             head_of(graph, edge)
         except NoHeadError as reason:
             self.diagnostics.append(scores_not_in_chunks(self._span(term, "chunks"), term.name, str(reason)))

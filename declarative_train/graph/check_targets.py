@@ -76,11 +76,11 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
     key = "column" if field.component.get("column") is not None else "columns"
     other = "column" if target.component.get("column") is not None else "columns"
     if data.window is not None and "rows" in (*_list_keys(field), *_list_keys(target)):
-        hint = "let the rows of one end where those of the other begin, or shift one by a row: `:-1` and `1:`"
+        hint = "end the rows of one where those of the other start, or shift one by a row: `:-1` and `1:`"
     elif key == "columns":
-        hint = f"leave it out of the input: exclude: [{', '.join(shared)}]"
+        hint = f"exclude it from the input: exclude: [{', '.join(shared)}]"
     else:
-        hint = "give the input other columns; to have it made again, let the target be the input's field itself"
+        hint = "use other columns for the input; for an autoencoder, use the input's field as the target"
     place = recipe.span(f"data.fields.{field.name}.{key}")
     return target_among_inputs(
         place, field.name, target.name, shared, hint, recipe.span(f"data.fields.{target.name}.{other}")

@@ -90,18 +90,18 @@ def head_of(graph: Graph, edge: Edge) -> str:
     node = graph.node(name)
     readers = [each.name for each in graph.nodes if edge in each.inputs.values()]
     if readers:
-        raise NoHeadError(f"`{readers[0]}` reads the scores too, so all of them have to be there")
+        raise NoHeadError(f"`{readers[0]}` also reads the scores, so they must all exist")
     if any(each.target == name for each in graph.nodes) or node.kind == "reuse":
         raise NoHeadError(f"`{node.target or name}` is used in several places")
     if node.kind == "block":
         assert node.graph is not None
         inner = node.graph.outputs[output]
         if list(node.graph.outputs.values()).count(inner) > 1:
-            raise NoHeadError(f"`{name}` gives the scores under several names")
+            raise NoHeadError(f"`{name}` has several outputs")
         return f"{name}.{head_of(node.graph, inner)}"
     if node.component is None or node.component["type"] != "linear":
         what = "an expression" if node.component is None else f"a layer `{node.component['type']}`"
-        raise NoHeadError(f"its scores come from {what}, `{name}`, and not from a linear layer")
+        raise NoHeadError(f"its scores come from {what}, `{name}`, not from a linear layer")
     if ADAPTERS in node.component:
         raise NoHeadError(f"`{name}` has an adapter")
     return name

@@ -102,7 +102,7 @@ class Observer:
         if occurs is not None and not occurs.is_warning:
             far = {port: seen[port] for port, spec in close.items() if spec != specs[port]}
             rows = {port: self.row(row_of(each)) for port, each in far.items() if each is not None}
-            return (said or occurs), {port: f"the farthest value is in {row}" for port, row in rows.items()}
+            return (said or occurs), {port: f"the most extreme value is in {row}" for port, row in rows.items()}
         if said is None or said.is_warning or said.lacks_key or self.sample is None:
             return said, {}
         if self.sample.is_whole:

@@ -246,7 +246,7 @@ def _in_one_line(run: Callable[[], Any]) -> Any:
 def _specs(run: Callable[[int], tuple[torch.Tensor, ...]], names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
     small, large = (run(batch_size) for batch_size in BATCH_SIZES)
     if len(small) != len(names) or not all(isinstance(item, torch.Tensor) for item in small):
-        raise RefusedError(f"it gives {len(small)} results where {', '.join(names)} are declared")
+        raise RefusedError(f"it gives {len(small)} results, but {', '.join(names)} are declared")
     return tuple(_spec(*case) for case in zip(small, large, names, strict=True))
 
 

@@ -42,7 +42,7 @@ def check_disguises(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Di
                 if column not in said and column not in target.columns:
                     said.add(column)
                     key = "column" if field.component.get("column") is not None else "columns"
-                    how = "has a value of its own for each class of" if about == "classes" else "is a multiple of"
+                    how = "has a distinct value for each class of" if about == "classes" else "is a multiple of"
                     place = recipe.span(f"data.fields.{field.name}.{key}")
                     yield target_in_disguise(place, field.name, column, target.name, how)
 

@@ -44,10 +44,10 @@ def plan_adapters(recipe: Recipe, lowered: Lowered) -> tuple[list[WeightsPlan], 
         if unplaced:
             listed = list_names(unplaced, _SHOWN)
             hint = (
-                f"the selector has to match all layers that the folder adapts, such as `{_first_node(lowered)}`; "
+                f"the selector must match all layers that the folder adapts, such as `{_first_node(lowered)}`; "
                 f"{_linear_maps_hint(lowered)}"
             )
-            problem = f"has tensors that fit no parameter here: {listed}", hint
+            problem = f"has tensors that match no parameter here: {listed}", hint
         if problem is not None:
             diagnostics.append(weights_do_not_fit(rule.span, path, *problem))
         plans.append(WeightsPlan("", folder.file, {}, tensors))

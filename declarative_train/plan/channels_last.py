@@ -100,17 +100,17 @@ class ImageLayout:
         if not self.has_convolutions:
             return False, "the model has no convolution over images"
         if not is_plain:
-            return False, "shards and stages keep the usual order"
+            return False, "shards and stages use the default memory format"
         if self.word != "auto":
-            return self.word, "as the recipe says"
+            return self.word, "set in the recipe"
         if self.has_plugins:
-            return False, "with a plugin, whose code may rely on the usual order"
+            return False, "a plugin's code may rely on the default memory format"
         if device == "cpu":
             if self.reordered.is_slower:
                 return False, "norms over groups of channels are slower with it"
             return True, "operations after the convolutions are faster with it"
         if self.precision not in HALF:
-            return False, f"it gains nothing in {self.precision}"
+            return False, f"it is not faster in {self.precision}"
         if self.reordered.by_norms >= self.reordered.by_convolutions:
             return False, "norms would reorder as much as convolutions do now"
         return True, f"convolutions in {self.precision} compute so, without reordering"

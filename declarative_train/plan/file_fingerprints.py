@@ -40,9 +40,9 @@ def _compare_recipes(records: tuple[FileRecord, ...]) -> Iterator[str]:
         path = format_path(known.path)
         try:
             if _read(known.path) != known:
-                yield f"{path} is not what it was when the plan was made"
+                yield f"{path} has changed since the plan was made"
         except OSError as problem:
-            yield f"{path} cannot be read any more: {(problem.strerror or str(problem)).lower()}"
+            yield f"{path} can no longer be read: {(problem.strerror or str(problem)).lower()}"
 
 
 def _compare_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
@@ -51,14 +51,14 @@ def _compare_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
         try:
             found = record(known.path, whole=known.modified_ns is None)
         except (SourceError, OSError) as problem:
-            yield f"{path} cannot be read any more: {problem}"
+            yield f"{path} can no longer be read: {problem}"
             continue
         if found.size_bytes != known.size_bytes:
-            yield f"{path} has {counted(found.size_bytes, 'byte')} now, and had {known.size_bytes:,}"
+            yield f"{path} has {counted(found.size_bytes, 'byte')} now, but had {known.size_bytes:,}"
         elif found.sha256 != known.sha256:
-            yield f"{path} has the same size, and another content"
+            yield f"{path} has the same size, but other content"
         elif found.modified_ns != known.modified_ns:
-            yield f"{path} has another date, and is too large to be compared whole"
+            yield f"{path} has another date, and is too large to compare"
 
 
 def _read(path: str) -> FileRecord:

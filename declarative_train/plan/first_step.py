@@ -73,7 +73,7 @@ def _stops(scope: Scope, wire: str) -> Iterator[Related]:
         seen.add(name)
         node = nodes[name]
         if isinstance(node, ExpressionNode) and (functions := stops_gradients(node.expression.text)):
-            yield Related(node.span, f"no gradient passes `{functions[0]}`")
+            yield Related(node.span, f"no gradient passes through `{functions[0]}`")
         if isinstance(node, BlockNode):
             yield from _stops(node.scope, node.scope.outputs[output])
         waiting += node.inputs.values()

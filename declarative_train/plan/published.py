@@ -69,7 +69,7 @@ def tensor_map(
     family = family_of(found.block)
     assert family is not None
     if library not in family.names:
-        raise PublishedError(f"{library} has no model like `{found.block}`", f"it is of {', '.join(family.names)}")
+        raise PublishedError(f"{library} has no model like `{found.block}`", f"use one of {', '.join(family.names)}")
     config = found.config if config is None else config
     kind = None if config is None else kind_of(family, config)
     if kind is not None and family.kinds[kind].library != library:
@@ -103,7 +103,7 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
     for name, value in family.names[library].params.items():
         if found.params.get(name) != value:
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            return f"is not what `{found.node}` is: all of {library} have `{name}: {text}`", f"set it at `{found.node}`"
+            return f"does not match `{found.node}`: all of {library} have `{name}: {text}`", f"set it at `{found.node}`"
     return None
 
 
@@ -127,10 +127,8 @@ def tensors_of(folder: str) -> str:
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
     if any(name.endswith(".bin") for name in os.listdir(folder)):
-        raise PublishedError(f"{folder} has its weights as a pickle", "save it again with `save_pretrained`")
-    raise PublishedError(
-        f"there is neither {' nor '.join(WEIGHTS[::-1])} in {folder}", "`hf download` fetches all of it"
-    )
+        raise PublishedError(f"{folder} has only pickled weights", "save it again with `save_pretrained`")
+    raise PublishedError(f"there is neither {' nor '.join(WEIGHTS[::-1])} in {folder}", "`hf download` gets all files")
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[TensorPart, ...]:
@@ -268,7 +266,7 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
     heads = list(dict.fromkeys(name.partition(".")[0] for name in names))
     return (
         f"has `{idle}` under `exclude`, which matches no parameter here",
-        f"they are below {list_names(heads, _SHOWN)}",
+        f"their names start with {list_names(heads, _SHOWN)}",
     )
 
 
@@ -294,7 +292,7 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_he
     if has_heads and unexpected and not missing and not wrong:
         heads = dict.fromkeys(name.rpartition(".")[0] for name in unexpected)
         dropped = ", ".join(f'"{head}.": drop' for head in heads)
-        return f"to leave them out: `rename: {{{dropped}}}` next to `path`"
+        return f"to remove them: `rename: {{{dropped}}}` next to `path`"
     if wrong or unexpected:
         return (
             "`from:` at the node takes all sizes from the model's config.json; `exclude: [logits]` next to `path` "
@@ -302,7 +300,7 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_he
         )
     if missing:
         return (
-            "a model without its head cannot fill one: `AutoModelForCausalLM` saves the whole of it, and "
+            "a model without a head has no weights for it: `AutoModelForCausalLM` saves the whole of it, and "
             "`exclude: [logits]` next to `path` starts a new one"
         )
     return None

@@ -50,7 +50,7 @@ class Recomputation:
 
     @property
     def in_words(self) -> str:
-        of = "blocks" if self.every == 1 else f"one of each {counted(self.every, 'block')}"
+        of = "blocks" if self.every == 1 else f"one of every {counted(self.every, 'block')}"
         if self.policy != "selective":
             return f"activations of {'all' if self.policy == 'all' else of}"
-        return f"activations of {of}, but for {' and '.join(_IN_WORDS[word] for word in self.keep)}"
+        return f"activations of {of}, except {' and '.join(_IN_WORDS[word] for word in self.keep)}"

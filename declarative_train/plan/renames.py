@@ -78,7 +78,7 @@ def _selector(key: str, into: str | None) -> _Selector | None:
             stars += 1
         elif token.startswith("{"):
             if words:
-                raise ValueError("one `{a,b}` in a key is enough: write two entries")
+                raise ValueError("one `{a,b}` in a key is allowed: write two entries")
             words = tuple(word.strip() for word in token[1:-1].split(","))
             form += f"(?P<word>{'|'.join(map(re.escape, words))})"
         else:
@@ -91,9 +91,9 @@ def _selector(key: str, into: str | None) -> _Selector | None:
     braces = [token for token in tokens if token.startswith("{")]
     into_words = tuple(word.strip() for word in braces[0][1:-1].split(",")) if braces else ()
     if len(braces) > 1 or (braces and len(into_words) != len(words)):
-        raise ValueError(f"its new name `{into}` has other words in braces than the key has")
+        raise ValueError(f"its new name `{into}` has other words in braces than the key")
     if tokens.count("*") != stars:
-        raise ValueError(f"its new name `{into}` has {tokens.count('*')} `*`, and the key stands for {stars}")
+        raise ValueError(f"its new name `{into}` has {tokens.count('*')} `*`, but the key has {stars}")
     return _Selector(compiled, words, tuple("{}" if token in braces else token for token in tokens), into_words)
 
 
@@ -192,7 +192,7 @@ def join_shapes(
         given = [found[part.name] for part in parts]
         if len(given) > 1 and (not all(given) or len({shape[1:] for shape in given}) > 1):
             listed = " and ".join(f"{part.name} {shape}" for part, shape in zip(parts, given, strict=True))
-            return {}, (f"has {listed}, which `rename` joins by rows to {new}, and they differ in more than rows", None)
+            return {}, (f"has {listed}, which `rename` joins by rows to {new}, but they differ in more than rows", None)
         shapes[new] = given[0] if len(given) == 1 else (sum(shape[0] for shape in given), *given[0][1:])
     return shapes, None
 
@@ -208,7 +208,10 @@ def shapes_by(
     if twice := same_name(found, rename):
         return {}, twice
     if is_run and (key := joins(rename)) is not None:
-        return {}, (f"is a run, and `{key}` under `rename` joins tensors of files alone", "`dtrain export` writes one")
+        return {}, (
+            f"is a run, but `{key}` under `rename` can only join tensors of files",
+            "`dtrain export` writes one",
+        )
     return join_shapes(resolve_joins(found, rename), found)
 
 
@@ -253,7 +256,7 @@ def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[s
             if way.words == its.words or [key for key, _ in way.words] != [key for key, _ in its.words]:
                 head, dot, _ = name.rpartition(".")
                 left_out = json.dumps(head + dot or name)
-                problem = f"has two tensors that would both be called {way.new}: {other} and {name}"
-                return problem, f"rename one of them to another name, or leave it out: rename: {{{left_out}: drop}}"
+                problem = f"has two tensors that would both be renamed to {way.new}: {other} and {name}"
+                return problem, f"choose another name for one of them, or drop it: rename: {{{left_out}: drop}}"
         others[name] = way
     return None

@@ -136,7 +136,7 @@ def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
         reason = f" ({rule.why})" if rule.freedom == "refused" else ""
         by_freedom[rule.freedom].append(f"{change.sentence}{reason}")
     if now.training.num_steps < step:
-        end = f"the run is to last {now.training.num_steps:,} steps, but has reached step {step:,}"
+        end = f"the run should last {now.training.num_steps:,} steps, but has reached step {step:,}"
         by_freedom["refused"].append(end)
     elif not by_freedom["refused"]:
         by_freedom["warned"] += filter(None, [_compare_lr(before.training, now.training, step)])
@@ -155,9 +155,9 @@ def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | Non
     word = now.lr_schedule["type"]
     over = "" if step < before.num_steps else " after its end"
     text = f"the lr schedule ({word}) changes from here on: at step {step + 1:,} it gives {_factor(now, step):.4g} x lr"
-    text += f" in place of {_factor(before, step):.4g} x lr{over}"
+    text += f" instead of {_factor(before, step):.4g} x lr{over}"
     if before.num_warmup_steps != now.num_warmup_steps:
-        text += f"; its warm-up is {now.num_warmup_steps:,} steps in place of {before.num_warmup_steps:,}"
+        text += f"; its warm-up is {now.num_warmup_steps:,} steps instead of {before.num_warmup_steps:,}"
     return text
 
 

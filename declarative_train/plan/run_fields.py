@@ -65,7 +65,7 @@ def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, 
             new = Inherited(kept.fields[name], origin, weights.span)
             before = found.setdefault(name, new)
             if (before.spec.component, before.statistics) != (new.spec.component, new.statistics):
-                text = f"it was read in one way in {before.origin}, and in another"
+                text = f"it is read differently in {before.origin} and"
                 diagnostics.append(field_of_another_run(weights.span, name, text, origin, before.span))
     return found, diagnostics
 
@@ -107,7 +107,7 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
     try:
         fields = TypeAdapter(tuple[FieldSpec, ...]).validate_python(plan["data"]["fields"])
     except (ValidationError, KeyError, TypeError) as problem:
-        raise ValueError(f"{PLAN} does not say how fields were read: {problem}") from None
+        raise ValueError(f"{PLAN} does not record how fields were read: {problem}") from None
     return {field.name: field for field in fields}
 
 

@@ -95,7 +95,7 @@ def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
         found = _manifest_in(path)
         if found is not None:
             return FoundCheckpoint(path, found, _content)
-        raise ValueError("the checkpoint is torn")
+        raise ValueError("the checkpoint is incomplete")
     for folder in run_folders(path):
         root = checkpoints_root(folder)
         local = local_path(root)
@@ -110,7 +110,7 @@ def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
         if whole:
             taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
             return FoundCheckpoint(taken, manifest, _content, folder)
-    raise ValueError("no whole checkpoint of a run is in it")
+    raise ValueError("it has no complete checkpoint")
 
 
 def find_remote(path: str) -> FoundCheckpoint:
@@ -143,7 +143,7 @@ def _find_on(fs: Any, inner: str) -> FoundCheckpoint:
         except TornError:
             continue
     if not whole:
-        raise ValueError("no whole checkpoint of a run is in it")
+        raise ValueError("it has no complete checkpoint")
     taken, manifest = whole[position_of_best([each.get("step") for _, each in whole], whole[0][1])]
     return FoundCheckpoint(taken, manifest, fs.cat_file)
 
@@ -248,7 +248,7 @@ def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str],
     try:
         content = read(f"{path}/{MANIFEST}")
     except FileNotFoundError:
-        raise TornError(f"the checkpoint {path} is torn: {MANIFEST} is missing") from None
+        raise TornError(f"the checkpoint {path} is incomplete: {MANIFEST} is missing") from None
     try:
         is_whole = is_as_written(content)
         manifest: dict[str, Any]

@@ -112,7 +112,7 @@ def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
             for rank, order in enumerate(orders)
             if next_action[rank] < len(order) and _can_run(order[next_action[rank]], done, num_stages)
         ]
-        assert ready, "this schedule waits for ever"
+        assert ready, "this schedule deadlocks"
         for rank, row in enumerate(rows):
             row.append(orders[rank][next_action[rank]] if rank in ready else "")
         for rank in ready:

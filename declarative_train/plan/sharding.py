@@ -10,7 +10,7 @@ from declarative_train.plan.layout import ShardingPlan
 from declarative_train.plan.plan import ParameterPlan
 
 # Whole float32 gradients up to this size are kept over the chunks of a step, and reduced once; larger ones are reduced
-# after every chunk, so that a device never holds more than its shard and a unit's. An eightieth of an H100.
+# after every chunk, so that a device never has more than its shard and a unit's. An eightieth of an H100.
 KEPT_GRADIENT_BYTES = 1 << 30
 
 

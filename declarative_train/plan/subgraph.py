@@ -76,7 +76,7 @@ def _edge(graph: Graph, name: str) -> Edge | None:
 def _why_not(graph: Graph, name: str) -> str:
     called_again = {node.target for node in graph.nodes if node.kind == "reuse"}
     inside = next((each for each in called_again if each is not None and name.startswith(f"{each}.")), None)
-    return f"`{name}` is inside of `{inside}`, which is called more than once" if inside else ""
+    return f"`{name}` is inside `{inside}`, which is called more than once" if inside else ""
 
 
 def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:

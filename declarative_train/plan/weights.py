@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 INDEX = ".safetensors.index.json"  # of a model in several files
 KINDS = (".safetensors", INDEX, ".pt", ".pth", ".bin")
-MORE_THAN_TENSORS = "it holds more than tensors, and no code from it is run; save a state_dict()"
+MORE_THAN_TENSORS = "it contains more than tensors, and its code is not executed; save a state_dict()"
 _MOST_OLD_BYTES = 256 << 20  # of a file whose format has no index, which is read completely
 TORCH_BEGINS = (b"PK\x03\x04", b"\x80")  # an archive, or the older pickle
 _SHOWN = 3
@@ -107,8 +107,8 @@ def plan_weights(
             ties = {each.name: each.tie for each in parameters if each.tie is not None}
             module = module or build(lowered.graph, recipe.plugins, device="meta", ties=ties)
             if not os.path.isdir(local) and not local.endswith(KINDS):
-                problem = "is not a kind of file that holds weights"
-                advice = f"give one of {', '.join(KINDS)}, or a run's folder"
+                problem = "is not a file format for weights"
+                advice = f"use one of {', '.join(KINDS)}, or a run's folder"
                 diagnostics.append(weights_do_not_fit(weights.span, weights.path, problem, advice))
                 continue
             try:
@@ -126,7 +126,7 @@ def plan_weights(
                 message, hint = problem_and_hint
                 gone = find_removed(recipe, weights.node)
                 if gone:
-                    hint = "a null removes the base's entry: leave it out here to keep the entry of the base"
+                    hint = "a null removes the base's entry: remove it here to keep that entry"
                 weight_error = weights_do_not_fit(weights.span, weights.path, message, hint)
                 diagnostics.append(weight_error._replace(related=gone))
     diagnostics += _check_package(recipe.model.weights)
@@ -158,7 +158,7 @@ def _plan_published_weights(
     if len(fitting) != 1:
         listed = ", ".join(f"`{each.node}`" for each in known)
         if known:
-            hint = f"name the node: `weights: {{{known[0].node}: {{path: ..., format: huggingface}}}}`; it is {listed}"
+            hint = f"set the node: `weights: {{{known[0].node}: {{path: ..., format: huggingface}}}}`; it is {listed}"
         else:
             hint = f"a node of a shipped block can have them: {', '.join(families())}"
         what = f"`{weights.node}`" if weights.node else "the model"
@@ -194,7 +194,7 @@ def _plan_published_weights(
         return plan, None
     odd = odd_dtype({name: dtype for name, (_, dtype) in header.items() if not is_ignored(tensors, name)})
     if odd is not None:
-        return plan, (f"cannot be used: {odd}", "give the model without quantization")
+        return plan, (f"cannot be used: {odd}", "use the model without quantization")
     if lowered is None or parameters is None:
         return plan, None
     ties = {each.name: each.tie for each in parameters if each.tie is not None}
@@ -272,7 +272,7 @@ def _shapes_of_index(files: Mapping[str, str]) -> Shapes:
     found: dict[str, tuple[int, ...]] = {}
     for file in sorted(set(files.values())):
         if not os.path.exists(file):
-            raise ValueError(f"it names {os.path.basename(file)}, which does not exist next to it")
+            raise ValueError(f"it refers to {os.path.basename(file)}, which does not exist in its folder")
         found.update(_shapes_in_safetensors(file))
     lacking = next((name for name in files if name not in found), None)
     if lacking is not None:
@@ -312,7 +312,7 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
     if not isinstance(found, Mapping) or not all(isinstance(item, torch.Tensor) for item in found.values()):
-        raise ValueError("it does not hold a mapping of names to tensors")
+        raise ValueError("it does not contain a mapping of names to tensors")
     return {str(name): tensor for name, tensor in found.items()}
 
 
@@ -346,7 +346,7 @@ def check_shapes(
     ]
     unexpected = [name for name in found if name not in below]
     wrong = [
-        f"{name} is {found[name]} in the file, {tuple(below[name].shape)} in the model"
+        f"{name} is {found[name]} in the file, but {tuple(below[name].shape)} in the model"
         for name in found
         if name in below and found[name] != tuple(below[name].shape)
     ]
@@ -372,7 +372,7 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
     close = nearest(unexpected[0], known)
     also = f"did you mean {close}? " if close else ""
     left_out = ", ".join(f"{json.dumps(each)}: drop" for each in _prefixes(unexpected, kept))
-    return f"{also}to leave them out: rename: {{{left_out}}}"
+    return f"{also}to remove them: rename: {{{left_out}}}"
 
 
 def _prefixes(names: list[str], others: list[str]) -> list[str]:

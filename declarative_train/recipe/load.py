@@ -79,7 +79,7 @@ def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span)
     """Return the new diagnostics of a point of a sweep; those at other places also name the value."""
     said = set(known)
     new = [item for item in found if item not in said]
-    related = Related(at, "a sweep sets this")
+    related = Related(at, "set by a sweep")
     new = [item if item.span == at else item._replace(related=(*item.related, related)) for item in new]
     return [item for item in dict.fromkeys(new) if item not in said]
 

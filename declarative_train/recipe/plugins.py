@@ -122,7 +122,7 @@ def _find_taken(name: str, plugins: Plugins) -> str | None:
     if name in list_shipped():
         return "a shipped block"
     if name == REUSE:
-        return "a word of the language"
+        return "a reserved word"
     return "another plugin's layer" if name in plugins.layers else None
 
 

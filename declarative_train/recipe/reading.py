@@ -84,7 +84,7 @@ def read_component(
         nobodys = (entry for entry in node if entry.name not in anyones)  # a fragment may leave its type to others
         return None, [missing, *(unknown_key(each.key.span, each.name, f"`{where}`", anyones) for each in nobodys)]
     if not isinstance(name, Scalar) or not isinstance(name.value, str):
-        return None, [wrong_type(name.span, "type", describe_node(name), f"the name of a kind of {word}")]
+        return None, [wrong_type(name.span, "type", describe_node(name), f"the type of a {word}")]
     if name.value not in known:
         word = f"type of {word}" if word in ("field", "source", "split") else word  # fields have names of their own
         return None, [unknown_type(name.span, name.value, word, known)]
@@ -166,11 +166,11 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
     if child.holder is None:
         return _read_one(child, node, where, at)
     if isinstance(node, Sequence) and child.holder is dict and (again := _find_repeated(node)) is not None:
-        return None, [wrong_value(again.span, f"`{again.text}` is named twice", "name it once")]
+        return None, [wrong_value(again.span, f"`{again.text}` is listed twice", "list it once")]
     if child.holder is dict and not isinstance(node, Mapping):
         hint, fixes = _hint_names(child.model, node, where), tuple[Fix, ...]()
         if where == "data.split" and isinstance(node, Scalar) and (part := _part(node)) is not None:
-            hint, fixes = f"give it a name: `{part}`", (Fix(node.span, part, safe=False),)
+            hint, fixes = f"name it: `{part}`", (Fix(node.span, part, safe=False),)
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping of names", hint, fixes)]
     if child.holder is tuple and not isinstance(node, Sequence):
         return None, [wrong_type(node.span, where, describe_node(node), "a list")]
@@ -216,12 +216,12 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
     """Return the hint for a list, or for the name of a component, in place of a mapping of names."""
     if isinstance(node, Sequence):
-        return "give each a name: `{NAME: {...}}`"
+        return "name each: `{NAME: {...}}`"
     if _as_mapping(model, node) is None:
         return None
     if where == "objective.metrics":
         return f"write `[{to_value(node)}]`"
-    return f"give it a name: `{{NAME: {{type: {to_value(node)}, ...}}}}`"
+    return f"name it: `{{NAME: {{type: {to_value(node)}, ...}}}}`"
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:

@@ -24,7 +24,7 @@ def explain_by_version(tree: Mapping, diagnostics: list[Diagnostic]) -> list[Dia
             return diagnostics
     except ValueError as problem:
         return [*diagnostics, wrong_value(requires.span, str(problem))]
-    reason = f"this is dtrain {installed}, and the recipe requires {requires.value}, which may know it"
+    reason = f"this is dtrain {installed}, but the recipe requires {requires.value}, which may have it"
     softened = [d._replace(help=reason) if d.code in ("S001", "S005") else d for d in diagnostics]
     return [newer_dtrain(requires.span, requires.value, installed), *softened]
 

@@ -40,7 +40,7 @@ def graph_definitions() -> dict[str, Any]:
             "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
         },
         "node_repeat": {
-            "description": "A chain of so many copies, each with its own weights: `layers.0`, `layers.1`, ...",
+            "description": "The number of copies in a chain, each with its own weights: `layers.0`, `layers.1`, ...",
             "anyOf": [{"type": "integer", "minimum": 1}, template],
         },
         "node_when": {
@@ -56,7 +56,7 @@ def graph_definitions() -> dict[str, Any]:
                     "type": ["object", "null"],
                 },
                 "inputs": {
-                    "description": "The ports: [x, mask], or {x: required, mask: optional}.",
+                    "description": "The inputs: [x, mask], or {x: required, mask: optional}.",
                     "anyOf": [
                         {"type": "array", "items": {"type": "string"}},
                         {"type": "object", "additionalProperties": {"enum": ["required", "optional", None]}},
@@ -83,7 +83,7 @@ def graph_definitions() -> dict[str, Any]:
 REUSE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "Calls another node again, with the same parameters.",
-    "properties": {"node": {**REFERENCE, "description": "The node that is called again."}},
+    "properties": {"node": {**REFERENCE, "description": "The node to call again."}},
     "additionalProperties": False,
 }
 

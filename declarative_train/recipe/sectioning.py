@@ -177,7 +177,7 @@ class Sectioning:
         """
         gone = next((gone for gone in self.document.dropped if gone.path == ("plugins",)), None)
         if gone is not None:
-            related = Related(gone.span, "these plugins are replaced by the list of this recipe, which must name all")
+            related = Related(gone.span, "the list of this recipe replaces these plugins, so it must contain all")
             for at, each in enumerate(self.diagnostics):
                 if each.rests_on == "plugins":
                     self.diagnostics[at] = each._replace(related=(*each.related, related))
@@ -338,14 +338,14 @@ def _resolve_published(values: WeightsSection, path: str) -> str:
     if values.format == TRANSFORMERS:
         return find_published_folder(values.path, path)
     if "://" in path:
-        raise PublishedError(f"`{values.path}` is not on this machine", "copy the file, and give its path")
+        raise PublishedError(f"`{values.path}` is not on this machine", "copy the file, and use its path")
     if os.path.isdir(path):
         raise PublishedError(
-            f"`{values.path}` is a folder, and `format: {values.format}` takes a file of tensors",
-            f"give the file, or `format: {TRANSFORMERS}` for a folder with a config.json",
+            f"`{values.path}` is a folder, but `format: {values.format}` needs a file of tensors",
+            f"use the file, or `format: {TRANSFORMERS}` for a folder with a config.json",
         )
     if not path.endswith((".safetensors", ".pt", ".pth", ".bin")):
-        raise PublishedError(f"`{values.path}` is not a kind of file that holds weights", "give a .pth or .safetensors")
+        raise PublishedError(f"`{values.path}` is not a file format for weights", "use a .pth or .safetensors")
     return path
 
 

@@ -101,13 +101,13 @@ class AfterStep:
         best = self._state.best_step
         if best is None:
             names = ", ".join(sets)
-            yield Notice(f"{names}: on the last weights, as checkpoint.best is not set", time.time())
+            yield Notice(f"{names}: on the last weights, since checkpoint.best is not set", time.time())
         elif best != self._state.step:
             try:
                 self._checkpoints.load_model(self._checkpoints.at(best))
             except CheckpointFailure as failure:
                 best = None
-                why = f"{', '.join(sets)}: on the last weights, as the best ones cannot be read: {failure}"
+                why = f"{', '.join(sets)}: on the last weights, since the best ones cannot be read: {failure}"
                 yield Notice(why, time.time(), is_warning=True)
             else:
                 yield Notice(f"{', '.join(sets)}: on the best weights, those of step {best}", time.time())

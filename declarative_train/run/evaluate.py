@@ -30,7 +30,7 @@ _EVALUATION = 2**32  # random stream of evaluations (`randn_like` in a VAE), apa
 
 def nan_message(metric: str) -> str:
     """Return the sentence for a metric that is nan."""
-    return f"{metric} is nan: no item counts, the outputs hold nan, or all targets of the set are the same"
+    return f"{metric} is nan: all items are masked, the outputs contain nan, or all targets of the set are equal"
 
 
 class EvaluableModel(Protocol):

@@ -129,8 +129,9 @@ class LossWindow:
         """Raise NoValidItem if the whole epoch had no valid item, so that nothing was learned."""
         if self.epoch.is_empty:
             raise NoValidItem(
-                f"no item was valid in {counted(self.epoch.num_steps, 'step')}: the mask or ignore_index leaves every "
-                "target out, and nothing was learned; help: look at the mask, the ignore_index and the targets of the "
+                f"no item was valid in {counted(self.epoch.num_steps, 'step')}: the mask or ignore_index excludes "
+                "every target, and nothing was learned; help: check the mask, the ignore_index and the targets of "
+                "the "
                 "objective"
             )
 
@@ -167,7 +168,7 @@ class LossWindow:
                 if value is None and index not in self._reported_empty:
                     self._reported_empty.add(index)
                     items = no_valid_item(self._engine.objective, index)
-                    notices.append(f"{items} at step {step}: such steps do not count in the means")
+                    notices.append(f"{items} at step {step}: such steps are not part of the means")
         return notices
 
     def _find_out_of_bounds(self, per_step: list[Terms]) -> list[str]:
@@ -194,10 +195,10 @@ class LossWindow:
         if not self._skips:
             hint = "lower training.optimizer.lr, set training.clip_grad_norm, or set training.non_finite: skip"
             if step == 1:  # the cause is in the initial weights or the first batch, not in an update
-                hint = "no update was made yet: look for missing or huge values in the data, and for a logarithm, "
+                hint = "no update was made yet: check for missing or huge values in the data, and for a logarithm, "
                 hint += "a root or a division of 0 in the expressions"
             raise NonFiniteLoss(f"{what} is {value}; help: {hint}", step)
-        return f"{what} was {value} at step {step}: {finite.count(False)} of {counted(len(finite), 'update')} left out"
+        return f"{what} was {value} at step {step}: {finite.count(False)} of {counted(len(finite), 'update')} skipped"
 
     def _find_skipped(self, finite: list[bool]) -> list[str]:
         """Return a notice for steps with a finite loss but a gradient that was not finite. With fp16 there is none, as
@@ -210,7 +211,7 @@ class LossWindow:
             return []
         step = self._steps[good.index(False)]
         return [
-            f"a gradient was not finite at step {step}: {good.count(False)} of {counted(len(good), 'update')} left out"
+            f"a gradient was not finite at step {step}: {good.count(False)} of {counted(len(good), 'update')} skipped"
         ]
 
 
@@ -222,7 +223,7 @@ def _add_column(total: float, num_steps: int, values: Sequence[float | None]) ->
 def no_valid_item(objective: Objective, term: int) -> str:
     """Return the beginning of a message about a loss term without a valid item."""
     name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
-    return f"no item{name} was valid (its mask or ignore_index leaves every target out)"
+    return f"no item{name} was valid (its mask or ignore_index excludes every target)"
 
 
 def out_of_bounds(objective: Objective, term: int, value: float | None, at: str) -> str | None:
@@ -234,5 +235,5 @@ def out_of_bounds(objective: Objective, term: int, value: float | None, at: str)
     wanted = f"is {least:g} or more" if math.isinf(most) else f"is from {least:g} to {most:g}"
     return (
         f"{what} is {value:.6g} {at}, but `{objective.terms[term].component['type']}` {wanted}: its input, target "
-        "or mask does not hold what this loss takes, such as log-probabilities, shares or weights of 0 or more"
+        "or mask is not valid for this loss, which needs, for example, log-probabilities, shares or weights of 0 or more"
     )

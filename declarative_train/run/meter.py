@@ -96,7 +96,7 @@ class Meter:
         if self._waited_s < LONG_WAIT_S or share < MUCH_WAITING:
             return None
         has_cores = num_cores() > max(workers, 1) * num_ranks
-        advice = f"raise `data.workers`, now {workers}" if has_cores else "no core is left for more `data.workers`"
+        advice = f"raise `data.workers`, now {workers}" if has_cores else "no CPU core is free for more `data.workers`"
         return f"waited for data {share:.0%} of the time ({self._waited_s:.0f} s): {advice}"
 
     def _peak_memory(self, now_s: float) -> int:
@@ -149,7 +149,7 @@ def comparable_estimate(plan: Plan, device: torch.device) -> tuple[dict[str, flo
     found = hardware_of_device(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     here = device.type if found is None else found.name
     if here == "cpu" or (found is not None and found.name != estimate.hardware):
-        return {}, f"the plan's estimates are of {estimate.hardware}, and this run is on {here}: they are not compared"
+        return {}, f"the plan's estimates are of {estimate.hardware}, but this run is on {here}: they are not compared"
     values = {"step_ms": estimate.step_s * 1e3, "memory_gib": estimate.memory_bytes / 2**30, "mfu": estimate.mfu}
     return {name: value for name, value in values.items() if value is not None}, None
 

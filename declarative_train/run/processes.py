@@ -317,7 +317,7 @@ def say(lines: Iterable[str]) -> None:
 def unsaved_message(how: str, *, loses: bool = True) -> str:
     """Return the message for a run that ends in the middle of a step, after it was asked to stop. `loses`: it made
     steps in this session."""
-    lost = ": there is no checkpoint of the last steps" if loses else ", before the first step: nothing is lost"
+    lost = ": the last steps are in no checkpoint" if loses else ", before the first step: nothing is lost"
     return f"dtrain: stopped {how}{lost}"
 
 
@@ -389,10 +389,10 @@ def resume_hint(job: Job) -> list[str]:
     store, how = job.place.checkpoints, f"the same command with --resume {job.run_dir}"
     try:
         entry, _ = CheckpointStore(store).newest(hasty_damage)
-        return [] if entry is None else [f"  go on from step {entry.step}: {how}"]
+        return [] if entry is None else [f"  continue from step {entry.step}: {how}"]
     except Exception:  # the client of a remote store has its own exceptions
         saved = [event.step for event in read_events(job.run_dir / EVENTS) if isinstance(event, CheckpointSaved)]
-    return [f"  go on from step {step}, when {format_path(store)} can be reached: {how}" for step in saved[-1:]]
+    return [f"  continue from step {step}, as soon as {format_path(store)} can be reached: {how}" for step in saved[-1:]]
 
 
 def _describe_signal(number: int) -> str:

@@ -70,7 +70,8 @@ def _reach(rank: int) -> Store:
     missing = [name for name in NEEDED if not os.environ.get(name)]
     if missing:
         raise RunFailure(
-            f"{launcher.rank} and {launcher.world} are set, so this is one rank of many, and {' and '.join(missing)} "
+            f"{launcher.rank} and {launcher.world} are set, so this is one rank of several, but "
+            f"{' and '.join(missing)} "
             f"{'are' if len(missing) > 1 else 'is'} not; help: set the address and a free port of rank 0's machine, "
             f"or start with torchrun, or unset {launcher.rank} and {launcher.world}"
         )
@@ -88,8 +89,8 @@ def _reach(rank: int) -> Store:
             return TCPStore(address, int(port), None, False, limit)
     except DistNetworkError:
         raise RunFailure(
-            f"rank 0 at {address}, port {port}, did not answer within {COMPILE_TIMEOUT_S:.0f} s; help: see whether "
-            "it runs, and whether a firewall is between"
+            f"rank 0 at {address}, port {port}, did not answer within {COMPILE_TIMEOUT_S:.0f} s; help: check that it "
+            "runs, and that no firewall blocks it"
         ) from None
 
 

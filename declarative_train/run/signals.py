@@ -161,8 +161,8 @@ class StopRequest:
 def late_reason() -> str:
     """Return why this process exits without a checkpoint of the last steps."""
     if SAVING.since_s is not None:
-        return f"as the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
-    return f"as no step ended within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"
+        return f"since the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
+    return f"since no step finished within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"
 
 
 def exit_process(code: int) -> NoReturn:

@@ -104,4 +104,4 @@ class FanOut:
         self._sinks.remove(sink)
         name = type(sink).__name__.removesuffix("Sink")
         why = " ".join(str(error).split()) or type(error).__name__
-        self.write(Notice(f"{name} gets nothing more of this run, which goes on: {why}", time.time(), is_warning=True))
+        self.write(Notice(f"{name} is disabled for the rest of this run: {why}", time.time(), is_warning=True))

@@ -203,7 +203,8 @@ def check_disk(job: Job, host: str, hosts: tuple[str, ...], wait_s: float = SHAR
     while not made.is_dir():
         if time.monotonic() > deadline:
             raise RunFailure(
-                f"{host} does not see {made}, which rank 0 made on {hosts[0]} and every rank saves its part to; help: "
+                f"{host} does not see {made}, which rank 0 created on {hosts[0]}, and where every rank saves its "
+                "part; help: "
                 "set logging.dir or checkpoint.dir to a disk that all machines share, or checkpoint.dir to a URL"
             )
         time.sleep(0.2)
@@ -230,8 +231,8 @@ def interface_to(address: str) -> str | None:
     ]
     if len(others) > 1:
         raise RunFailure(
-            f"{address} is {own} here, an address that no other machine can reach; help: give torchrun the "
-            f"address of a network, or set GLOO_SOCKET_IFNAME on each machine, here one of {', '.join(others)}"
+            f"{address} is {own} here, an address that no other machine can reach; help: pass torchrun the address "
+            f"of a network, or set GLOO_SOCKET_IFNAME on each machine, here one of {', '.join(others)}"
         )
     return others[0] if others else LOOPBACK
 
@@ -347,7 +348,7 @@ def check_world(plan: Plan, num_started: int) -> None:
     elif wanted > 1:
         fix = f"start {wanted}, or "
     else:  # perhaps many runs of one process each were intended
-        fix = f"`env -u {launcher.rank} dtrain run ...` for as many runs, each by itself, or "
+        fix = f"`env -u {launcher.rank} dtrain run ...` for separate runs, or "
     raise RunFailure(
         f"the plan is for {counted(wanted, 'rank')} ({plan.layout.mode}), {launcher.name} started {num_started}; "
         f"help: {fix}change layout.gpus"

@@ -24,7 +24,7 @@ from declarative_train.source.checks.templates import (
 from declarative_train.source.node import Scalar
 from declarative_train.source.template_names import Environment
 
-_NOT_CLOSED = "`{opener}` is never closed"
+_NOT_CLOSED = "`{opener}` is not closed"
 _GOT = re.compile(r"got '(.+?)'$|unexpected '(.+?)'|[Uu]nknown tag '(.+?)'|named '(.+?)'|unexpected char '(.+?)'")
 _WORDS = {
     "end of print statement": "`}}`",
@@ -48,12 +48,12 @@ def explain(problem: Exception, scalar: Scalar, names: MappingABC[str, object]) 
     if isinstance(problem, TemplateSyntaxError):
         return _syntax(problem.message or "", problem.lineno, scalar)
     if isinstance(problem, TooCostly | RecursionError | OverflowError):
-        message = str(problem) if isinstance(problem, TooCostly) else "this template makes a number that is too large"
+        message = str(problem) if isinstance(problem, TooCostly) else "this template gives a number that is too large"
         return template_too_costly(whole, message)
     if isinstance(problem, Forbidden):
         return template_forbidden(whole, str(problem), problem.help)
     if isinstance(problem, SecurityError):
-        return template_forbidden(whole, f"this template may not do that: {problem}")
+        return template_forbidden(whole, f"this template is not allowed to do that: {problem}")
     if isinstance(problem, NoValue):
         return template_without_value(whole, str(problem))
     return template_failed(whole, _plain_words(problem))

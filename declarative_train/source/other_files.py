@@ -22,18 +22,19 @@ class FileKind(NamedTuple):
 
 
 _FIRST = "; `dtrain init --from {path} --target COLUMN` writes a first recipe"
-_TABLE = FileKind("a table", "a recipe names it under `data.source`" + _FIRST)
-_ARRAYS = FileKind("a file of arrays", "a recipe names it under `data.source`: `{{type: npy, path: {path}}}`")
+_TABLE = FileKind("a table", "use it in a recipe under `data.source`" + _FIRST)
+_ARRAYS = FileKind("a file of arrays", "use it in a recipe under `data.source`: `{{type: npy, path: {path}}}`")
 _DATABASE = FileKind(
-    "an SQLite database", "a recipe names it under `data.source`: `{{type: sqlite, path: {path}, table: ...}}`" + _FIRST
+    "an SQLite database",
+    "use it in a recipe under `data.source`: `{{type: sqlite, path: {path}, table: ...}}`" + _FIRST,
 )
-_WEIGHTS = FileKind("a file of weights", "a recipe names it under `model.weights`")
-_CODE = FileKind("Python code", "a layer of your own is named by a recipe: `plugins: [{path}]`")
+_WEIGHTS = FileKind("a file of weights", "use it in a recipe under `model.weights`")
+_CODE = FileKind("Python code", "use your own layer in a recipe: `plugins: [{path}]`")
 _PICTURE = FileKind(
-    "a picture", "a recipe names folders of them under `data.source`: `{{type: image_folder, path: ...}}`"
+    "a picture", "use folders of them in a recipe under `data.source`: `{{type: image_folder, path: ...}}`"
 )
 _EVENTS = FileKind("the record of a run", "`dtrain trace {folder}` prints its events")
-_BYTES = FileKind("binary", "name a recipe: a YAML file")
+_BYTES = FileKind("binary", "pass a recipe: a YAML file")
 BY_NAME = {EVENTS: _EVENTS}
 BY_ENDING = {
     **dict.fromkeys((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".pq"), _TABLE),
@@ -41,7 +42,7 @@ BY_ENDING = {
     **dict.fromkeys((".db", ".sqlite", ".sqlite3"), _DATABASE),
     **dict.fromkeys((".ckpt", ".distcp", ".onnx", ".pt", ".pt2", ".pth", ".safetensors"), _WEIGHTS),
     ".py": _CODE,
-    ".ipynb": FileKind("a notebook", "in Python a recipe is opened by `declarative_train.load(...)`"),
+    ".ipynb": FileKind("a notebook", "in Python, open a recipe with `declarative_train.load(...)`"),
 }
 BY_BYTES = {
     b"\x89PNG": _PICTURE,
@@ -50,8 +51,8 @@ BY_BYTES = {
     b"PAR1": _TABLE,
     b"SQLite format 3\0": _DATABASE,
     b"\x93NUMPY": _ARRAYS,
-    b"PK\x03\x04": FileKind("an archive", "name a recipe: a YAML file"),
-    b"\x1f\x8b": FileKind("an archive", "name a recipe: a YAML file"),
+    b"PK\x03\x04": FileKind("an archive", "pass a recipe: a YAML file"),
+    b"\x1f\x8b": FileKind("an archive", "pass a recipe: a YAML file"),
 }
 
 

@@ -59,7 +59,7 @@ def read_file(path: str, role: str) -> tuple[SourceFile | None, list[Diagnostic]
 def explain_os_error(problem: OSError) -> str:
     """Return the reason, for a message, why a file cannot be opened."""
     if isinstance(problem, FileNotFoundError | NotADirectoryError):
-        return "is not there"
+        return "does not exist"
     if isinstance(problem, IsADirectoryError):
         return "is a folder, not a file"
     if isinstance(problem, PermissionError):

@@ -161,7 +161,7 @@ def _sum_of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if any(isinstance(each, list | tuple) for each in (*args[2:], *kwargs.values())):
-            raise Forbidden("`sum` adds numbers only")
+            raise Forbidden("`sum` only adds numbers")
         return function(*args, **kwargs)
 
     return call
@@ -173,9 +173,9 @@ def check(tree: nodes.Template) -> None:
         kind = type(node).__name__
         if isinstance(node, nodes.Stmt) and not isinstance(node, nodes.Output):
             hint = f"write {_STATEMENTS[kind]}" if kind in _STATEMENTS else "use expressions"
-            raise Forbidden(f"recipes do not have Jinja's `{kind.lower()}`", hint)
+            raise Forbidden(f"recipes do not support Jinja's `{kind.lower()}`", hint)
         if isinstance(node, nodes.Name | nodes.NSRef) and node.name.startswith("_"):
-            raise Forbidden(f"`{node.name}`: names that begin with `_` are not for templates")
+            raise Forbidden(f"`{node.name}`: templates cannot use names that start with `_`")
         if isinstance(node, nodes.Filter) and node.name.startswith("_"):
             raise TemplateSyntaxError(f"No filter named '{node.name}'.", node.lineno)
 
@@ -205,7 +205,7 @@ def _to_plain(value: object) -> object:
 
 def _range(*bounds: int) -> list[int]:
     if not all(isinstance(bound, int) for bound in bounds):
-        raise TypeError("`range` takes integers")
+        raise TypeError("`range` needs integers")
     numbers = range(*bounds)
     if abs(bounds[-1] if len(bounds) < 3 else bounds[1]) > 1 << 62 or len(numbers) > MAX_ITEMS:
         raise TooCostly(f"this `range` has more than {MAX_ITEMS:,} items")

@@ -24,7 +24,7 @@ def read_setting(option: str) -> tuple[Mapping | None, list[Diagnostic]]:
     if parts is None or equals is None:
         span = lines.span(len(PREFIX), max(len(text), len(PREFIX) + 1))
         wanted = "write `PATH=VALUE`, such as `--set training.steps=100`"
-        return None, [wrong_set(span, f"`{option}` is not a setting: a path and a value are wanted", wanted)]
+        return None, [wrong_set(span, f"`{option}` is not a setting: a path and a value are required", wanted)]
     for start, end, name in parts:
         if not name:
             span = lines.span(start, max(end, start + 1))

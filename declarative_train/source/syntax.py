@@ -194,8 +194,8 @@ class _Explainer:
             return Explanation(several_documents(self._span(self.at, end)))
         if self.character in ("]", "}"):
             return Explanation(closes_nothing(self._span(self.at, self.at + 1), self.character))
-        message = "text goes on after the end of the file's outermost value"
-        return Explanation(yaml_syntax(self._span(self.at, end), message, "indent it into the mapping, or take it out"))
+        message = "text continues after the end of the file's outermost value"
+        return Explanation(yaml_syntax(self._span(self.at, end), message, "indent it into the mapping, or remove it"))
 
     def _in_brackets(self) -> Explanation:
         assert self.opened is not None

@@ -85,7 +85,7 @@ def test_scale_is_a_table_between_two_ends(capsys: Captured) -> None:
     rows = re.findall(r"^ *(\d+)  (single|ddp) .*$", text, re.MULTILINE)
     assert rows == [("1", "single"), ("2", "ddp"), ("8", "ddp")] or ("1", "single") in rows
     assert "12 GPUs: they do not fill nodes of 8" in text
-    assert "to none that overlaps" in text
+    assert "from full to no overlap" in text
     assert re.search(r"^ *2  ddp.*does not pay$", text, re.MULTILINE), text
 
 
@@ -93,7 +93,7 @@ def test_scale_without_any_row_says_why_and_no_more(capsys: Captured) -> None:
     assert main(["plan", MODES, "--for", "cpu", "--scale", "1"]) == 1
     text = capsys.readouterr().out
     assert "1 GPU: the speed of cpu is not known" in text
-    assert "to none that overlaps" not in text
+    assert "from full to no overlap" not in text
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.5, "pays"), (0.7, "pays"), (0.75, "does not pay")])

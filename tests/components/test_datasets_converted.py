@@ -289,7 +289,7 @@ def test_a_file_that_changes_while_it_is_converted_is_told(tmp_path: Path, monke
         return before(files)
 
     monkeypatch.setattr(arrow_conversion, "_names_of", changes)
-    with pytest.raises(SourceError, match=r"a\.csv was changed while it was being read"):
+    with pytest.raises(SourceError, match=r"a\.csv changed while it was being read"):
         opened("csv", path)
     assert not [each for each in (tmp_path / "cache").rglob("*") if each.is_file()]
 

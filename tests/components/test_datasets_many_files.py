@@ -90,5 +90,5 @@ def test_a_file_that_is_opened_once_more_must_be_the_same(tmp_path: Path, kind: 
     first = tmp_path / f"000.{kind}"
     os.utime(first, ns=(7, 7))
     table.read([column], slice(297, 300))
-    with pytest.raises(SourceError, match=rf"000\.{kind} was changed while it was being read"):
+    with pytest.raises(SourceError, match=rf"000\.{kind} changed while it was being read"):
         table.read([column], np.asarray([0]))

@@ -197,7 +197,7 @@ def test_a_redirect_to_another_server_is_refused(server: Server) -> None:
         opened("csv", f"{server.address}/old.csv")
     port = server.address.rpartition(":")[2]
     assert str(caught.value).endswith(
-        f"127.0.0.1:{port} redirects to another server, localhost:{port}, which is not followed; name the file there"
+        f"127.0.0.1:{port} redirects to another server, localhost:{port}, which is not followed; use the new address"
     )
     assert set(server.asked) == {"/old.csv"}
     assert len(server.asked) <= 2  # HEAD and GET, none of them twice
@@ -261,7 +261,7 @@ def test_a_file_that_changes_while_it_is_read_ends_the_reading(server: Server, m
     table.read(["x"], slice(0, 10))
     monkeypatch.setattr(range_cache, "ASKED_S", 0.0)
     (server.folder / "a.parquet").touch()
-    with pytest.raises(SourceError, match=r"a\.parquet was changed while it was being read"):
+    with pytest.raises(SourceError, match=r"a\.parquet changed while it was being read"):
         table.read(["x"], slice(10_000, 10_010))
 
 

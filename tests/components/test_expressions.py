@@ -51,17 +51,17 @@ def test_a_name_carries_its_first_place() -> None:
 @pytest.mark.parametrize(
     ("text", "rule", "caret", "words"),
     [
-        ("x +", "syntax", None, "not a formula"),
+        ("x +", "syntax", None, "not a valid expression"),
         ("x ? y", "syntax", "?", "`?` is not part"),
         ("x ^ 2", "syntax", "^", "not part"),
         ("x + 'a'", "syntax", "'", "not part"),
-        ("(x + y", "syntax", "(", "never closed"),
+        ("(x + y", "syntax", "(", "not closed"),
         ("x + y)", "syntax", ")", "closes nothing"),
         ("a and b", "syntax", "and", "no `and`"),
         ("x if y else z", "syntax", "if", "no `if`"),
         ("[a for a in b]", "syntax", "for", "no `for`"),
         ("", "syntax", None, "empty"),
-        ("x = y", "syntax", None, "not a formula"),
+        ("x = y", "syntax", None, "not a valid expression"),
         ("exxp(x)", "function", "exxp", "no function `exxp`"),
         ("x.foo(1)", "function", "x.foo", "no function"),
         ("cumsum(x)", "arguments", "cumsum(x)", "needs `dim`"),
@@ -73,12 +73,12 @@ def test_a_name_carries_its_first_place() -> None:
         ("x + sqrt(-1)", "form", "sqrt(-1)", "cannot be computed"),
         ("x + sqrt(1, 2)", "arguments", "sqrt(1, 2)", "takes 1 argument"),
         ("x - (1, 2)", "form", "(1, 2)", "square brackets"),
-        ("x - [1, y]", "form", "y", "numbers only"),
+        ("x - [1, y]", "form", "y", "only numbers"),
         ("x * []", "form", None, "1 to 4096 numbers"),
         ("x - -[1, 2]", "form", None, "a sign before a vector"),
-        ("x + [1, 2] * 2", "form", None, "computed with a tensor"),
+        ("x + [1, 2] * 2", "form", None, "needs a tensor"),
         ("x @ [1, 2]", "arguments", None, "two tensors"),
-        ("maximum(x, [y, 1])", "arguments", None, "numbers only"),
+        ("maximum(x, [y, 1])", "arguments", None, "only numbers"),
         ("where(m, 1, 2)", "ok", None, ""),
         ("sum(x, dim=0)", "batch", "0", "dimension 0 is the batch"),
         ("mean(x, dim=[1, 0])", "batch", "0", "dimension 0 is the batch"),
@@ -95,7 +95,7 @@ def test_a_name_carries_its_first_place() -> None:
         ("reshape(x, 8, B)", "batch", "B", "begins with the batch"),
         ("reshape(x, -1, B)", "batch", "B", "begins with the batch"),
         ("reshape(x, [B, B, 4])", "batch", "B", "has it once"),
-        ("reshape(x, B * 2, 4)", "batch", "B * 2", "nothing is computed with it"),
+        ("reshape(x, B * 2, 4)", "batch", "B * 2", "cannot be used in arithmetic"),
         ("reshape(x, B, -1, -1)", "arguments", None, "one size of `reshape` may be -1"),
         ("reshape(x, B, 0)", "arguments", None, "sizes of 1 or more"),
         ("expand(x, 4, B, 4)", "batch", "B", "begins with the batch"),
@@ -121,7 +121,7 @@ def test_a_name_carries_its_first_place() -> None:
         ("x + True", "ok", None, ""),
         ("a." + "b", "ok", None, ""),
         ("a. b", "syntax", ".", "dot"),
-        ("x(1)(2)", "form", None, "only functions by name"),
+        ("x(1)(2)", "form", None, "only named functions"),
         ("exp(*x)", "form", "*x", "no `*`"),
     ],
 )
@@ -272,28 +272,28 @@ def test_what_torch_refuses_is_said_at_the_operation() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("v + v[:, :2]", "`+` does not take `v` (B, 8), (B, 2): sizes 8 and 2 of dimension 1 do not go together"),
-        ("v * u", "`*` does not take `v` (B, 8), `u` (B): sizes 8 and B of dimension 1 do not go together"),
+        ("v + v[:, :2]", "`+` does not take `v` (B, 8), (B, 2): sizes 8 and 2 of dimension 1 do not match"),
+        ("v * u", "`*` does not take `v` (B, 8), `u` (B): sizes 8 and B of dimension 1 do not match"),
         ("m @ m[:, :, :3]", "`@` does not take `m` (B, 4, 5), (B, 4, 3): the last size of the first, 5, is not the "
-         "last but one of the second"),
+         "second last of the second"),
         ("v @ v", "`@` does not take `v` (B, 8), `v` (B, 8): the second is not a matrix of each sample; "
          "`sum(x * y, dim=-1)` multiplies vectors"),
         ("sum(v, dim=2)", "`sum` does not take `v` (B, 8): it has no dimension 2, the only one is 1"),
         ("unsqueeze(v, 3)", "`unsqueeze` does not take `v` (B, 8): it has no dimension 3, they are 1 to 2"),
         ("sum(u, dim=1)", "`sum` does not take `u` (B): it has no dimension 1, there is the batch only"),
-        ("permute(m, [0, 1])", "`permute` does not take `m` (B, 4, 5): every dimension is to be named, the batch as 0"),
-        ("squeeze(v)", "`squeeze` does not take `v` (B, 8): dimension -1 has size 8, and not 1"),
+        ("permute(m, [0, 1])", "`permute` does not take `m` (B, 4, 5): name every dimension, the batch as 0"),
+        ("squeeze(v)", "`squeeze` does not take `v` (B, 8): dimension -1 has size 8, not 1"),
         ("reshape(v, [B, 3, 3])", "`reshape` does not take `v` (B, 8): its 8 numbers per sample cannot be arranged "
          "as (B, 3, 3)"),
         ("v[:, 8]", "this slice does not fit `v` (B, 8): there is no 8 in dimension 1, whose size is 8"),
-        ("v[:, 0, 0]", "this slice does not fit `v` (B, 8): besides the batch it has 1 dimension"),
+        ("v[:, 0, 0]", "this slice does not fit `v` (B, 8): it has, without the batch, 1 dimension"),
         ("concat(m, m[:, :, :3], dim=1)", "`concat` does not take `m` (B, 4, 5), (B, 4, 3): they may differ in "
          "dimension 1 only"),
-        ("concat(m, v, dim=1)", "`concat` does not take `m` (B, 4, 5), `v` (B, 8): they have not the same number of "
+        ("concat(m, v, dim=1)", "`concat` does not take `m` (B, 4, 5), `v` (B, 8): they have different numbers of "
          "dimensions"),
         ("stack(v, v[:, :2], dim=1)", "`stack` does not take `v` (B, 8), (B, 2): their shapes must be equal"),
-        ("v - [1, 2]", "a vector of 2 lies along the last dimension, whose size is 8"),
-        ("unsqueeze(m, 1) * [1, 2, 3] - [1, 2]", "a vector of 2 lies along dimension 1, whose size is 3"),
+        ("v - [1, 2]", "a vector of 2 is along the last dimension, whose size is 8"),
+        ("unsqueeze(m, 1) * [1, 2, 3] - [1, 2]", "a vector of 2 is along dimension 1, whose size is 3"),
         ("u - [1, 2]", "a tensor (B) has no channel dimension"),
         ("~v", "`~` does not take `v` (B, 8) float32"),
         ("v & v", "`&` does not take `v` (B, 8) float32, `v` (B, 8) float32"),
@@ -302,7 +302,7 @@ def test_what_torch_refuses_is_said_at_the_operation() -> None:
 def test_what_torch_refuses_is_said_in_the_words_of_the_recipe(text: str, said: str) -> None:
     error = probe(text, v=(3, 8), u=(3,), m=(3, 4, 5))
     assert error.message == said
-    assert (error.help is None) or "a vector lies" in error.help
+    assert (error.help is None) or "a vector is along" in error.help
 
 
 def test_other_words_of_torch_are_kept_as_help() -> None:

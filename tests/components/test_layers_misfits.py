@@ -96,7 +96,7 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
         {"embedding_dim": 2, "num_embeddings": (3, 4)},
         {"x": T((2,), "int64", 5)},
         "field num_embeddings",
-        "gives column 0 a table of 3 rows, and it holds numbers from 0 to 4",
+        "gives column 0 a table of 3 rows, and its values are 0 to 4",
         None,
     ),
     ("one_hot", {}, {"x": BYTES}, "", "needs `num_classes`", None),

@@ -50,16 +50,16 @@ def test_every_loss_is_documented_and_named_by_the_rule(name: str) -> None:
 def test_losses_never_broadcast_and_show_both_ways_out(name: str) -> None:
     said = shape_error(loss(name), TensorSpec(()), TensorSpec((1,)))
     assert said.message == (
-        f"`{name}` compares element with element and never broadcasts: the input is (B), the target (B, 1)"
+        f"`{name}` compares element by element and does not broadcast: the input is (B), the target (B, 1)"
     )
     assert said.port == "target"
     assert said.help == (
         "give the target's field `column: NAME` instead of `columns: [NAME]`, which makes it (B); "
-        "or take a node `flat: TARGET[:, 0]`"
+        "or add a node `flat: TARGET[:, 0]`"
     )
     said = shape_error(loss(name), TensorSpec((1,)), TensorSpec(()))
     assert said.help == (
-        "take a node `flat: INPUT[:, 0]`, which is (B); or give the target's field `columns: [NAME]` instead of "
+        "add a node `flat: INPUT[:, 0]`, which is (B); or give the target's field `columns: [NAME]` instead of "
         "`column: NAME`, which makes it (B, 1)"
     )
     assert "reshape" in str(shape_error(loss(name), TensorSpec((2, 3)), TensorSpec((6,))).help)
@@ -77,7 +77,7 @@ def test_elementwise_losses_want_floats_a_target_and_a_mask_of_one_shape(name: s
     said = shape_error(loss(name), x, x, TensorSpec((1,)))
     assert said.port == "mask"
     assert "items of shape (B, 3), but the mask is (B, 1)" in said.message
-    assert "nothing to count" in shape_error(loss(name), TensorSpec((0,)), TensorSpec((0,))).message
+    assert "at least one value" in shape_error(loss(name), TensorSpec((0,)), TensorSpec((0,))).message
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "nll"])
@@ -109,13 +109,13 @@ class TestClasses:
 
     def test_a_column_too_many(self, name: str) -> None:
         said = shape_error(loss(name), TensorSpec((10,)), TensorSpec((1,), I64))
-        assert "takes a target (B), but it is (B, 1)" in said.message
+        assert "needs a target (B), but it is (B, 1)" in said.message
         assert str(said.help).startswith("give the target's field `column: NAME` instead of `columns: [NAME]`")
 
     def test_a_dimension_of_1_too_many_in_the_scores(self, name: str) -> None:
         said = shape_error(loss(name), TensorSpec((1, 3)), TensorSpec((), I64))
-        assert "takes a target (B, 1), but it is (B)" in said.message
-        assert str(said.help).startswith("take a node `flat: INPUT[:, 0]`; or give the target's field `columns:")
+        assert "needs a target (B, 1), but it is (B)" in said.message
+        assert str(said.help).startswith("add a node `flat: INPUT[:, 0]`; or give the target's field `columns:")
         said = shape_error(loss(name, class_dim=1), TensorSpec((3, 1)), TensorSpec((), I64))
         assert said.help == "reshape one of them: they have one value per sample"
 
@@ -130,7 +130,7 @@ class TestClasses:
     def test_one_number_per_sample(self, name: str) -> None:
         assert "needs a score for each class" in shape_error(loss(name), TensorSpec(()), TensorSpec((), I64)).message
         said = shape_error(loss(name), TensorSpec((1,)), TensorSpec((), I64))
-        assert "over one class says nothing" in said.message
+        assert "needs two classes or more" in said.message
         assert "bce_with_logits" in str(said.help)
 
     def test_dtypes(self, name: str) -> None:
@@ -156,7 +156,7 @@ class TestClasses:
         resolved = found.balance(tally)
         assert not resolved.needs_balance
         assert resolved.model_dump()["class_weights"] == pytest.approx((7 / 12, 7 / 3, 7 / 6, 1.0))
-        with pytest.raises(ValueError, match="is 4, which is none of the 4 classes"):
+        with pytest.raises(ValueError, match="is 4, but there are 4 classes"):
             found.tally(np.array([4]), scores)
         with pytest.raises(ValueError, match="no training row has a class"):
             found.balance(found.tally(np.array([9]), scores))
@@ -172,7 +172,7 @@ def test_soft_targets() -> None:
     )
     said = shape_error(loss("cross_entropy"), scores, TensorSpec((9,)))
     assert said.message == (
-        "the target of `cross_entropy` is float32 (B, 9); it takes the number of the class, or parts for each class in "
+        "the target of `cross_entropy` is float32 (B, 9); it must be the class number, or class probabilities in "
         "the input's shape (B, 10)"
     )
 
@@ -199,7 +199,7 @@ def test_pos_weights_and_classes_of_bce() -> None:
     said = shape_error(loss("bce_with_logits", pos_weight=(1.0, 2.0)), x, x)
     assert (said.field, said.message) == (
         "pos_weight",
-        "`pos_weight` has 2 numbers, but an input of shape (B, 3) takes 3",
+        "`pos_weight` has 2 numbers, but an input of shape (B, 3) needs 3",
     )
     said = shape_error(loss("bce_with_logits"), TensorSpec(()), TensorSpec((), I64, 10))
     assert "its values go from 0 to 9" in said.message
@@ -226,7 +226,7 @@ def test_kl_div() -> None:
 def test_info_nce() -> None:
     x = TensorSpec((8,))
     assert LOSSES["info_nce"].mixes_samples
-    assert "takes no mask" in shape_error(loss("info_nce"), x, x, TensorSpec(())).message
+    assert "accepts no mask" in shape_error(loss("info_nce"), x, x, TensorSpec(())).message
     assert shape_error(loss("info_nce"), TensorSpec((2, 8)), TensorSpec((2, 8))).port == "input"
     assert shape_error(loss("info_nce"), x, TensorSpec((4,))).port == "target"
     assert shape_error(loss("info_nce", over="1 sample"), x, x).field == "over"

@@ -181,7 +181,7 @@ def test_an_unresolved_schedule_says_so() -> None:
     ("fields", "message"),
     [
         ({"type": "step"}, "needs either `every`"),
-        ({"type": "step", "every": "1 epoch", "milestones": ("1 epoch",)}, "and not both"),
+        ({"type": "step", "every": "1 epoch", "milestones": ("1 epoch",)}, "not both"),
         ({"type": "step", "every": "30"}, "is not a duration"),
         ({"type": "step", "every": 30}, "30"),
         ({"type": "step", "every": "2 minutes"}, "`2 minutes` is in minutes; this takes steps, epochs"),

@@ -184,7 +184,7 @@ def test_tasks_of_one_shape() -> None:
         assert found is None or found.is_warning
     refused = metric(type="auroc", task="multilabel").check(MetricInputs(TensorSpec(()), TensorSpec(())))
     assert refused is not None
-    assert "takes a score for each" in refused.message
+    assert "needs a score for each" in refused.message
     pooled = metric(type="auroc", task="binary").build(MetricInputs(TensorSpec((4,)), TensorSpec((4,))), CPU)
     pooled.update(scores, answers, None, None)
     wanted = sk.roc_auc_score(answers.flatten(), scores.flatten())

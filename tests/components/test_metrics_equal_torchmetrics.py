@@ -474,7 +474,7 @@ F32, I64 = TensorSpec(()), TensorSpec((), "int64")
 
 def test_what_a_metric_says() -> None:
     ten, one = TensorSpec((10,)), TensorSpec((1,))
-    assert "never broadcasts" in shape_error(metric(type="mae"), F32, one, None).message
+    assert "does not broadcast" in shape_error(metric(type="mae"), F32, one, None).message
     assert shape_error(metric(type="accuracy"), one, I64, None).port == "input"
     assert "none is given" in shape_error(metric(type="accuracy"), ten, None, None).message
     assert shape_error(metric(type="accuracy"), ten, TensorSpec((), "int64", 37), None).port == "input"
@@ -489,7 +489,7 @@ def test_what_a_metric_says() -> None:
     assert metric(type="perplexity").check(MetricInputs(*images, class_dim=1)) is None
     said = shape_error(metric(type="auroc"), F32, F32, F32)
     assert said.port == "mask"
-    assert said.message == "`auroc` takes items or leaves them, but the mask is float32, a weight for each"
+    assert said.message == "`auroc` includes or excludes items, but the mask is float32, a weight for each"
     assert metric(type="auroc").check(MetricInputs(F32, F32, TensorSpec((), "bool"))) is None
     assert metric(type="mean").check(MetricInputs(F32, I64, None)) is None
     past_the_last = ten, TensorSpec((), "int64", 11), None

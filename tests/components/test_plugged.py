@@ -153,7 +153,7 @@ def test_what_is_no_loss_no_metric_and_no_factor_is_refused(tmp_path: Path) -> N
     assert isinstance(odd, PluginOptimizer)
     assert "gives a tensor ()" in str(loss.check(SCORES, None, None))
     assert "one value per sample, or one per element" in str(wide.check(SCORES, None, None))
-    assert "it gives one number" in str(metric.check(MetricInputs(SCORES)))
+    assert "expected one number" in str(metric.check(MetricInputs(SCORES)))
     assert "fails on made samples: KeyError" in str(odd.check({"w": (2, 2)}))
     with pytest.raises(ValueError, match=r"`factor\(0, 10\)` of `below` is -1.0"):
         schedule.factor(0, 10, 0)

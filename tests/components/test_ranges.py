@@ -174,4 +174,4 @@ def test_tables_have_the_sizes_of_their_columns() -> None:
     assert [tuple(item.shape) for item in module.parameters()] == [(2, 4), (10, 4), (100, 4)]
     shape_error = Embeddings(embedding_dim=4, num_embeddings=(100, 5, 100)).check({"x": x})
     assert shape_error is not None
-    assert "column 1 a table of 5 rows, and it holds numbers from 0 to 9" in shape_error.message
+    assert "column 1 a table of 5 rows, and its values are 0 to 9" in shape_error.message

@@ -133,12 +133,12 @@ def test_where_on_text_dates_bools_and_missing_values() -> None:
 @pytest.mark.parametrize(
     ("values", "asked", "words"),
     [
-        ([1, 2], "nine", "`x` holds numbers, and `nine` is something else"),
-        (np.asarray(["a"], object), 1, "`x` holds text"),
-        ([True], 1, "`x` holds true and false"),
+        ([1, 2], "nine", "`x` contains numbers, but `nine` is not"),
+        (np.asarray(["a"], object), 1, "`x` contains text"),
+        ([True], 1, "`x` contains true and false"),
         (np.asarray(["2024-01-01"], "datetime64[ns]"), "soon", "`soon` is not a date"),
-        (np.asarray(["2024-01-01"], "datetime64[ns]"), 3, "`x` holds dates"),
-        ([1, 2], True, "`true` is something else"),
+        (np.asarray(["2024-01-01"], "datetime64[ns]"), 3, "`x` contains dates"),
+        ([1, 2], True, "`true` is not"),
     ],
 )
 def test_where_does_not_compare_apples_with_pears(values: Any, asked: object, words: str) -> None:
@@ -147,7 +147,7 @@ def test_where_does_not_compare_apples_with_pears(values: Any, asked: object, wo
 
 
 def test_keys() -> None:
-    with pytest.raises(ValidationError, match="say which values"):
+    with pytest.raises(ValidationError, match="set the values"):
         make("where", column="x")
     for fraction in (0.0, 1.0, 1.5):
         with pytest.raises(ValidationError):

@@ -14,12 +14,12 @@ from declarative_train.core.machine import shortage
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (OSError(errno.EMFILE, "Too many open files"), "may open no more files"),
-        (ImportError("libgomp.so.1: cannot open shared object file: Too many open files"), "may open no more files"),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), "gets no more memory"),
-        (MemoryError(), "gets no more memory"),
-        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "gets no more memory"),
-        (RuntimeError("std::bad_alloc"), "gets no more memory"),
+        (OSError(errno.EMFILE, "Too many open files"), "cannot open more files"),
+        (ImportError("libgomp.so.1: cannot open shared object file: Too many open files"), "cannot open more files"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "cannot allocate more memory"),
+        (MemoryError(), "cannot allocate more memory"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "cannot allocate more memory"),
+        (RuntimeError("std::bad_alloc"), "cannot allocate more memory"),
         (OSError(errno.ENOENT, "No such file"), None),
         (ImportError("no module of this name"), None),
         (RuntimeError("shapes do not fit"), None),
@@ -38,7 +38,7 @@ def test_a_command_that_meets_a_limit_leaves_without_a_traceback(
 
     monkeypatch.setattr("declarative_train.app.commands.explain.run", fail)
     assert main(["explain", "G001"]) == 3
-    assert capsys.readouterr().err.startswith("dtrain: this process gets no more memory; help: ")
+    assert capsys.readouterr().err.startswith("dtrain: this process cannot allocate more memory; help: ")
 
 
 def test_a_run_with_too_few_open_files_is_refused(

@@ -96,7 +96,7 @@ def test_many_classes_without_a_row_are_counted(tmp_path: Path) -> None:
 
 def test_a_share_of_every_fraction_is_refused(tmp_path: Path) -> None:
     _, found = compiled(tmp_path, "{test: {type: stratified, fraction: 0.5, column: a}}")
-    assert [(item.code, "`a` holds fractions such as 0.25" in item.message) for item in found] == [("D016", True)]
+    assert [(item.code, "`a` has fractional values such as 0.25" in item.message) for item in found] == [("D016", True)]
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,8 @@ def test_data_that_changed_since_are_refused(spec: Spec, table: str) -> None:
     data = spec(**keys)
     text = Path(table).read_text()
     for changed, words in (
-        (text + "\n1,a,1,1,1", "`training` has 241 samples, and the plan was made for 240"),
-        (text.replace(",x", ",z", 1), "the column `x` of field `x` is no longer there"),
+        (text + "\n1,a,1,1,1", "`training` has 241 samples, but the plan was made for 240"),
+        (text.replace(",x", ",z", 1), "the column `x` of field `x` no longer exists"),
         (text + "\n1,a,1,1,", "field `x`: `x` misses a value"),
     ):
         Path(table).write_text(changed)

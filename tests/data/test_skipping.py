@@ -70,7 +70,7 @@ def test_rows_of_csv_that_do_not_parse_or_miss_a_value_are_left_out(look: Look, 
     assert made["x"].tolist() == [n for n in range(40) if n not in (3, 7, 9, 20)]
     places = {each.place.split(" of ")[0]: each.why for each in training.left_out}
     assert places.keys() == {"row 4", "row 8", "row 10", "row 21"}
-    assert places["row 10"] == "`y` is `oops`, and no number"
+    assert places["row 10"] == "`y` is `oops`, not a number"
     assert places["row 8"] == "`y` is missing"
     assert training.table.place(5).startswith("row 7 ")  # numbers are those of the file
 

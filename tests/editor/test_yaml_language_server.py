@@ -151,11 +151,11 @@ def test_values_are_offered(client: LspClient, new_file: Path, text: str, values
     [
         ("trai|ning:\n  epochs: 3\n", "How long, in what batches, with which optimizer."),
         ("training:\n  global_batch|_size: 3\n", "Samples (windows) in one optimizer step"),
-        ("training:\n  optimizer: {type: adamw, weight|_decay: 0.1}\n", "the part of the weights that is taken away"),
+        ("training:\n  optimizer: {type: adamw, weight|_decay: 0.1}\n", "weights decay by lr x this"),
         ("training:\n  optimizer: {type: ad|amw}\n", "Adam with decoupled weight decay"),
         ("model:\n  graph:\n    a: {type: lin|ear, out_features: 3}\n", "An affine map of the last dimension"),
         ("model:\n  graph:\n    a: {type: linear, out_f|eatures: 3}\n", "Size of the last dimension of the output;"),
-        ("model:\n  graph:\n    a: {type: linear, re|peat: 3}\n", "A chain of so many copies"),
+        ("model:\n  graph:\n    a: {type: linear, re|peat: 3}\n", "The number of copies in a chain"),
         ("objective:\n  loss: {type: cross_entropy, tar|get: y}\n", "What it should be: usually a field."),
         ("parallelism: {pipeline: {sch|edule: gpipe}}\n", "In which order each rank works on its microbatches."),
     ],

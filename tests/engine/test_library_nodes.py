@@ -144,16 +144,14 @@ def test_padding_that_an_encoder_sees_is_told(tmp_path: Path, name: str, inputs:
     found = [each for each in dt.load(path).lint() if each.code == "R139"]
     assert len(found) == warns
     if warns:
-        assert found[0].message == (
-            "`net` sees the padding of `text`: a `BertForSequenceClassification` in which no `attention_mask` is wired"
-        )
+        assert found[0].message == ("`net` sees the padding of `text`: its input `attention_mask` is not connected")
 
 
 def test_a_pipeline_says_why_it_cannot_cut_a_model(folder: Path) -> None:
     node = {"type": "transformers", "config": made.CONFIGS["llama"], "input": "tokens"}
     stages = {"pipeline": {"stages": 2, "microbatches": 2}}
     message, hint = said(written(folder, node, parallelism=stages, layout={"gpus": 2, "device": "cpu"}))
-    assert message == "2 stages, and the model has 1 node to share out"
+    assert message == "2 stages, but the model has only 1 node"
     assert hint.startswith("`net` is computed by transformers as a whole; fsdp shards it")
 
 

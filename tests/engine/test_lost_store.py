@@ -52,5 +52,5 @@ def test_a_store_that_goes_away_is_one_message(tmp_path: Path, monkeypatch: pyte
     assert endpoint in failure
     place = r"s3://made/kept/made/\S+/checkpoints"
     assert re.fullmatch(
-        rf"  go on from step \d+, when {place} can be reached: the same command with --resume \S+", hint
+        rf"  continue from step \d+, as soon as {place} can be reached: the same command with --resume \S+", hint
     )

@@ -227,7 +227,7 @@ def test_draws_of_other_generators_take_loader_processes(tmp_path: Path, capsys:
     recipe = laid(tmp_path, TILTED.replace("workers: 1", "workers: 0"))
     assert main(["lint", str(recipe), "--plugins"]) == 1
     said = capsys.readouterr().out
-    assert "error[D042]: `tilt` draws from generators that the training process draws from too" in said
+    assert "error[D042]: `tilt` draws from generators that the training process uses as well" in said
     assert "help: set `data.workers: 1` or more" in said
 
 

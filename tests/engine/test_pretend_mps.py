@@ -95,7 +95,7 @@ def test_the_device_is_chosen_where_it_is_there(monkeypatch: pytest.MonkeyPatch)
     assert choose_device(wanted, 0).kind == "mps"
     assert device_of(wanted.ranks[0], "mps") == MPS
     assert exact_device(MPS) == torch.device("cpu")
-    notice = "no GPU here: one process on CPU; --set layout.device=mps takes Apple's"
+    notice = "no GPU here: one process on CPU; --set layout.device=mps uses Apple's"
     assert choose_device(made("single", 1), 0).notice == notice
     assert choose_device(layout("ddp", 2), 0).kind == "cpu"
     monkeypatch.setattr(devices, "has_mps", lambda: False)

@@ -121,7 +121,7 @@ def test_shares_of_a_fused_parameter_are_checked(tmp_path: Path) -> None:
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "of the type `dynamic`"),
         ({"quantization_config": {"bits": 4}}, "its weights are quantized"),
         ({"hidden_size": None}, "has no `hidden_size`"),
-        ({"rope_parameters": 3}, "cannot be understood"),
+        ({"rope_parameters": 3}, "is not valid"),
     ],
 )
 def test_a_config_that_the_block_is_not_is_refused(tmp_path: Path, told: dict[str, Any], words: str) -> None:

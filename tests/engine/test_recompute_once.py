@@ -99,5 +99,5 @@ def test_a_forward_that_is_another_the_second_time_is_an_error() -> None:
         return layer(x) if len(times) > 1 else torch.tanh(layer(torch.tanh(x)))
 
     out = checkpoint_once(changing, (torch.randn(2, WIDTH, requires_grad=True),), draws=False, contexts=None)
-    with pytest.raises(RuntimeError, match="computed again saved"):
+    with pytest.raises(RuntimeError, match="recomputed unit saved"):
         out.sum().backward()

@@ -235,7 +235,7 @@ def test_weights_without_a_file_are_drawn_and_then_held(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "code", "words"),
     [
-        ({"logits": {"storage": "nf4"}}, "U125", "`logits.weight` is trained, and is to be held in nf4"),
+        ({"logits": {"storage": "nf4"}}, "U125", "`logits.weight` is trained, so it cannot be stored in nf4"),
         ({"norm": {"storage": "int8"}}, "U126", "select some of `hidden.weight`"),
         (
             {

@@ -174,7 +174,7 @@ def test_names_that_become_nothing_are_left_out(tmp_path: Path) -> None:
 def test_a_rename_that_renames_nothing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vit.pt"
     torch.save(below_vit(), path)
-    with pytest.raises(RunFailure, match=r"no name in it begins with `module\.`: nothing is renamed"):
+    with pytest.raises(RunFailure, match=r"no name in it starts with `module\.`: nothing is renamed"):
         load_weights(model(), [WeightsPlan("vit", str(path), {"module.": ""})])
 
 
@@ -189,7 +189,7 @@ def test_one_message_says_all_that_does_not_fit(tmp_path: Path) -> None:
     text = str(caught.value)
     assert "layers.0.weight of the model below `vit` not in the file" in text
     assert "encoder.0.weight of the file not in the model below `vit`" in text
-    assert "norm.bias is (5,) in the file, (3,) in the model" in text
+    assert "norm.bias is (5,) in the file, but (3,) in the model" in text
     assert "rename" in text
 
 
@@ -209,10 +209,10 @@ def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "ran",)
 
     torch.save({"a": Planted()}, tmp_path / "bad.pt")
-    with pytest.raises(RunFailure, match="no code from it is run"):
+    with pytest.raises(RunFailure, match="its code is not executed"):
         load_weights(model(), [WeightsPlan("", str(tmp_path / "bad.pt"), {})])
     (tmp_path / "worse.pt").write_bytes(pickle.dumps(Planted(), protocol=2))
-    with pytest.raises(RunFailure, match="no code from it is run"):
+    with pytest.raises(RunFailure, match="its code is not executed"):
         load_weights(model(), [WeightsPlan("", str(tmp_path / "worse.pt"), {})])
     assert not (tmp_path / "ran").exists()
 
@@ -337,5 +337,5 @@ def test_a_checkpoint_is_not_joined(tmp_path: Path) -> None:
     engine = Engine(plan, torch.device("cpu"))
     engine.model = nn.ModuleDict({"a": nn.Linear(4, 10)})
     saved = Checkpoints(plan, engine, CheckpointStore(str(tmp_path))).save(RunState(step=1), is_best=False, keep=1)
-    with pytest.raises(RunFailure, match="is a checkpoint, and `rename` joins tensors of files alone"):
+    with pytest.raises(RunFailure, match="is a checkpoint, but `rename` can only join tensors of files"):
         load_weights(nn.ModuleDict({"b": nn.Linear(4, 10)}), [WeightsPlan("", str(saved), {"{a}": "b"})])

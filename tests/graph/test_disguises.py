@@ -48,7 +48,7 @@ def test_a_code_of_the_class(code: object, is_told: bool, tmp_path: Path) -> Non
     rows = [(code(at % 3), random.random(), at % 3) for at in range(60)]
     messages = found(tmp_path, rows, CLASSES)
     assert bool(messages) == is_told
-    assert all("`a`, which has a value of its own for each class of the target `y`" in each for each in messages)
+    assert all("`a`, which has a distinct value for each class of the target `y`" in each for each in messages)
 
 
 @pytest.mark.parametrize(("noise", "is_told"), [(0.0, True), (1e-2, False)])

@@ -406,7 +406,7 @@ def test_a_reuse_keeps_the_sizes_of_its_node() -> None:
         """
     )
     assert found.code == "G007"
-    assert "made for x (B, 64), here it gets x (B, 32)" in found.message
+    assert "built for x (B, 64), but gets x (B, 32) here" in found.message
 
 
 def test_a_block_called_again_keeps_its_sizes_too() -> None:

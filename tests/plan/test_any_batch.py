@@ -17,7 +17,7 @@ from tests.engine.made_recipes import DEEP, merged, write_data, write_recipe
 
 
 class NoTraces:
-    """A tracer that finds nothing, but for which the plans to trace are made."""
+    """A tracer that finds nothing, except which the plans to trace are made."""
 
     spent_s = 0.0
 

@@ -70,7 +70,7 @@ def test_the_plan_weighs_it_on_a_gpu(planned) -> None:
         steps[word] = plan.estimate.compute_s
     assert steps["auto"] == steps["true"] < steps["false"]
     sharded = planned(recipe(precision="bf16", mode="fsdp", layout="{gpus: 2, hardware: h100-sxm}"))
-    assert said(sharded) == "no, shards and stages keep the usual order"
+    assert said(sharded) == "no, shards and stages use the default memory format"
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_the_plan_weighs_it_on_a_gpu(planned) -> None:
     [
         ({"layout": "{device: cpu}"}, "yes, operations after the convolutions are faster with it"),
         ({"layout": "{device: cpu}", "norm": NORMS["group"]}, "no, norms over groups of channels are slower with it"),
-        ({}, "no, it gains nothing in fp32"),
+        ({}, "no, it is not faster in fp32"),
         ({"precision": "bf16"}, "yes, convolutions in bf16 compute so, without reordering"),
-        ({"word": "true"}, "yes, as the recipe says"),
+        ({"word": "true"}, "yes, set in the recipe"),
         (
             {"layout": "{gpus: 1}"},
             "on the CPU: yes, operations after the convolutions are faster with it; "
-            "on GPUs: no, it gains nothing in fp32",
+            "on GPUs: no, it is not faster in fp32",
         ),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_tie_goes_to_the_parameter_that_torch_meets_first(planned, turned: boo
     [
         ("again.weight: {tie: moore.weight}", "U102", "which does not exist"),
         ("again.weight: {tie: logits.weight}", "U102", "has shape (20, 20), `logits.weight` has (10, 32)"),
-        ("again.weight: {tie: more.weight}\n    more.weight: {tie: again.weight}", "U102", "and so to itself"),
+        ("again.weight: {tie: more.weight}\n    more.weight: {tie: again.weight}", "U102", "leads back to itself"),
         ("hiden: {frozen: true}", "U002", "no parameter matches"),
         ('"*": {frozen: true}', "U104", "every parameter is frozen"),
         ("bias: {init: {type: orthogonal}}", "U101", "hidden.bias"),

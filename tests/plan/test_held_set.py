@@ -42,7 +42,7 @@ def test_it_is_counted_and_shown(traced) -> None:
     assert row.total == row.of_step + held
     assert plan.estimate is not None
     assert plan.estimate.memory_bytes == row.total
-    assert "of training set, which fits on the device with the steps" in describe(plan)
+    assert "of the training set, which fits on the device" in describe(plan)
     assert from_json(to_json(plan)) == plan
 
 

@@ -138,11 +138,11 @@ def test_a_label_that_the_run_does_not_know_is_an_error(trained: Trained) -> Non
 @pytest.mark.parametrize(
     ("header", "fields", "words"),
     [
-        ("alcohol,acid,kind", "features: {normalize: minmax}", "`normalize` is `minmax` here, and was `standard`"),
+        ("alcohol,acid,kind", "features: {normalize: minmax}", "`normalize` is `minmax` here, but was `standard`"),
         ("acid,alcohol,kind", "", "`acid`, `alcohol` here, and were `alcohol`, `acid`: another order"),
         ("alcohol,iron,kind", "", "its columns are `alcohol`, `iron` here"),
         ("alcohol,acid,kind", "features: {exclude: [kind, acid]}", "it has 1 column here (`alcohol`), and had 2"),
-        ("alcohol,acid,kind", "kind: {unknown: 0}", "`unknown` is `0` here, and was not set"),
+        ("alcohol,acid,kind", "kind: {unknown: 0}", "`unknown` is `0` here, but was not set"),
     ],
 )
 def test_a_field_that_reads_otherwise_is_an_error(trained: Trained, header: str, fields: str, words: str) -> None:

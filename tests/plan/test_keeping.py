@@ -106,15 +106,15 @@ def test_a_plan_is_stale_when_a_file_changes(on_disk: Path) -> None:
     (on_disk / "rows.csv").write_text((on_disk / "rows.csv").read_text() + "1,2,0\n")
     found = staleness(plan)
     assert len(found) == 2
-    assert "base.yaml is not what it was when the plan was made" in found[0]
+    assert "base.yaml has changed since the plan was made" in found[0]
     assert "rows.csv has" in found[1]
-    assert "bytes now, and had" in found[1]
+    assert "bytes now, but had" in found[1]
 
     (on_disk / "recipe.yaml").unlink()
     (on_disk / "rows.csv").unlink()
     found = staleness(plan)
-    assert "recipe.yaml cannot be read any more: no such file" in found[0] + found[1]
-    assert "rows.csv cannot be read any more" in found[2]
+    assert "recipe.yaml can no longer be read: no such file" in found[0] + found[1]
+    assert "rows.csv can no longer be read" in found[2]
 
 
 def test_the_same_size_and_another_content(on_disk: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_same_size_and_another_content(on_disk: Path) -> None:
     rows = on_disk / "rows.csv"
     rows.write_text(rows.read_text().replace("\n49,", "\n48,"))
     (found,) = staleness(plan)
-    assert found.endswith("rows.csv has the same size, and another content")
+    assert found.endswith("rows.csv has the same size, but other content")
 
 
 def test_a_saved_plan_with_a_password_is_for_its_owner_alone(planned, tmp_path: Path) -> None:

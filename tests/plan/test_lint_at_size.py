@@ -95,4 +95,4 @@ def test_70b_is_linted_by_headers(tmp_path: Path, capsys: pytest.CaptureFixture[
     name = "model-00003-of-00030.safetensors"
     os.rename(tmp_path / "base" / name, tmp_path / "base" / "elsewhere")
     assert main(["lint", str(path)]) == 1
-    assert f"it names {name}, which does not exist next to it" in capsys.readouterr().out
+    assert f"it refers to {name}, which does not exist in its folder" in capsys.readouterr().out

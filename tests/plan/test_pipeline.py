@@ -208,7 +208,7 @@ def test_the_plan_says_who_holds_a_copy(planned) -> None:
     assert pipeline is not None
     assert [(item.name, item.stages) for item in pipeline.shared] == [("logits.weight", (1, 2))]
     assert pipeline.num_parameters == (210, 110, 110)
-    assert "copies of logits.weight in the stages 1, 2: their gradients are added up" in describe(plan)
+    assert "copies of logits.weight in the stages 1, 2: their gradients are summed" in describe(plan)
 
 
 def test_two_copies_on_a_rank_are_not_sharded(compiled) -> None:

@@ -36,17 +36,17 @@ def below(path: Path, rename: str = "{}") -> str:
             *("{}", "of the file not in the model", 'rename: {"out.": drop, "x": drop}'),
         ),
         ({"weight": HIDDEN["weight"]}, "{}", "bias of the model below `hidden` not in the file", None),
-        (HIDDEN | {"bias": torch.zeros(3)}, "{}", "bias is (3,) in the file, (32,) in the model", None),
+        (HIDDEN | {"bias": torch.zeros(3)}, "{}", "bias is (3,) in the file, but (32,) in the model", None),
         ({f"enc.{k}": v for k, v in HIDDEN.items()}, "{}", "of the file not in the model", '{"enc.": ""}'),
         (APART, '{"{a,b}": ""}', None, None),
         (APART | {"b.weight": torch.zeros(13, 20)}, '{"{a,b}": ""}', "weight is (33, 20) in the file, (32, 20)", None),
         (APART | {"b.weight": torch.zeros(12, 19)}, '{"{a,b}": ""}', "by rows to weight, and they differ", None),
-        (APART | {"weight": HIDDEN["weight"]}, '{"{a,b}": ""}', "two tensors that would both be called weight", None),
+        (APART | {"weight": HIDDEN["weight"]}, '{"{a,b}": ""}', "two tensors that would both be renamed to weight", None),
         (HIDDEN | {"0.freq": torch.zeros(3)}, '{"*.freq": drop}', None, None),
         ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.*.bias": "bias*", "enc.*": ""}', "has 0 `*`, and", None),
         ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.{0..9}.*": "*"}', "has 1 `*`, and the key", None),
         (HIDDEN, '{"{a": ""}', "has `{a` under `rename`: a selector is names joined by dots", None),
-        (HIDDEN, '{a: "b*"}', "has `*` or `{a,b}`, which the key must have too", None),
+        (HIDDEN, '{a: "b*"}', "has `*` or `{a,b}`, which the key must have as well", None),
     ],
 )  # fmt: skip
 def test_names_and_shapes_are_compared(  # type: ignore[no-untyped-def]
@@ -97,7 +97,7 @@ def test_code_in_a_file_of_torch_is_told_and_not_run(compiled, tmp_path: Path, i
     path = tmp_path / "w.pt"
     torch.save({"weight": Planted()}, path, _use_new_zipfile_serialization=is_archive)
     _, (found,) = compiled(below(path))
-    assert (found.code, "holds more than tensors, and no code from it is run" in found.message) == ("U106", True)
+    assert (found.code, "contains more than tensors, and its code is not executed" in found.message) == ("U106", True)
     assert not (tmp_path / "ran").exists()
 
 
@@ -171,12 +171,12 @@ def test_a_runs_checkpoint_is_looked_at_without_torch(compiled, tmp_path: Path, 
     else:
         (found,) = diagnostics
         assert found.code == "U106"
-        assert "bias is (3,) in the file, (32,) in the model" in found.message
+        assert "bias is (3,) in the file, but (32,) in the model" in found.message
 
 
 def test_a_folder_without_a_checkpoint_is_told(compiled, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     _, (found,) = compiled(below(tmp_path))
-    assert (found.code, "cannot be read: no whole checkpoint of a run is in it" in found.message) == ("U106", True)
+    assert (found.code, "cannot be read: it has no complete checkpoint" in found.message) == ("U106", True)
     checkpoint(tmp_path / "step_00000001", 1, SHAPES)  # the folder of a run's checkpoints: the run takes none from it
     _, (found,) = compiled(below(tmp_path))
     assert found.code == "U106"
@@ -216,4 +216,4 @@ def test_a_strange_manifest_is_left_to_the_run(compiled, tmp_path: Path, text: s
 def test_a_selector_of_rename_that_meets_nothing_is_told(compiled, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     save_file(HIDDEN, tmp_path / "w.safetensors")
     _, (found,) = compiled(below(tmp_path / "w.safetensors", '{"layers.*.gamma": "*.weight"}'))
-    assert (found.code, "is met by `layers.*.gamma`: nothing is renamed" in found.message) == ("U107", True)
+    assert (found.code, "matches `layers.*.gamma`: nothing is renamed" in found.message) == ("U107", True)

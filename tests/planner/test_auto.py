@@ -44,7 +44,7 @@ def verdicts(plan: Plan) -> dict[str, str]:
 def test_one_device_is_single(planned) -> None:
     plan = planned(AUTO + "layout: {gpus: 1, device: cpu}")
     assert plan.layout.mode == "single"
-    assert choice_of(plan).reason == "single: there is one device"
+    assert choice_of(plan).reason == "single: there is only one device"
 
 
 def test_without_figures_the_simplest_mode_that_fits(planned) -> None:
@@ -121,7 +121,7 @@ def test_what_lint_refuses_is_not_taken(planned) -> None:
     )
     assert plan.layout.mode == "pipeline"
     found = verdicts(plan)
-    assert found["ddp"].startswith("R003: 99 does not divide over 2 data-parallel ranks")
+    assert found["ddp"].startswith("R003: 99 cannot be divided evenly over 2 data-parallel ranks")
     assert found["fsdp"].startswith("P013: `adafactor` needs whole parameters")
     assert choice_of(plan).reason.endswith("; ddp is rejected (R003)")
     assert "rejected: ddp: R003" in describe(plan)
@@ -159,7 +159,7 @@ def test_a_laptop_is_not_what_a_large_model_is_for(compiled, monkeypatch: pytest
     (found,) = diagnostics
     assert (found.code, found.is_error) == ("P108", False)
     assert "layout.hardware" in str(found.help)
-    assert choice_of(plan).reason.endswith("nothing fits here, and it needs the least")
+    assert choice_of(plan).reason.endswith("nothing fits, and this needs the least memory")
 
 
 def test_nothing_is_left(compiled) -> None:
@@ -167,7 +167,7 @@ def test_nothing_is_left(compiled) -> None:
     assert plan is None
     (found,) = diagnostics
     assert (found.code, found.related[0].message) == ("P109", "R003, for ddp")
-    assert "96 does not divide over 2 data-parallel ranks" in found.message
+    assert "96 cannot be divided evenly over 2 data-parallel ranks" in found.message
 
 
 def test_the_gpus_of_this_machine_count_where_no_hardware_is_named(

@@ -166,7 +166,7 @@ def test_without_a_figure_there_are_no_times(planned, layout: str, precision: st
     assert found.transfers
     assert found.memory_bytes
     text = describe(plan)
-    assert f"no figure of {found.hardware} for {why} is known, so there are no times" in text
+    assert f"the {why} of {found.hardware} is unknown, so times are not estimated" in text
     assert " utilisation " not in text
 
 

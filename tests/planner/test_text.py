@@ -123,7 +123,7 @@ def test_copies_ties_draws_and_the_batch_graph_are_shown(planned) -> None:
     (frozen,) = (" ".join(line.split()) for line in settings if "hidden.weight" in line)
     assert frozen == "672 2 nothing: frozen - - the layer's hidden.weight and 1 more"
     assert any("672 of them frozen" in line for line in model)
-    assert "draws        drop: equal bits on this layout only" in parts(text)["training"]
+    assert "draws        drop: reproducible only on this layout" in parts(text)["training"]
 
 
 def test_settings_of_parameters_and_fields_of_metrics_are_shown(planned) -> None:
@@ -145,7 +145,7 @@ def test_metrics_that_are_no_means_are_said_to_be_of_evaluations(planned) -> Non
     """Else somebody looks for `training/f1`."""
     text = describe(planned("objective: {metrics: [accuracy, f1]}"))
     rows = {line.split()[1]: line for line in parts(text)["objective"] if line.startswith("metric")}
-    assert rows["f1"].endswith("in evaluations only: it is not a mean over items")
+    assert rows["f1"].endswith("only in evaluations: it is not a mean over items")
     assert rows["accuracy"].endswith("against y")
 
 
@@ -157,7 +157,7 @@ def test_the_grid_of_a_pipeline_is_shown(planned) -> None:
     text = describe(planned("parallelism: {pipeline: {stages: 2, microbatches: 2}}\nlayout: {gpus: 2}"))
     layout = parts(text)["layout"]
     assert layout[-2:] == ["rank 0  0F0  0F1  .    0B0  .    0B1", "rank 1  .    1F0  1B0  1F1  1B1  ."]
-    assert any("33% of the places in the grid are idle" in line for line in layout)
+    assert any("33% of the grid is idle" in line for line in layout)
     assert [line.split()[0] for line in parts(text)["memory per device, estimated"][1:]] == ["pipeline", "pipeline"]
 
 

@@ -60,4 +60,4 @@ def test_a_plan_says_what_the_docs_say(
     (line,) = re.findall(r"^ +each device .*$", out, re.MULTILINE)
     sizes = re.findall(r"[\d.]+ \w?B", line)
     assert (sizes[0], sizes[-1]) == (parameters, together)
-    assert ("of 23.2 GB that it may fill" in out + err) == (fits != "fits")
+    assert ("of 23.2 GB usable" in out + err) == (fits != "fits")

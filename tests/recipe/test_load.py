@@ -109,7 +109,7 @@ def test_spans_of_what_was_not_written(laid: Laid) -> None:
 
 def test_weights(wrong: Wrong, laid: Laid) -> None:
     (problem,) = wrong("model: {weights: {hiden: {path: w.pt}}}\n")
-    assert (problem.code, problem.message) == ("U004", "there is no node `hiden` to give weights to")
+    assert (problem.code, problem.message) == ("U004", "there is no node `hiden` to load weights into")
     assert problem.help is not None
     assert "did you mean `hidden`?" in problem.help
     loaded = laid("model: {weights: runs/small}\n")  # which is not there: that is for the plan to say
@@ -140,7 +140,7 @@ def test_parameters_of_the_recipe_come_after_those_of_its_blocks(laid: Laid) -> 
 def test_a_moved_default_wire_is_told(wrong: Wrong) -> None:
     (problem,) = wrong("model: {graph: {act: null}}\n")
     assert (problem.code, problem.severity) == ("W009", Severity.WARNING)
-    assert "was `act` in the base and is now `hidden`" in problem.message
+    assert "is `act` in the base but `hidden` here" in problem.message
     assert wrong("model: {graph: {act: null, logits: {input: hidden}}}\n") == []
 
 

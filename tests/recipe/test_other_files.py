@@ -85,9 +85,7 @@ def test_a_saved_plan_of_any_version(tmp_path: Path) -> None:
     for name, content in (("a.json", text), ("b.json", text.replace('"version": 2', '"version": 1', 1))):
         (said,) = loaded(tmp_path / name, content).diagnostics
         assert said.message == "the file is a plan, not a recipe"
-        assert f"`dtrain run {tmp_path / name}` runs it; the recipe that it was made of is `made.yaml`" in str(
-            said.help
-        )
+        assert f"`dtrain run {tmp_path / name}` runs it; it was made from `made.yaml`" in str(said.help)
     (said,) = recipe_room.load("made.yaml", text=RECIPE, with_=[str(tmp_path / "a.json")]).diagnostics
     assert said.code == "Y028"
 

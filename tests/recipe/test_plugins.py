@@ -118,7 +118,7 @@ def test_a_type_of_a_plugin_that_was_replaced_names_the_list_that_is_gone(file: 
     problem = next(each for each in load(str(tmp_path / "over.yaml")).diagnostics if each.code == "S005")
     (gone,) = problem.related
     assert (Path(gone.span.path).name, gone.span.line) == ("base.yaml", 1)
-    assert gone.message == "these plugins are replaced by the list of this recipe, which must name all"
+    assert gone.message == "the list of this recipe replaces these plugins, so it must contain all"
 
 
 def test_input_is_a_port_as_torch_calls_it(file: Path, laid: Laid) -> None:

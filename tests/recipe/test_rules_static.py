@@ -24,32 +24,32 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             "training: {gradient_accumulation_steps: 5}",
             "R003",
-            "24 does not divide over 5 accumulation steps",
+            "24 cannot be divided evenly over 5 accumulation steps",
             "set training.global_batch_size to 20 or 25, or training.gradient_accumulation_steps to 4 or 6",
         ),
         (
             "training: {microbatch_size: 9}\nparallelism: ddp\nlayout: {gpus: 2}",
             "R003",
-            "24 does not divide over 2 data-parallel ranks x 9 samples per microbatch = 18",
+            "24 cannot be divided evenly over 2 data-parallel ranks x 9 samples per microbatch = 18",
             "set training.global_batch_size to 18 or 36, or training.microbatch_size to 6 or 12",
         ),
         (
             "parallelism: dp\nlayout: {gpus: 5}",
             "R003",
-            "24 does not divide over 5 devices",
+            "24 cannot be divided evenly over 5 devices",
             "set training.global_batch_size to 20 or 25",
         ),
         (
             "training: {global_batch_size: 3}\nparallelism: fsdp\nlayout: {nodes: 2, gpus_per_node: 4}",
             "R003",
-            "3 does not divide over 8 data-parallel ranks",
+            "3 cannot be divided evenly over 8 data-parallel ranks",
             "set training.global_batch_size to 8",
         ),
         ("training: {epochs: null}", "R004", "`training` does not set a length", "epochs"),
         (
             "training: {lr_schedule: {type: cosine, warmup: 5 epochs}}",
             "R005",
-            "a warm-up of 5 epochs leaves nothing of the run",
+            "a warm-up of 5 epochs takes the whole run",
             "5%",
         ),
         ("training: {steps: 10, lr_schedule: {type: cosine, warmup: 480 samples}}", "R005", "480 samples", None),
@@ -76,13 +76,13 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         ),
         ("parallelism: dp\nlayout: {nodes: 2, gpus_per_node: 2}", "P002", "cannot run on 2 nodes", "ddp"),
         ("parallelism: single\nlayout: {gpus: 4}", "P003", "single uses 1 of 4 GPUs", "ddp"),
-        ("layout: {gpus: 4}", "P003", "parallelism is left out: single uses 1 of 4 GPUs", "ddp"),
+        ("layout: {gpus: 4}", "P003", "parallelism is not set: single uses 1 of 4 GPUs", "ddp"),
         ("parallelism: ddp\nlayout: {nodes: 4}", "P004", "4 nodes, but not how many GPUs each has", "gpus_per_node"),
-        ("parallelism: ddp\nlayout: {gpus: [1, 1]}", "P005", "GPU 1 is named twice", None),
+        ("parallelism: ddp\nlayout: {gpus: [1, 1]}", "P005", "GPU 1 is listed twice", None),
         (
             PIPE.format("stages: 4, microbatches: 4", 2),
             "P006",
-            "1f1b needs exactly 1 stage on each rank; 4 stages on 2 ranks are 2",
+            "1f1b needs exactly 1 stage on each rank; 4 stages on 2 ranks give 2",
             "set parallelism.pipeline.stages to 2, or parallelism.pipeline.schedule to dualpipev, interleaved_1f1b",
         ),
         (
@@ -125,25 +125,25 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             "parallelism: ddp\nlayout: {gpus: [0, 3], device: cpu}",
             "P011",
-            "GPU numbers do nothing on the CPU",
+            "GPU numbers have no effect on the CPU",
             "write `gpus: 2`",
         ),
         (
             "parallelism: {data: {replicate: 2, shard: all}}\nlayout: {gpus: 2}",
             "P012",
-            "there is nothing to shard over",
+            "nothing is sharded",
             "ddp",
         ),
         (
             "parallelism: {data: {replicate: all, shard: all}}\nlayout: {gpus: 4}",
             "P021",
-            "`all` for two axes",
-            "give one of them a number",
+            "two axes are `all`",
+            "set one of them to a number",
         ),
         (
             "parallelism: {data: {replicate: 2}}\nlayout: {gpus: 4}",
             "P001",
-            "2 copies of the model are not all of the 4 GPUs",
+            "2 copies of the model use only a part of the 4 GPUs",
             "write `all` for replicate, or set layout.gpus to 2",
         ),
         (
@@ -155,8 +155,8 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             PIPE.format("stages: 2, microbatches: 4}, data: {shard: 2, reshard: true", 4),
             "P021",
-            "`reshard` does nothing here: the stages of a pipeline stay gathered for a step",
-            "leave it out",
+            "`reshard` has no effect here: stages of a pipeline remain gathered during a step",
+            "remove it",
         ),
         (
             "checkpoint: {best: {metric: validation/acuracy, mode: max}}",
@@ -185,14 +185,14 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             "checkpoint: {best: {metric: validation/accuracy, mode: min}}",
             "K002",
-            "of `validation/accuracy`, more is better",
-            "write `mode: max`",
+            "a higher `validation/accuracy` is better",
+            "set `mode: max`",
         ),
         (
             "training: {early_stop: {metric: validation/loss, mode: max, patience: 1 epoch}}",
             "K002",
-            "less is better",
-            "write `mode: min`",
+            "is better",
+            "set `mode: min`",
         ),
         ("evaluation: {sets: [valid]}", "K003", "data.split has no set `valid`", "did you mean `validation`"),
         ("data: {split: null}\nevaluation: {every: 1 epoch}", "K004", "there is no set to evaluate", "split"),
@@ -200,8 +200,8 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
         (
             "objective: {metrics: {accuracy: {of: loss, target: y}}}",
             "O003",
-            "`accuracy` is of `loss` and has its own target",
-            "leave one of them out",
+            "`accuracy` has both `of: loss` and its own target",
+            "remove one of them",
         ),
         ("objective: {metrics: {accuracy: {target: y}}}", "O003", "its own target, but no input", "add `input`"),
         (
@@ -210,15 +210,15 @@ PIPE = DEEP + "parallelism: {{pipeline: {{{}}}}}\nlayout: {{gpus: {}}}\n"
             "cross_entropy needs a target",
             "target",
         ),
-        ("objective: {loss: {type: mean, input: logits, target: y}}", "O004", "does not compare with a target", None),
+        ("objective: {loss: {type: mean, input: logits, target: y}}", "O004", "does not use a target", None),
         ("objective: {metrics: {accuracy: {input: logits}}}", "O007", "accuracy needs a target", "target: FIELD"),
         (
             "objective: {metrics: {a: {type: mean, input: logits, target: y}}}",
             "O007",
-            "does not compare with a target",
-            "leave it out",
+            "does not use a target",
+            "remove it",
         ),
-        ("data: {split: {training: 0.2}}", "O005", "the rows that data.split leaves are the training set", None),
+        ("data: {split: {training: 0.2}}", "O005", "the rows outside of data.split are the training set", None),
         ("objective: {metrics: {loss: {type: accuracy}}}", "O005", "`loss` is the total loss", None),
         ("meta: {api_key: 0c1f8a7be2d94c55}", "H001", "`api_key` looks like a secret", "{{ env.NAME }}"),
         ("meta: {note: [AKIAABCDEFGHIJKLMNOP]}", "H001", "this value looks like a secret", None),
@@ -270,7 +270,7 @@ def test_a_metric_of_a_loss_without_a_target(one: One) -> None:
         "objective: {loss: {type: mean, input: logits},"
         " metrics: {f1: {input: logits, target: y}, accuracy: {type: accuracy}}}\n"
     )
-    assert (found.code, found.message) == ("O007", "accuracy needs a target, and the loss `loss` has none")
+    assert (found.code, found.message) == ("O007", "accuracy needs a target, but the loss `loss` has none")
 
 
 def test_no_loss_is_an_error(wrong: Wrong) -> None:
@@ -308,7 +308,7 @@ def test_a_newer_dtrain_may_know_the_key(wrong: Wrong) -> None:
     found = {d.code: d for d in wrong("requires: dtrain>=99.0\nseeds: 3\n")}
     assert set(found) == {"S001", "S007"}
     assert found["S001"].help is not None
-    assert "requires dtrain>=99.0, which may know it" in found["S001"].help
+    assert "requires dtrain>=99.0, which may have it" in found["S001"].help
 
 
 def test_a_requirement_that_cannot_be_read(one: One) -> None:

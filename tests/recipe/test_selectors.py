@@ -145,9 +145,9 @@ def test_params_of_a_block_in_its_rules() -> None:
         ("embed: {freeze: true}", "S001", "has no key `freeze`"),
         ("embed: {frozen: 1}", "S003", "`frozen` is 1"),
         ("embed: {lr_scale: -1}", "S004", "at least 0"),
-        ("embed: {init: normal}", "S003", "takes a mapping with a `type`"),
+        ("embed: {init: normal}", "S003", "expected a mapping with a `type`"),
         ("embed: {init: {type: norml}}", "S005", "there is no init `norml`"),
-        ("embed: true", "S003", "it takes a mapping"),
+        ("embed: true", "S003", "expected a mapping"),
         ('embed: {lr_scale: "{{ vars.x }}"}', "T002", "`vars` has no `x`"),
         ('layers: {lr_scale: "{{ index - 1 }}"}', "S004", "at least 0"),
     ],
@@ -164,7 +164,7 @@ def test_what_is_wrong_is_told_at_once(text: str, code: str, words: str) -> None
     [
         ("embd", "did you mean `embed`?"),
         ("vit.layer.0", "did you mean `vit.layers.0`?"),
-        ("attn.weight", "begins at the root: `vit.layers.0.attn.weight`"),
+        ("attn.weight", "starts at the root: `vit.layers.0.attn.weight`"),
         ("zzz", "the parameters are embed.weight, "),
     ],
 )

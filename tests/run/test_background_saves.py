@@ -113,7 +113,7 @@ def test_a_save_that_fails_is_told_and_ends_the_run(  # with ranks whose standar
     assert done.code == 3
     assert "no space left on the device" in said
     assert f"rank {last}" in said or way == "single"
-    assert "go on from step 7" in said
+    assert "continue from step 7" in said
     assert list(checkpoints(done.run_dir)) == [5, 7]
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_fails_leaves_what_was_being_written(
     said = capsys.readouterr().err
     assert done.code == 3
     assert "the dog ate the batch" in said
-    assert "go on from step 5" in said
+    assert "continue from step 5" in said
 
 
 def test_killed_while_one_is_written_the_one_before_is_whole(directory: Path) -> None:

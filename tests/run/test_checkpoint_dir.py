@@ -88,8 +88,10 @@ def test_after_a_machine_is_lost_another_goes_on_in_a_folder_of_its_own(director
     assert new is not None
     assert old.rpartition("/")[0] != new.rpartition("/")[0]
     assert steps_in(old.rpartition("/")[0]) == [3, 2]
-    (said,) = [text for text in notices(again) if text.startswith("going on from")]
-    assert said == (f"going on from {old} in a new folder, {again.run_dir}, as that is not in the folder of a run here")
+    (said,) = [text for text in notices(again) if text.startswith("continuing from")]
+    assert said == (
+        f"continuing from {old} in a new folder, {again.run_dir}, as that is not in a run's folder on this machine"
+    )
 
 
 def test_runs_that_start_in_the_same_instant_have_a_place_each(
@@ -149,7 +151,7 @@ def test_a_run_keeps_the_place_that_it_began_with(directory: Path) -> None:
     assert again.run_dir == first.run_dir
     assert not (directory / "other").exists()
     root = f"{directory}/kept/made/{first.run_dir.name}/checkpoints"
-    assert f"the checkpoints stay in {root}: `checkpoint.dir` is for new runs" in notices(again)
+    assert f"the checkpoints remain in {root}: `checkpoint.dir` is for new runs" in notices(again)
     assert steps_in(root) == [3, 2]
 
 
@@ -172,8 +174,8 @@ def test_a_place_that_cannot_be_made_is_one_message_before_the_run(
     (directory / "later").write_text("")  # after it was linted
     assert run(plan, quiet=True) == 3
     assert capsys.readouterr().err == (
-        f"dtrain: the folder for checkpoints {directory}/later/kept cannot be made: {directory}/later is a file; help: "
-        "let `checkpoint.dir` name a folder or a URL that can be written, or leave it out\n"
+        f"dtrain: the folder for checkpoints {directory}/later/kept cannot be created: {directory}/later is a file; help: "
+        "set `checkpoint.dir` to a writable folder or URL, or remove it\n"
     )
     assert list((directory / "runs" / "made").iterdir()) == []
 
@@ -181,10 +183,14 @@ def test_a_place_that_cannot_be_made_is_one_message_before_the_run(
 @pytest.mark.parametrize(
     ("folder", "code", "said"),
     [
-        ("{here}/file/kept", "O030", "`{here}/file/kept` cannot hold checkpoints: {here}/file is not a folder"),
-        ("s4://bucket", "O030", "`s4://bucket` cannot hold checkpoints: there is no file system `s4`"),
-        ("{here}/runs", "O032", "checkpoints cannot be kept in `{here}/runs`: the runs of this recipe are made there"),
-        ("{here}/runs/made/x", "O032", "the runs of this recipe are made there"),
+        ("{here}/file/kept", "O030", "`{here}/file/kept` cannot be used for checkpoints: {here}/file is not a folder"),
+        ("s4://bucket", "O030", "`s4://bucket` cannot be used for checkpoints: unknown file system `s4`"),
+        (
+            "{here}/runs",
+            "O032",
+            "checkpoints cannot be kept in `{here}/runs`: the runs of this recipe are in that folder",
+        ),
+        ("{here}/runs/made/x", "O032", "the runs of this recipe are in that folder"),
         ("{run}/kept", "O032", "checkpoints cannot be kept in `{run}/kept`: {run} is the folder of a run"),
     ],
 )

@@ -482,5 +482,5 @@ def test_a_metric_that_is_nan_is_reported_first_and_last(directory: Path) -> Non
         directory, yes, {"objective": {"metrics": {"auroc": {"input": "one", "target": "never"}, "accuracy": {}}}}
     )
     said = [event.message for event in sink.of(Notice) if "nan" in event.message]
-    why = "validation/auroc is nan: no item counts, the outputs hold nan, or all targets of the set are the same"
+    why = "validation/auroc is nan: all items are masked, the outputs contain nan, or all targets of the set are equal"
     assert said == [why, f"at the end, {why}"]

@@ -24,8 +24,8 @@ def of_nccl(name: str, last: str) -> DistBackendError:
     [
         (
             of_nccl("ncclSystemError", "Error while creating shared memory segment /dev/shm/nccl-Fy4Wc8 (size 96)"),
-            "NCCL: Error while creating shared memory segment /dev/shm/nccl-Fy4Wc8 (size 96); help: give the "
-            "container more of /dev/shm: docker run --shm-size=8g, or --ipc=host",
+            "NCCL: Error while creating shared memory segment /dev/shm/nccl-Fy4Wc8 (size 96); help: raise "
+            "the container's /dev/shm: docker run --shm-size=8g, or --ipc=host",
         ),
         (
             of_nccl("ncclInvalidUsage", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"),

@@ -94,7 +94,7 @@ def test_two_ranks_tell_the_same_story_as_one(directory: Path) -> None:
 
 def test_a_file_that_torch_cannot_write_is_told_in_words() -> None:
     error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
-    assert explain(error).startswith("a checkpoint cannot be written whole, as on a full disk; help: free some")
+    assert explain(error).startswith("a checkpoint cannot be written completely, as on a full disk; help: free some")
     assert not describe_failure(error, 0, None, 3).is_ours
 
 
@@ -245,8 +245,8 @@ def test_the_second_ctrl_c_means_now(directory: Path, mode: str, gpus: int) -> N
         errors.count("dtrain: stopping after this step, with a checkpoint; repeat the signal (Ctrl-C) to stop at once")
         == 1
     )
-    assert errors.count("dtrain: stopped at once: there is no checkpoint of the last steps") == 1
-    assert f"  go on from step 7: the same command with --resume {run_dir(directory)}\n" in errors
+    assert errors.count("dtrain: stopped at once: the last steps are in no checkpoint") == 1
+    assert f"  continue from step 7: the same command with --resume {run_dir(directory)}\n" in errors
 
 
 @pytest.mark.parametrize(("mode", "gpus"), [pytest.param("single", 1, marks=pytest.mark.long), ("ddp", 2)])
@@ -262,9 +262,9 @@ def test_a_rank_that_hangs_leaves_when_its_grace_is_over(
     code, errors = finish(process)
     assert code == 3
     assert time.monotonic() - asked_s < GONE_S
-    words = "dtrain: stopped as no step ended within 2 s (DTRAIN_GRACE_S): there is no checkpoint of the last steps"
+    words = "dtrain: stopped since no step finished within 2 s (DTRAIN_GRACE_S): the last steps are in no checkpoint"
     assert errors.count(words) == 1
-    assert "go on from step 7" in errors
+    assert "continue from step 7" in errors
 
 
 @pytest.mark.parametrize(("mode", "gpus"), [("single", 1), ("ddp", 2)])
@@ -312,7 +312,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up(directory: Path, monkeypat
     code, errors = finish(process)
     assert time.monotonic() - asked_s < GONE_S  # a rank whose part is written does not wait to be killed
     assert code == 3
-    assert errors.count("dtrain: stopped as the checkpoint was not written within 1.5 s (DTRAIN_SAVE_S): ") == 1
+    assert errors.count("dtrain: stopped since the checkpoint was not written within 1.5 s (DTRAIN_SAVE_S): ") == 1
 
 
 def test_a_hangup_that_nohup_ignores_is_ignored(directory: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_run_folder_that_cannot_be_made(directory: Path) -> None:
     code, errors = finish(start(plan))
     assert code == 3
     assert errors.startswith(f"dtrain: the run's folder {directory / 'runs' / 'made'}")
-    assert f"cannot be made: {directory / 'runs'} is a file; help: set `logging.dir` to a folder" in errors
+    assert f"cannot be created: {directory / 'runs'} is a file; help: set `logging.dir` to a folder" in errors
     assert errors.count("\n") == 1
 
 
@@ -383,7 +383,7 @@ def test_a_disk_that_refuses_the_run_folder(
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert run(plan) == 3
     error = capsys.readouterr().err
-    assert f"cannot be made: {words}; help: set `logging.dir` to a folder that can be written" in error
+    assert f"cannot be created: {words}; help: set `logging.dir` to a folder that can be written" in error
     assert error.count("\n") == 1
 
 

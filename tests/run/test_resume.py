@@ -263,7 +263,7 @@ def test_where_all_are_damaged_each_is_named(directory: Path, capsys: pytest.Cap
     for resume, place in ((str(first.run_dir), first.run_dir), ("auto", first.run_dir.parent)):
         assert run(plan, resume=resume, quiet=True) == 3
         assert capsys.readouterr().err == (
-            f"dtrain: no whole checkpoint in {place}: "
+            f"dtrain: no complete checkpoint in {place}: "
             f"the checkpoint {root}/step_00000001 is damaged: the checksum of manifest.json does not match; "
             f"the checkpoint {root}/step_00000002 is damaged: __0_0.distcp is missing; "
             f"the checkpoint {root}/step_00000003 is damaged: the checksum of .metadata does not match; "
@@ -281,7 +281,7 @@ def test_no_hint_names_a_damaged_checkpoint(directory: Path, capsys: pytest.Capt
             Job(compiled(directory, DIGITS), "cpu", RunPlace(first.run_dir, None), None, default_sinks(quiet=True))
         )
     )
-    assert "go on from step 2: the same command" in capsys.readouterr().err
+    assert "continue from step 2: the same command" in capsys.readouterr().err
 
 
 def test_the_best_weights_are_damaged_by_the_end(directory: Path) -> None:
@@ -300,7 +300,7 @@ def test_the_best_weights_are_damaged_by_the_end(directory: Path) -> None:
     run_dir, events = runs.newest(directory)
     (warning,) = [event.message for event in events if isinstance(event, Notice) and event.is_warning]
     assert warning == (
-        f"test: on the last weights, as the best ones cannot be read: the checkpoint {run_dir}/checkpoints/"
+        f"test: on the last weights, since the best ones cannot be read: the checkpoint {run_dir}/checkpoints/"
         "step_00000005 is damaged: the checksum of __0_0.distcp does not match"
     )
     (ended,) = [event for event in events if isinstance(event, RunEnded)]
@@ -336,8 +336,8 @@ def test_an_older_checkpoint_begins_another_run(directory: Path) -> None:
     assert second.of(RunStarted)[0].first_step == 7
     (note,) = [event.message for event in second.of(Notice)]
     assert note == (
-        f"going on from {first.run_dir}/checkpoints/step_00000007 in a new folder, {second.run_dir}, as that run has "
-        "gone on to step 14"
+        f"continuing from {first.run_dir}/checkpoints/step_00000007 in a new folder, {second.run_dir}, as that run has "
+        "continued to step 14"
     )
     assert_same_tensors(last_tensors(first.run_dir), last_tensors(second.run_dir))
 
@@ -358,7 +358,7 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
     for resume in (str(first.run_dir), "auto", str(first.run_dir / "checkpoints" / "step_00000005")):
         assert run(other, resume=resume, quiet=True) == 3
         assert capsys.readouterr().err == (
-            f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 is of another run: `seed` was 0 and is "
+            f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 belongs to another run: `seed` was 0 and is "
             "1 (the order of the samples and all random numbers depend on it); help: run the recipe as "
             "it was, or start a new run from its weights with `model.weights`\n"
         )
@@ -367,7 +367,7 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
     manifest = first.run_dir / "checkpoints" / "step_00000005" / "manifest.json"
     manifest.unlink()
     assert run(other, resume=str(first.run_dir), quiet=True) == 3
-    assert "no whole checkpoint" in capsys.readouterr().err
+    assert "no complete checkpoint" in capsys.readouterr().err
     assert list((directory / "runs" / "made").iterdir()) == [first.run_dir], "a refusal leaves no folder behind"
 
 
@@ -429,13 +429,13 @@ def test_a_longer_run_says_what_becomes_of_its_lr(directory: Path, capsys: pytes
     (lr,) = [event.message for event in longer.of(Notice) if event.is_warning and "lr schedule" in event.message]
     assert lr == (
         "since the checkpoint of step 40, the lr schedule (cosine) changes from here on: at step 41 it gives "
-        f"{longer.of(StepDone)[40].lr['lr'] / 1e-2:.4g} x lr in place of {short.of(StepDone)[39].lr['lr'] / 1e-2:.4g} "
-        "x lr after its end; its warm-up is 8 steps in place of 4"
+        f"{longer.of(StepDone)[40].lr['lr'] / 1e-2:.4g} x lr instead of {short.of(StepDone)[39].lr['lr'] / 1e-2:.4g} "
+        "x lr after its end; its warm-up is 8 steps instead of 4"
     )
     capsys.readouterr()
     shorter = compiled(directory, merged(DEEP, {"training": cosine | {"steps": 30}}))
     assert run(shorter, resume="auto", quiet=True) == 3
-    assert "the run is to last 30 steps, but has reached step 80" in capsys.readouterr().err
+    assert "the run should last 30 steps, but has reached step 80" in capsys.readouterr().err
 
 
 def test_what_may_change_changes_and_is_said(directory: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_run_goes_on(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(list((directory / "runs" / "made").iterdir())) == 1
     said = f"warning: skipped: the checkpoint {newest} is damaged: the checksum of {data.name} does not match"
     assert errors.count(said) == 1
-    assert "going on from" in errors
+    assert "continuing from" in errors
     resumed = [event for event in read_events(run / "events.jsonl") if isinstance(event, RunStarted)]
     assert [event.first_step for event in resumed] == [0, 7]
     (data, *_) = newest.glob("*.distcp")
@@ -285,7 +285,7 @@ def test_a_rank_that_does_not_know_where_the_others_are(
         monkeypatch.setenv(name, value)
     code, _, errors = finish(start("declarative_train", "run", str(write_recipe(directory, TWO))))
     assert code == 3
-    assert f"RANK and WORLD_SIZE are set, so this is one rank of many, and {missing} is not; help: " in errors
+    assert f"RANK and WORLD_SIZE are set, so this is one rank of several, but {missing} is not; help: " in errors
     assert errors.count("\n") == 1
 
 
@@ -313,8 +313,8 @@ def test_a_rank_reports_that_it_waits_for_rank_0(monkeypatch: pytest.MonkeyPatch
     assert code == 3
     assert next(line for line in lines if line.startswith("dtrain:")) == f"dtrain: waiting for {place} (0 s)"
     assert lines[-1] == (
-        f"dtrain: the run failed: rank 1: {place}, did not answer within 2 s; help: see whether it runs, and whether a "
-        "firewall is between"
+        f"dtrain: the run failed: rank 1: {place}, did not answer within 2 s; help: check that it runs, and that no "
+        "firewall blocks it"
     )
 
 
@@ -364,7 +364,7 @@ def test_many_runs_of_one_process_are_not_taken_for_ranks_in_silence(
     (line,) = "".join(errors for _, _, errors in said).splitlines()
     assert line == (
         "dtrain: the plan is for 1 rank (single), mpirun started 3; help: `env -u OMPI_COMM_WORLD_RANK dtrain run ...` "
-        "for as many runs, each by itself, or change layout.gpus"
+        "for separate runs, or change layout.gpus"
     )
     assert not (directory / "runs").exists()
 
@@ -492,7 +492,7 @@ def test_a_disk_that_the_machines_do_not_share_is_told_before_the_first_step(dir
     elsewhere = Job(plan, "cpu", RunPlace(directory / "runs" / "gone", None), None, lambda _: ())
     check_disk(elsewhere, "node1", hosts, 0)
     with pytest.raises(
-        RunFailure, match=r"^node2 does not see .*gone, which rank 0 made on node1 .* help: set logging"
+        RunFailure, match=r"^node2 does not see .*gone, which rank 0 created on node1 .* help: set logging"
     ):
         check_disk(elsewhere, "node2", hosts, 0)
     remote = RunPlace(directory / "runs" / "gone", None, elsewhere="s3://bucket/made/1/checkpoints")

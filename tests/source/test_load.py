@@ -87,7 +87,7 @@ def test_a_missing_base_is_said_where_it_is_named() -> None:
     write(recipe="name: x\nextends: bsae.yaml\na: 1\nb: null\n", base="b: 1\n")
     document, (diagnostic,) = read()
     assert (diagnostic.code, str(diagnostic.span)) == ("M001", "recipe.yaml:2:10")
-    assert diagnostic.message == "`bsae.yaml` is not there"
+    assert diagnostic.message == "`bsae.yaml` does not exist"
     assert diagnostic.help == "did you mean `base.yaml`?"
     assert document is not None
     assert not document.complete
@@ -121,7 +121,7 @@ def test_a_circle_is_said_once_with_its_way() -> None:
     write(recipe="extends: a.yaml\nx: 1\n", a="extends: b.yaml\n", b="extends: a.yaml\nb: 1\n")
     document, (diagnostic,) = read()
     assert (diagnostic.code, str(diagnostic.span)) == ("M002", "b.yaml:1:10")
-    assert diagnostic.message == "`extends` goes in a circle: `a.yaml` -> `b.yaml` -> `a.yaml`"
+    assert diagnostic.message == "`extends` is circular: `a.yaml` -> `b.yaml` -> `a.yaml`"
     assert document is not None
     assert not document.complete
 
@@ -231,7 +231,7 @@ def test_the_order_of_the_base_is_kept_for_moved_wires() -> None:
 def test_a_recipe_that_is_not_there() -> None:
     document, (diagnostic,) = read("nothing.yaml")
     assert document is None
-    assert (diagnostic.code, diagnostic.message) == ("Y023", "`nothing.yaml` is not there")
+    assert (diagnostic.code, diagnostic.message) == ("Y023", "`nothing.yaml` does not exist")
 
 
 def test_a_text_that_is_no_yaml_can_still_be_quoted() -> None:
@@ -356,7 +356,7 @@ def test_templates_in_options_need_no_quotes() -> None:
 @pytest.mark.parametrize(
     ("option", "code", "words"),
     [
-        ("a", "M006", "`a` is not a setting: a path and a value are wanted"),
+        ("a", "M006", "`a` is not a setting: a path and a value are required"),
         ("", "M006", "is not a setting"),
         ("=1", "M006", "the path has an empty part"),
         ("a..b=1", "M006", "the path has an empty part"),
@@ -365,7 +365,7 @@ def test_templates_in_options_need_no_quotes() -> None:
         ("a=", "Y009", "`a` is set to nothing"),
         ("a.b=# no", "Y009", "`a.b` is set to nothing"),
         ("extends=x.yaml", "M003", "`extends` cannot be set"),
-        ("a=[1, 2", "Y004", "the `[` is never closed"),
+        ("a=[1, 2", "Y004", "the `[` is not closed"),
         ("b=null", "M005", "`b: null` removes nothing"),
         ("list.0=5", "M007", "`list` is a list"),
     ],

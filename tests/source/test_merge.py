@@ -151,11 +151,11 @@ def test_null_removes() -> None:
     ("texts", "place", "help"),
     [
         (("a: {bcd: 1}\n", "a: {bce: null}\n"), "1.yaml:1:10", "did you mean `bcd`?"),
-        (("a: {b: null}\n",), "0.yaml:1:8", "leave the key out"),
-        (("a: null\n",), "0.yaml:1:4", "leave the key out"),
-        (("a: 1\n", "x: {y: {z: ~}}\n"), "1.yaml:1:12", "leave the key out"),
-        (("o: {type: a, lr: 1}\n", "o: {type: b, lr: null}\n"), "1.yaml:1:18", "leave the key out"),
-        (("a: [{b: 1, c: null}]\n",), "0.yaml:1:15", "leave the key out"),
+        (("a: {b: null}\n",), "0.yaml:1:8", "remove the key"),
+        (("a: null\n",), "0.yaml:1:4", "remove the key"),
+        (("a: 1\n", "x: {y: {z: ~}}\n"), "1.yaml:1:12", "remove the key"),
+        (("o: {type: a, lr: 1}\n", "o: {type: b, lr: null}\n"), "1.yaml:1:18", "remove the key"),
+        (("a: [{b: 1, c: null}]\n",), "0.yaml:1:15", "remove the key"),
     ],
 )
 def test_null_on_what_is_not_there(texts: tuple[str, ...], place: str, help: str) -> None:
@@ -221,7 +221,7 @@ def test_every_value_keeps_its_file() -> None:
 
 def test_a_mapping_that_reaches_into_a_list() -> None:
     diagnostic = the_one("a: {b: [1, 2]}\n", 'a: {b: {"0": 5}}\n')
-    assert (diagnostic.code, diagnostic.message) == ("M007", "`a.b` is a list; lists are replaced whole")
+    assert (diagnostic.code, diagnostic.message) == ("M007", "`a.b` is a list; lists can only be replaced as a whole")
     merged, _ = merge("a: {b: [1, 2]}\n", 'a: {b: {"0": 5}}\n')
     assert to_value(merged) == {"a": {"b": (1, 2)}}
 

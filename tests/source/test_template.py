@@ -163,8 +163,8 @@ def test_everything_wrong_is_said_and_the_rest_rendered() -> None:
         ("{{ vars.widht }}", "widht", "`vars` has no `widht`", "did you mean `width`?"),
         ("a {{ 1 }} {{ vars.widht }}", "widht", "`vars` has no `widht`", "did you mean `width`?"),
         ("{{ vars['widht'] }}", "'widht'", "`vars` has no `widht`", "did you mean `width`?"),
-        ("{{ width + vars.wide }}", "width", "`width` is not known here", "did you mean `vars.width`?"),
-        ("{{ varz.x }}", "varz", "`varz` is not known here", "did you mean `vars`?"),
+        ("{{ width + vars.wide }}", "width", "`width` is not defined here", "did you mean `vars.width`?"),
+        ("{{ varz.x }}", "varz", "`varz` is not defined here", "did you mean `vars`?"),
         ("{{ vars.deep.b }}", "b", "this mapping has no `b`", "known: a"),
         ("{{ vars.width.x }}", "x", "an integer has no `x`", None),
         ("{{ vars.sizes.append(1) }}", "append", "a list has no `append`", None),
@@ -203,8 +203,8 @@ def test_an_unset_variable_is_named() -> None:
     [
         ("{{ vars.width // }}", "T001", "}}", "unexpected `}}`"),
         ("{{ vars.width ) }}", "T001", ")", "unexpected `)`"),
-        ("x {{ vars.width", "T001", "{{", "`{{` is never closed"),
-        ("{% if x %}y", "T001", "{%", "is never closed"),
+        ("x {{ vars.width", "T001", "{{", "`{{` is not closed"),
+        ("{% if x %}y", "T001", "{%", "is not closed"),
         ("{{ vars.width | foo }}", "T001", "foo", "there is no filter `foo`"),
         ("{{ vars.width | uper }}", "T001", "uper", "there is no filter `uper`"),
         ("{{ 1 is foo }}", "T001", "foo", "there is no test `foo`"),
@@ -215,7 +215,7 @@ def test_an_unset_variable_is_named() -> None:
         ("a {{ 1 // 0 }} b", "T006", "{{ 1 // 0 }}", "a division by zero"),
         ("{{ vars.sizes[7] }}", "T006", "{{ vars.sizes[7] }}", "index 7 of 2 items"),
         ("{{ vars.name + 1 }}", "T006", "{{ vars.name + 1 }}", "this template fails: "),
-        ("{{ range(1.5) }}", "T006", "{{ range(1.5) }}", "`range` takes integers"),
+        ("{{ range(1.5) }}", "T006", "{{ range(1.5) }}", "`range` needs integers"),
         ("{{ range }}", "T009", "{{ range }}", "gives a function"),
         ("{{ vars.name.upper }}", "T009", "{{ vars.name.upper }}", "gives a function"),
         ("{{ {1: 2} }}", "T009", "{{ {1: 2} }}", "keys are not texts"),
@@ -386,7 +386,7 @@ def test_a_circle_of_vars_is_said_once() -> None:
     found, diagnostics = variables("vars:\n  a: '{{ vars.b }}'\n  b: '{{ vars.a }}'\n  c: '{{ vars.a }}'\n  d: 1\n")
     assert found == {"d": 1}
     assert [(d.code, d.message) for d in diagnostics] == [
-        ("T004", "these vars go in a circle: `a` -> `b` -> `a`"),
+        ("T004", "these vars are circular: `a` -> `b` -> `a`"),
     ]
     _, diagnostics = variables("vars: {a: '{{ vars.a }}'}\n")
     assert [d.code for d in diagnostics] == ["T004"]

@@ -180,7 +180,7 @@ def _convert(
             writer.write_batch(nothing, custom_metadata={_ABOUT: about.encode()})
         for path, before in zip(files, stamps, strict=True):
             if stamp(path, refresh=True) != before:
-                raise SourceError("unreadable", f"{format_path(path)} was changed while it was being read")
+                raise SourceError("unreadable", f"{format_path(path)} changed while it was being read")
         size = os.path.getsize(part)
         os.replace(part, place)
     except OSError as error:

@@ -50,7 +50,7 @@ def _files(path: str) -> Sequence[str]:
     if not os.path.isfile(state):
         message = f"{format_path(path)} is a folder without `{_STATE}`, and not what `save_to_disk` writes"
         raise SourceError(
-            "unreadable", message, help=_sets(local) or f"name its files: {format_path(path).rstrip('/')}/*.arrow"
+            "unreadable", message, help=_sets(local) or f"list its files: {format_path(path).rstrip('/')}/*.arrow"
         )
     try:
         with open(state, encoding="utf-8") as file:

@@ -273,7 +273,7 @@ class CsvDataset(FilesDataset):
             return SourceError("unreadable", f"{format_path(path)} is empty")
         if _STRADDLES in error:
             limit = f"{_MOST_BLOCK >> 20:,} MiB"
-            message = f"a row of {format_path(path)} is longer than {limit}, or a quote in it is never closed"
+            message = f"a row of {format_path(path)} is longer than {limit}, or a quote in it is not closed"
             return SourceError("unreadable", message)
         reason = error.removeprefix("CSV parse error: ").splitlines()[0]
         return SourceError("unreadable", f"cannot read {format_path(path)}: {reason[:200]}")

@@ -1,11 +1,11 @@
-"""Functions of torch and numpy that people write in expressions -> the function here, or how it is said here."""
+"""Functions of torch and numpy that expressions do not have -> the expression function to use, or a hint."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-FUNCTIONS_HERE = {  # which take the same arguments
+FUNCTIONS_HERE = {  # with the same arguments
     "absolute": "abs",
     "arctan": "atan",
     "cat": "concat",
@@ -17,9 +17,9 @@ FUNCTIONS_HERE = {  # which take the same arguments
     "vector_norm": "norm",
 }
 BOUNDS = {"max": "min", "amax": "min", "min": "max", "amin": "max"}
-"""What `clamp` calls the number that a function of this name is to compare with."""
+"""Comparison functions -> the bound of `clamp` (`min` or `max`) that replaces them when one operand is a number."""
 
-_NO_SIZES = "expressions know no sizes: write the number, or `{{ vars.NAME }}`"
+_NO_SIZES = "expressions cannot read sizes: write the number, or `{{ vars.NAME }}`"
 _NO_MAKERS = "a tensor is made from another: `ones_like(x)`, `cumsum(ones_like(x), dim=1) - 1` counts 0, 1, 2 along it"
 _NOT_THERE = "there is no such function; a layer of a plugin can do it"
 NOTES = {
@@ -51,16 +51,16 @@ NOTES = {
     "to": "write `float(x)`, `int(x)` or `bool(x)`",
     "astype": "write `float(x)`, `int(x)` or `bool(x)`",
     "item": "a value of the batch is not a number here",
-    "numpy": "expressions have tensors only",
-    "contiguous": "leave it out: nothing here depends on it",
-    "clone": "leave it out: nothing is changed in place",
+    "numpy": "expressions have only tensors",
+    "contiguous": "remove it: nothing here depends on it",
+    "clone": "remove it: nothing is changed in place",
     "T": "write `transpose(x, 1, 2)`",
     "t": "write `transpose(x, 1, 2)`",
 }
 
 
 def instead_of_constant(name: str, value: float | bool) -> str | None:
-    """What to write for a function of a number alone, or for a comparison with one; None: as the signature says."""
+    """Return a hint that replaces a call on constants, or a comparison with a constant; None if there is none."""
     if name in BOUNDS:
         return f"write `clamp(x, {BOUNDS[name]}={value})`"
     plain: dict[str, Callable[[float], float]] = {"abs": abs, "round": round}
@@ -72,7 +72,7 @@ def instead_of_constant(name: str, value: float | bool) -> str | None:
 
 
 def layer_called(name: str) -> str | None:
-    """The layer of that name, which only mistakes need to look for."""
+    """Return the layer type of that name (case and `_` ignored), or None. Imports the table of layers."""
     from declarative_train.components.layers import LAYERS
 
     letters = name.lower().replace("_", "")

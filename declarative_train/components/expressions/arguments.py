@@ -1,4 +1,4 @@
-"""The arguments of a call in an expression, bound to the function's parameters and held to their rules."""
+"""Binding of call arguments in an expression: match them to the parameters of a function and check each."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def bind(
     name_at: Place,
     at: Place,
 ) -> Operation | Constant:
-    """Return the operation, or the number that it gives for numbers alone. Raises ExpressionError with what the
-    function takes."""
+    """Return the operation, or its value if all arguments are constants. Raises ExpressionError with the signature of
+    the function.
+    """
     function = FUNCTIONS.get(name)
     if function is None:
         raise _unknown(name, name_at)
@@ -74,7 +75,7 @@ class _Call:
         return ExpressionError(message, *at, help or f"it is `{self.name}({self.function.signature})`", rule)
 
     def match(self, arguments: Sequence[Argument], keywords: Mapping[str, Argument]) -> dict[str, object]:
-        """Parameter name -> what was given; a list of arguments for the variadic one."""
+        """Return parameter name -> argument; the variadic parameter gets a list of arguments."""
         parameters = self.function.parameters
         bound: dict[str, object] = {}
         if parameters[0].kind == "tensors":
@@ -98,7 +99,7 @@ class _Call:
             if key not in known:
                 raise self.wrong(f"`{self.name}` has no argument `{key}`", _place(item))
             if key in bound:
-                raise self.wrong(f"`{self.name}` is given `{key}` twice", _place(item))
+                raise self.wrong(f"`{self.name}` gets `{key}` twice", _place(item))
             bound[key] = item
         return bound
 
@@ -126,11 +127,11 @@ class _Call:
             item.value for item in given.items if isinstance(item, Constant) and not isinstance(item.value, bool)
         ]
         if len(numbers) < len(given.items) or not numbers:
-            raise self.wrong("a vector holds numbers only", _place(given))
+            raise self.wrong("a vector contains only numbers", _place(given))
         return Vector(tuple(numbers), *_place(given))
 
     def number(self, values: Sequence[float]) -> Constant:
-        """What the function gives for numbers."""
+        """Compute a function of constants."""
         least, most, compute = OF_NUMBERS[self.name]
         if not least <= len(values) <= most:
             raise self.wrong(f"`{self.name}` takes {counted(least, 'argument')}", self.at)
@@ -179,7 +180,7 @@ class _Call:
 
     def _int(self, given: Argument, called: str) -> int:
         if _is_batch(given):
-            message = f"`{BATCH}` stands for the batch in a shape; here dimensions have numbers, and the batch is 0"
+            message = f"`{BATCH}` means the batch in a shape; here dimensions are numbers, and the batch is 0"
             hint = "the first dimension of a sample is 1, the last is -1"
             raise self.wrong(message, _place(given), "batch", hint if self.name != "permute" else None)
         value = given.value if isinstance(given, Constant) else None
@@ -205,7 +206,7 @@ class _Call:
             hint = f"write `{self.name}({', '.join(['x', BATCH, *others])})`"
             raise self.wrong(message, _place(astray), "batch", hint)
         if astray := next((item for item in items if _holds_batch(item)), None):
-            message = f"`{BATCH}` stands for the batch as it is: nothing is computed with it"
+            message = f"`{BATCH}` is the batch size: it cannot be used in arithmetic"
             raise self.wrong(message, _place(astray), "batch", "the sizes of a sample do not depend on the batch")
         sizes = tuple(self._int(item, called) for item in items[first:])
         if any(size < -1 or size == 0 for size in sizes):
@@ -233,7 +234,7 @@ def _place(item: Argument) -> Place:
 
 
 def _unknown(name: str, at: Place) -> ExpressionError:
-    from difflib import get_close_matches  # which only mistakes need
+    from difflib import get_close_matches  # imported only to report a mistake
 
     owner, _, last = name.rpartition(".")
     note, instead = aliases.NOTES.get(last), aliases.FUNCTIONS_HERE.get(last)
@@ -246,7 +247,7 @@ def _unknown(name: str, at: Place) -> ExpressionError:
     elif last in FUNCTIONS:
         offered, instead = f"write `{last}({owner}, ...)`: tensors have no methods here", None
     elif last in aliases.FUNCTIONS_HERE:
-        offered = f"here it is called `{instead}`"
+        offered = f"its name here is `{instead}`"
     elif (layer := aliases.layer_called(last)) is not None:
         offered, instead = f"it is a layer: a node of its own, `{{type: {layer}, input: ...}}`", None
     else:

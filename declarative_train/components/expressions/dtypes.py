@@ -1,4 +1,4 @@
-"""The dtype of an expression's result, and the interval of its values, from those of its edges; without torch."""
+"""Dtype and value range of the result of an expression, computed from those of its inputs; without torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
 def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: tuple[int, ...]) -> TensorSpec:
-    """The result, whose shape is known. `edges` has an entry for each name."""
+    """Return the spec of a result whose shape is known. `edges` has an entry for each name."""
     dtype, known = _of(expression.root, edges)
     return with_known(TensorSpec(shape, cast(DType, dtype)), known)
 
@@ -32,9 +32,10 @@ def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: 
 def sized(
     expression: Expression, edges: Mapping[str, TensorSpec], occurring: Mapping[str, TensorSpec] | None = None
 ) -> Expression:
-    """Return the expression with the number of classes of each `one_hot` written out, in its tree and its text; offsets
-    in the tree stay those of the text as typed. `occurring`: the edges with the values that occur. Raises
-    ExpressionError where the range is not known, or an edge has numbers outside of the classes."""
+    """Return the expression with `num_classes` of each `one_hot` filled in, in its tree and its text; offsets in the
+    tree remain those of the text as typed. `occurring` has the edges with the values that occur. Raises ExpressionError
+    if the range is unknown, or an edge has values outside of the classes.
+    """
     written: list[tuple[int, str]] = []
 
     def visit(term: Term) -> Term:
@@ -63,8 +64,8 @@ def sized(
 def _keep_to_classes(one_hot: Operation, x: TensorSpec) -> None:
     size, (low, high) = int(str(one_hot.options["num_classes"])), x.interval or (0, 0)
     if low < 0 or high >= size:
-        what = f"{interval_in_words((low, high))}, and {size} classes are 0 to {size - 1}"
-        message = f"`one_hot` does not take {x}: it holds numbers from {what}"
+        what = f"{interval_in_words((low, high))}, but {size} classes are 0 to {size - 1}"
+        message = f"`one_hot` does not take {x}: its values are {what}"
         raise ExpressionError(message, one_hot.offset, one_hot.length, None, "shapes")
 
 
@@ -78,7 +79,7 @@ def with_known(spec: TensorSpec, known: KnownRange) -> TensorSpec:
 
 
 def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
-    """For a constant the dtype is its kind: `bool`, `integer`, `number`."""
+    """Return dtype and value range of a term; the dtype of a constant is its kind: `bool`, `integer`, `number`."""
     if isinstance(term, Constant):
         kind = "bool" if isinstance(term.value, bool) else "integer" if isinstance(term.value, int) else "number"
         return kind, KnownRange(((term.value, term.value),), ())
@@ -126,7 +127,7 @@ def _deciding(function: Function, operands: list[str]) -> list[str]:
 
 
 def promoted(a: str, b: str) -> str:
-    """torch's promotion of two tensors, or of a tensor and a Python number (`bool`, `integer`, `number`)."""
+    """Return torch's promotion of two tensors, or of a tensor and a Python number (`bool`, `integer`, `number`)."""
     for kind, other in ((a, b), (b, a)):
         if kind == "integer":
             return "int64" if other in ("bool", "integer") else other

@@ -1,8 +1,8 @@
-"""The closed list of functions and operators that an expression may use: their arguments, torch targets and dtypes.
+"""Table of the functions and operators that an expression may use: their arguments, torch targets and dtypes.
 
-All are pure but for the few marked `random`. Names of arguments are torch's. Dimension 0 is the batch: it is `B` where
-a shape begins and 0 where an order begins, and no other `dim` is ever 0. A layer of the same name is the same
-operation: its fields have the defaults that stand here (`default`).
+All are pure except those marked `random`. Arguments have torch's names. Dimension 0 is the batch: it is written `B` at
+the start of a shape and 0 at the start of an order; no other `dim` may be 0. A layer of the same name is the same
+operation, and its fields take their defaults from this table (`default`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["tensor", "value", "tensors", "dim", "dims", "order", "int", "shape", "number", "bool"]
-"""tensor: computed from an edge. value: a tensor, a number, or a list of numbers along the channel dimension.
-tensors: one or more (takes all positional arguments).
-dim, dims: a dimension (or several) but the batch. order: all dimensions, 0 first. shape: `B` and the sizes of one
-sample."""
+"""Kinds of a parameter. tensor: computed from an edge. value: a tensor, a number, or a list of numbers along the
+channel dimension. tensors: one or more (all positional arguments). dim, dims: one or several dimensions except the
+batch. order: all dimensions, 0 first. shape: `B` and the sizes of one sample."""
 
 ResultType = Literal["promoted", "floating", "float", "bool", "int64", "accumulated"]
-"""promoted: torch's promotion of the tensor arguments. floating: the same, integers become float32. float: float32.
-accumulated: integers and bools become int64."""
+"""Dtype of the result. promoted: torch's promotion of the tensor arguments. floating: the same, but integers become
+float32. float: float32. accumulated: integers and bools become int64."""
 
 REQUIRED = object()
 
@@ -35,9 +34,10 @@ class Parameter(NamedTuple):
 
 
 class Function(NamedTuple):
-    """`target` is the dotted path of what is called; tensors go by position, all else by name.
+    """Row of the table. `target` is the dotted path of the callable; tensors are passed by position, everything else by
+    name.
 
-    `keeps_range`: integer results lie in the range of the tensor arguments.
+    `keeps_range`: integer results stay in the range of the tensor arguments.
     """
 
     target: str
@@ -45,11 +45,11 @@ class Function(NamedTuple):
     dtype: ResultType = "promoted"
     random: bool = False
     keeps_range: bool = False
-    promotes: tuple[str, ...] = ()  # the arguments that decide the dtype; none named: all tensors
+    promotes: tuple[str, ...] = ()  # arguments that decide the dtype; empty: all tensors
 
     @property
     def signature(self) -> str:
-        """As shown to users: `softmax(x, dim)`, `sum(x, dim, keepdim=false)`."""
+        """Signature as shown to users: `softmax(x, dim)`, `sum(x, dim, keepdim=false)`."""
         return ", ".join(_format_parameter(parameter) for parameter in self.parameters)
 
 
@@ -177,11 +177,11 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "zeros_like": _each("torch.zeros_like", dtype="promoted"),
 }
-"""Alphabetical, held by a test."""
+"""Functions by name, in alphabetical order (checked by a test)."""
 
 
 def default(function: str, parameter: str) -> Any:
-    """What an argument is where it is left out, of the function and of the layer of its name."""
+    """Return the default of an argument, which the function and the layer of the same name share."""
     return next(each.default for each in FUNCTIONS[function].parameters if each.name == parameter)
 
 
@@ -224,9 +224,10 @@ OF_NUMBERS: dict[str, tuple[int, int, Callable[..., float]]] = {
     "round": (1, 1, round),
     "rsqrt": (1, 1, lambda x: x**-0.5),
 }  # fmt: skip
-"""Functions of numbers alone, computed while the recipe is read: the fewest and the most of them, and what it is."""
+"""Functions of constants, computed while the recipe is read: minimum and maximum number of arguments, and the
+function."""
 
-INDEX = "[]"  # the name of a constant slice's operation
+INDEX = "[]"  # name of the operation of a constant slice
 
 WITHOUT_GRADIENT = frozenset(
     name
@@ -247,12 +248,12 @@ WITHOUT_GRADIENT = frozenset(
         "zeros_like",
     )
 )
-"""Through these no gradient passes, or one that is zero everywhere."""
+"""Functions whose gradient is undefined or zero everywhere."""
 
 VIEWS = frozenset(
     {INDEX, "expand", "flatten", "flip", "permute", "pos", "reshape", "squeeze", "transpose", "unsqueeze"}
 )
-"""The same numbers, all or some, in whatever order and shape."""
+"""Functions that rearrange or select values without changing them."""
 
 _ALONG = ("dim", "dims")
 ELEMENTWISE = frozenset(
@@ -262,4 +263,4 @@ ELEMENTWISE = frozenset(
     or not (VIEWS | {"concat", "gather", "matmul", "one_hot", "repeat_interleave", "stack"}) & {name}
     if name != "@" and not any(parameter.kind in _ALONG for parameter in function.parameters) and not function.random
 )
-"""What each element of the result is computed of stands at its own place."""
+"""Functions whose result at a position depends on the operands at that position only."""

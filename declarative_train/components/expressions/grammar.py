@@ -1,7 +1,7 @@
-"""Expression text -> a tree of operations, constants and references; read with `ast`, never evaluated.
+"""Parser of expressions: text -> a tree of operations, constants and references; it uses `ast` and never evaluates.
 
-The grammar is Python's expression syntax cut down: arithmetic, comparison, `& | ~ @`, constant slices, references
-(`mu`, `lstm.hidden`, `layers.3`, `layers.3.output`) and the functions of `functions.py`.
+The grammar is a subset of Python's expressions: arithmetic, comparison, `& | ~ @`, constant slices, references (`mu`,
+`lstm.hidden`, `layers.3`, `layers.3.output`) and the functions of `functions.py`.
 """
 
 from __future__ import annotations
@@ -64,15 +64,14 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
 
 
 class TypedName(NamedTuple):
-    """A reference as typed; `offset` of its first place in the text."""
+    """Reference as typed; `offset` of its first occurrence in the text."""
 
     text: str
     offset: int
 
 
 class Expression(NamedTuple):
-    """The text of an expression and the tree it is read into. `names`: the references, each once, in the order of the
-    text."""
+    """Text of an expression and its tree. `names`: the references in order of appearance, each once."""
 
     text: str
     root: Term
@@ -87,17 +86,17 @@ class Expression(NamedTuple):
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """The functions and operators in it, by their names in `functions.py`, as often as they stand there."""
+        """Return the names of all functions and operators, as in `functions.py`, with repetitions."""
         return tuple(term.name for term in _walk(self.root) if isinstance(term, Operation))
 
     @property
     def lone_name(self) -> str | None:
-        """The name when the expression is nothing else."""
+        """Return the name if the expression is a single reference, else None."""
         return self.root.text if isinstance(self.root, Reference) else None
 
 
 def parse(text: str) -> Expression:
-    """Raises ExpressionError, which carries the place in the text."""
+    """Parse an expression. Raises ExpressionError with the position in the text."""
     source = plain_python(text)
     if not source.strip():
         raise ExpressionError("an expression is empty", 0, len(text))
@@ -116,7 +115,7 @@ def parse(text: str) -> Expression:
 def _python(text: str, source: str) -> ast.expr:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "int is not callable": said below, in our words
+            warnings.simplefilter("ignore")  # "int is not callable" is reported below, in our words
             return ast.parse(f"({source})", mode="eval").body  # brackets: leading space and line ends are free
     except SyntaxError as found:
         advice = word_advice(text)
@@ -124,8 +123,8 @@ def _python(text: str, source: str) -> ast.expr:
             raise advice from None
         line = source[: max(0, (found.offset or 1) - 2)]
         offset = min(len(line), max(0, len(text) - 1))
-        hint = "equality is written `==`" if "'=='" in (found.msg or "") else None
-        message = "this is not a formula: something is missing, or too much, here"
+        hint = "write equality as `==`" if "'=='" in (found.msg or "") else None
+        message = "this is not a valid expression: something is missing or superfluous here"
         raise ExpressionError(message, offset, 1, hint) from None
     except (RecursionError, MemoryError, ValueError):
         raise ExpressionError("this expression is nested too deeply", 0, len(text), "split it into nodes") from None
@@ -139,7 +138,9 @@ def _walk(term: Term) -> Iterator[Term]:
 
 
 class _TreeReader:
-    """Turns Python's tree into ours. `ast` counts bytes: only the stand-in letter of a reference is not ASCII."""
+    """Converter of Python's tree to ours. `ast` counts bytes, which differ from letters in placeholders of
+    references.
+    """
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
@@ -149,8 +150,8 @@ class _TreeReader:
             self._characters = [i - 1 for i, c in enumerate(encoded) for _ in range(len(c.encode()))] + [len(text)]
 
     def place(self, node: ast.expr | ast.keyword) -> tuple[int, int]:
-        """Offset and length in the text."""
-        start = max(0, self._characters[node.col_offset])  # the brackets around the text are ours
+        """Return offset and length in the text."""
+        start = max(0, self._characters[node.col_offset])  # these are the brackets around the whole text
         end = min(len(self._text), self._characters[node.end_col_offset or node.col_offset])
         return start, max(1, end - start)
 
@@ -178,7 +179,7 @@ class _TreeReader:
             return self._index(node, depth)
         if isinstance(node, ast.Tuple | ast.List):
             return self._vector(node)
-        raise self._refuse(node, "expressions do not have this form of Python", "use operators, slices and functions")
+        raise self._refuse(node, "expressions do not support this Python syntax", "use operators, slices and functions")
 
     def _reference(self, offset: int, length: int) -> Term:
         text = self._text[offset : offset + length]
@@ -190,21 +191,21 @@ class _TreeReader:
 
     def _constant(self, node: ast.Constant) -> Constant:
         if not isinstance(node.value, bool | int | float):
-            raise self._refuse(node, "only numbers, `true` and `false` are constants here")
+            raise self._refuse(node, "constants are numbers, `true` and `false`")
         return Constant(node.value, *self.place(node))
 
     def _vector(self, node: ast.Tuple | ast.List) -> Vector:
-        """A list outside of an argument's place: numbers, one for each channel."""
+        """Return a list of numbers, one for each channel, that is not an argument."""
         hint = "join tensors with `concat` or `stack`"
         if isinstance(node, ast.Tuple) and not all(isinstance(item, ast.Constant) for item in node.elts):
-            raise self._refuse(node, "a list stands only inside a function", hint)
+            raise self._refuse(node, "a list is allowed only as an argument", hint)
         if isinstance(node, ast.Tuple):
-            raise self._refuse(node, "a vector is written in square brackets", "`image - [0.485, 0.456, 0.406]`")
+            raise self._refuse(node, "write a vector in square brackets", "`image - [0.485, 0.456, 0.406]`")
         values: list[int | float] = []
         for item in node.elts:
             found = self.term(item, 0)
             if not isinstance(found, Constant) or isinstance(found.value, bool):
-                raise self._refuse(item, "a vector holds numbers only", hint)
+                raise self._refuse(item, "a vector contains only numbers", hint)
             values.append(found.value)
         if not 0 < len(values) <= _MOST_ENTRIES:
             raise self._refuse(node, f"a vector has 1 to {_MOST_ENTRIES} numbers", hint)
@@ -225,7 +226,7 @@ class _TreeReader:
         if isinstance(left, Constant) and isinstance(right, Constant):
             return _folded(name, left.value, right.value, offset, length)
         if not any(isinstance(each, Reference | Operation) for each in (left, right)):
-            message = "a vector is computed with a tensor, not with a constant"
+            message = "a vector needs a tensor as the other operand, not a constant"
             raise ExpressionError(message, offset, length, "write the numbers", "form")
         if name == "@" and isinstance(right if isinstance(left, Reference | Operation) else left, Vector):
             raise ExpressionError(
@@ -251,7 +252,7 @@ class _TreeReader:
         start, size = self.place(node.func)
         name = self._text[start : start + size]
         if not isinstance(node.func, ast.Name):
-            raise self._refuse(node.func, "only functions by name can be called")
+            raise self._refuse(node.func, "only named functions can be called")
         arguments = [self._argument(argument, depth) for argument in node.args]
         keywords: dict[str, Value | Term] = {}
         for keyword in node.keywords:
@@ -273,7 +274,7 @@ class _TreeReader:
         offset, length = self.place(node)
         operand = self.term(node.value, depth + 1)
         if isinstance(operand, Reference) and operand.text.rpartition(".")[2] == "shape":
-            raise self._refuse(node, "expressions know no sizes", "write the number, or `{{ vars.NAME }}`")
+            raise self._refuse(node, "expressions cannot read sizes", "write the number, or `{{ vars.NAME }}`")
         if isinstance(operand, Constant | Vector):
             raise self._refuse(node, "a constant has no dimensions")
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
@@ -283,14 +284,14 @@ class _TreeReader:
             message = "dimension 0 is the batch and cannot be indexed"
             raise ExpressionError(message, at, size, "begin with `:`, as in `x[:, 0]`", "batch")
         if index.count(...) > 1:
-            raise self._refuse(node, "`...` may stand once")
+            raise self._refuse(node, "`...` may occur once")
         return Operation(INDEX, (operand,), {"index": index}, offset, length)
 
     def _part(self, node: ast.expr) -> object:
         if isinstance(node, ast.Slice):
             start, stop, step = (self._bound(bound) for bound in (node.lower, node.upper, node.step))
             if step is not None and step < 1:
-                raise self._refuse(node, "a slice's step is at least 1", "`flip(x, dims)` turns a dimension round")
+                raise self._refuse(node, "a slice's step is at least 1", "`flip(x, dims)` reverses a dimension")
             return slice(start, stop, step)
         if isinstance(node, ast.Constant) and (node.value is ... or node.value is None):
             return node.value
@@ -304,12 +305,12 @@ class _TreeReader:
         term = self.term(node, 0)
         if isinstance(term, Constant) and isinstance(term.value, int) and not isinstance(term.value, bool):
             return term.value
-        message = "a slice takes whole numbers only"
-        raise self._refuse(node, message, "`gather(x, index, dim)` picks by tensor; a template can compute")
+        message = "slice bounds are whole numbers"
+        raise self._refuse(node, message, "`gather(x, index, dim)` selects by tensor; a template can compute a bound")
 
 
 def _folded(name: str, left: object, right: object, offset: int, length: int) -> Constant:
-    """Arithmetic of two numbers, done here so that no tensor is spent on it."""
+    """Compute arithmetic of two constants, so that no tensor is created for it."""
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]
         raise ExpressionError(f"`{name}` between these two constants", offset, length, "write the result", "form")

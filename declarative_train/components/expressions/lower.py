@@ -1,4 +1,4 @@
-"""An Expression -> calls in a torch.fx graph; and the same calls on real or meta tensors, to find what does not fit."""
+"""Lowering of an Expression: to calls in a torch.fx graph, or run on real or meta tensors to find shape errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import fx
 
-VECTOR = "a vector"  # what a list of numbers beside a tensor becomes
+VECTOR = "a vector"  # name of the operation that makes a tensor of a list of numbers
 
 
 def emit(
@@ -26,8 +26,9 @@ def emit(
     names: Mapping[str, fx.Node],
     draw: Callable[[str, int], Callable[..., Any]] | None = None,
 ) -> fx.Node:
-    """Append the expression's calls to `graph`; `names` holds a node for each of `expression.names`. `draw`: what is
-    called instead of a random function, by its name and how many the expression has called before."""
+    """Append the calls of the expression to `graph`; `names` has a node for each of `expression.names`. `draw(name,
+    count)` returns the callable that replaces a random function, of which the expression has called `count` before.
+    """
     num_drawn = itertools.count()
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
@@ -44,10 +45,10 @@ def emit(
 
 
 def infer(expression: Expression, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The result on real or meta tensors, each (B, ...).
+    """Return the result on real or meta tensors, each (B, ...).
 
-    Raises ExpressionError at the operation that does not take its tensors, or that reads across the batch because a
-    negative `dim` reaches dimension 0.
+    Raises ExpressionError at the operation that does not accept its tensors, or that would reduce over the batch
+    because a negative `dim` means dimension 0.
     """
 
     def call(operation: Operation, target: Callable[..., Any], operands: list[Any]) -> Any:
@@ -85,7 +86,7 @@ def _visit(
 
 
 def target_of(name: str) -> Callable[..., Any]:
-    """What an operation calls, of torch or of ours."""
+    """Return the callable of an operation."""
     if name == INDEX:
         path = "operator.getitem"
     else:
@@ -107,7 +108,7 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
             continue
         value = operation.options[parameter.name]
         if operation.name == "flatten" and rank == 1 and operation.options == {"start_dim": 1, "end_dim": -1}:
-            continue  # of one number there is nothing to flatten: it becomes (B, 1)
+            continue  # flattening one number per sample gives (B, 1)
         for dim in value if isinstance(value, tuple) else (value,):
             if isinstance(dim, int) and dim + rank == 0:
                 shape = "(B)" if rank == 1 else f"a tensor of {rank} dimensions"
@@ -118,7 +119,9 @@ def _keep_the_batch(operation: Operation, operands: list[Any]) -> None:
 
 
 def _keep_to_classes(operation: Operation, operands: list[Any]) -> None:
-    """A step does not look at the numbers of a `one_hot`, so that a GPU need not be waited for."""
+    """Raise if a `one_hot` gets values outside of its classes. Only checked on the CPU: reading values would
+    synchronize a GPU.
+    """
     if operation.name != "one_hot":
         return
     (x,), size = operands, operation.options.get("num_classes")
@@ -132,7 +135,7 @@ def _beside(operation: Operation, run: Callable[[], Any]) -> Any:
     try:
         return run()
     except (ValueError, RuntimeError, OverflowError) as found:
-        hint = "a vector lies along dimension 1 of (B, C, H, W) and of more dimensions, else along the last"
+        hint = "a vector is along dimension 1 of (B, C, H, W) and of tensors with more dimensions, else along the last"
         raise ExpressionError(str(found), operation.offset, operation.length, hint, "shapes") from None
 
 

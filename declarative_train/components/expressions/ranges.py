@@ -1,8 +1,8 @@
-"""Interval arithmetic: between which numbers the result of an operation lies, from those of its operands.
+"""Interval arithmetic: the value range of an operation's result, from those of its operands.
 
-Never narrower than the truth, nan aside: a run whose numbers are not finite stops anyway. Of a tensor whose columns
-(entries of the last dimension) are known one by one, as those of tables of categories are, each has its own interval.
-R. E. Moore, Interval Analysis, 1966.
+A range is never too narrow (nan excepted: a run with values that are not finite stops anyway). If the ranges of single
+columns (entries of the last dimension) are known, as in tables of categories, each column has its own interval. R. E.
+Moore, Interval Analysis, 1966.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from declarative_train.core.tensor_spec import FLOATING, Interval
 INF = math.inf
 ANY: Interval = (-INF, INF)
 _MOST_COLUMNS = 4096
-_ROUNDING = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 2e-2}  # some operations' worth
+_ROUNDING = {"float64": 1e-9, "float32": 1e-6, "float16": 2e-3, "bfloat16": 2e-2}  # rounding error of some operations
 _INTEGERS = {
     **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     "uint8": (0, 255),
@@ -32,7 +32,7 @@ _FIXED: dict[str, Interval] = {
     "atan": (-1.6, 1.6),
     "zeros_like": (0, 0),
 }
-_KEEP = frozenset({"detach", "float", "pos"})  # element by element, values as they are
+_KEEP = frozenset({"detach", "float", "pos"})  # element by element, values unchanged
 _HULL = frozenset({"amax", "amin", "expand", "flatten", "flip", "max", "mean", "min", "permute", "repeat_interleave",
                    "reshape", "roll", "squeeze", "transpose", "unsqueeze"})  # fmt: skip
 _MOVES = frozenset({"expand", "reshape", "unsqueeze"})
@@ -45,8 +45,9 @@ _GROWING: dict[str, Callable[[float], float]] = {
 
 
 class KnownRange(NamedTuple):
-    """`columns`: one interval for all, or one for each entry of the last dimension. `shape`: of a sample, None where
-    it is not followed."""
+    """Known value ranges. `columns`: one interval for all, or one for each entry of the last dimension. `shape`: of a
+    sample, None if unknown.
+    """
 
     columns: tuple[Interval, ...]
     shape: tuple[int, ...] | None = None
@@ -60,8 +61,9 @@ UNKNOWN = KnownRange((ANY,))
 
 
 def of_vector(values: Sequence[float], beside: tuple[int, ...] | None = None) -> KnownRange:
-    """`beside`: the shape of a sample of the tensor that it stands beside. Of an image, or where that is not followed,
-    the numbers are of any place: they do not lie along the last dimension."""
+    """Return the ranges of a vector next to a tensor whose samples have the shape `beside`. If that shape is an image
+    or unknown, the vector is not along the last dimension, and one interval covers all numbers.
+    """
     if beside is None or len(beside) > 2:
         return KnownRange(((min(values), max(values)),))
     is_as_wide = bool(beside) and beside[-1] == len(values)
@@ -69,7 +71,9 @@ def of_vector(values: Sequence[float], beside: tuple[int, ...] | None = None) ->
 
 
 def of_operation(name: str, options: Mapping[str, object], operands: Sequence[KnownRange], dtype: str) -> KnownRange:
-    """`dtype` is the result's: whole numbers that it cannot hold come round again, fractions are rounded."""
+    """Return the ranges of an operation's result of type `dtype`. Integers that overflow wrap around, fractions are
+    rounded.
+    """
     if dtype == "bool":
         return KnownRange(((0, 1),))
     found = _of(name, options, operands)
@@ -115,7 +119,7 @@ def _each(operation: Callable[[Interval], Interval], x: KnownRange) -> KnownRang
 
 
 def _keeps_columns(name: str, options: Mapping[str, object], x: KnownRange) -> bool:
-    """Whether the last dimension stays as it is."""
+    """Return whether the operation leaves the columns of the last dimension unchanged."""
     sizes, dim = options.get("shape", options.get("size")), options.get("dim")
     if name == "unsqueeze":
         return x.shape is not None and isinstance(dim, int) and dim not in (-1, len(x.shape) + 1)
@@ -155,7 +159,7 @@ def _floored(a: Interval, b: Interval) -> Interval:
 
 
 def _remainder(a: Interval, b: Interval) -> Interval:
-    """Has the sign of the divisor, as in Python."""
+    """Return the range of `a % b`, which has the sign of the divisor, as in Python."""
     if b[0] <= 0 or not math.isfinite(b[1]):
         return ANY
     if a[0] >= 0 and a[1] < b[0]:
@@ -209,7 +213,7 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
 
 
 def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
-    """Along dimensions of known sizes."""
+    """Return the ranges of a reduction, if the sizes of its dimensions are known."""
     asked = dims if isinstance(dims, tuple) else (dims,)
     rank = None if x.shape is None else len(x.shape) + 1
     places = [dim % rank for dim in asked if rank and isinstance(dim, int) and -rank <= dim < rank]
@@ -224,7 +228,7 @@ def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
 
 
 def _joined(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
-    """Side by side along the last dimension the columns stay apart."""
+    """Concatenate or stack; columns joined along the last dimension keep their own intervals."""
     low, high = min(each.hull[0] for each in operands), max(each.hull[1] for each in operands)
     together = KnownRange(((low, high),))
     shapes = [each.shape for each in operands]
@@ -245,7 +249,7 @@ def _joined(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRang
 
 
 def _indexed(x: KnownRange, index: object) -> KnownRange:
-    """A slice of the last dimension takes its columns along."""
+    """Select columns by the index of the last dimension."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
         return KnownRange(x.columns)

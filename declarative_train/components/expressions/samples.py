@@ -1,4 +1,4 @@
-"""The calls of an expression that torch has no single function for; `x` is (B, ...), a shape begins with "B"."""
+"""Operations of expressions that are not one torch function; `x` is (B, ...), a shape begins with "B"."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
 
 def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    """The numbers along the channel dimension of `like`, (B, ..., D) or (B, C, H, W, ...), in its dtype where that
-    holds them. Raises ValueError where they are not as many as there are channels (or one)."""
+    """Return the numbers along the channel dimension of `like`, (B, ..., D) or (B, C, H, W, ...), in its dtype if that
+    can represent them. Raises ValueError if there are neither as many as channels nor one.
+    """
     import torch
 
     dim = 1 if like.ndim >= 4 else -1
@@ -20,7 +21,7 @@ def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
     found, wanted = len(values), like.shape[dim]
     if wanted not in (found, 1):
         which = "dimension 1" if dim == 1 else "the last dimension"
-        raise ValueError(f"a vector of {found} lies along {which}, whose size is {wanted}")
+        raise ValueError(f"a vector of {found} is along {which}, whose size is {wanted}")
     whole = all(isinstance(value, int) for value in values)
     is_kept = like.is_floating_point() or (whole and like.dtype != torch.bool)
     dtype = like.dtype if is_kept else torch.int64 if whole else torch.get_default_dtype()
@@ -29,7 +30,7 @@ def vector(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
 
 
 def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """The larger of the two; of a tensor and a number `clamp`, whose gradient passes where they are equal."""
+    """Return the larger of the two; with a number it is `clamp`, which passes the gradient where they are equal."""
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -38,7 +39,7 @@ def maximum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
 
 
 def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
-    """The smaller of the two; see `maximum`."""
+    """Return the smaller of the two; see `maximum`."""
     import torch
 
     if not isinstance(x, torch.Tensor):
@@ -47,7 +48,7 @@ def minimum(x: torch.Tensor | float, y: torch.Tensor | float) -> torch.Tensor:
 
 
 def reshape(x: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
-    """A -1 follows from the sizes of a sample: of a batch without rows torch would not know it."""
+    """Reshape; a -1 is computed from the sizes of a sample, since torch cannot infer it for an empty batch."""
     sizes, known = shape[1:], math.prod(size for size in shape[1:] if size != -1)
     return x.reshape(x.shape[0], *(x.shape[1:].numel() // known if size == -1 else size for size in sizes))
 
@@ -57,7 +58,7 @@ def expand(x: torch.Tensor, size: tuple[Any, ...]) -> torch.Tensor:
 
 
 def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
-    """All but the batch of (B) is one number: (B, 1)."""
+    """Flatten all dimensions except the batch; (B) becomes (B, 1)."""
     import torch
 
     is_number = x.ndim == 1 and (start_dim, end_dim) == (1, -1)
@@ -65,7 +66,7 @@ def flatten(x: torch.Tensor, start_dim: int, end_dim: int) -> torch.Tensor:
 
 
 def squeeze(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Raises ValueError for a dimension of another size than 1, which torch leaves as it is."""
+    """Squeeze `dim`. Raises ValueError if its size is not 1, where torch would return `x` unchanged."""
     import torch
 
     if x.shape[dim] != 1:
@@ -86,8 +87,9 @@ def stack(*tensors: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """In the float type that the model computes in. A number outside the classes gives zeros only: that none occurs is
-    held where values are known, since a GPU would have to be waited for."""
+    """Return the encoding in torch's default float type. A class outside the range gives zeros; only known ranges are
+    checked, since reading values would synchronize a GPU.
+    """
     import torch
 
     classes = torch.arange(num_classes, device=x.device)
@@ -95,7 +97,7 @@ def one_hot(x: torch.Tensor, num_classes: int) -> torch.Tensor:
 
 
 def gather(x: torch.Tensor, index: torch.Tensor, dim: int) -> torch.Tensor:
-    """`x` at `index` along `dim`, the other dimensions broadcast."""
+    """Gather `x` at `index` along `dim`, the other dimensions broadcast."""
     import torch
 
     return torch.take_along_dim(x, index, dim)
@@ -106,7 +108,7 @@ def detach(x: torch.Tensor) -> torch.Tensor:
 
 
 def to_float(x: torch.Tensor) -> torch.Tensor:
-    """The float type that the model computes in (fp64 runs set torch's default)."""
+    """Convert to torch's default float type (float64 in fp64 runs)."""
     import torch
 
     return x.to(torch.get_default_dtype())

@@ -1,7 +1,7 @@
-"""Why an operation does not take its tensors, in the recipe's words: shapes with B for the batch, names as typed.
+"""Error messages for operations that do not accept their tensors: shapes with B for the batch, names as in the recipe.
 
-torch's words name the sizes of a probe's batch, and functions that the recipe does not call; they are kept as help
-where we have no better ones.
+torch's messages mention batch sizes of a probe and functions that the recipe does not call; they are used as help when
+there is no better text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OUT_OF_BOUNDS = re.compile(r"index (-?\d+) is out of bounds for dimension (\d+)
 
 
 def shape_error(operation: Operation, operands: list[Any], problem: Exception) -> ExpressionError:
-    """`operands`: the tensors (B, ...) and numbers that torch was given."""
+    """Return the error of an operation on `operands`: the tensors (B, ...) and numbers that torch received."""
     said = str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__
     tensors = [operand for operand in operands if hasattr(operand, "ndim")]
     reason = _reason(operation, tensors, said) if tensors else None
@@ -55,7 +55,7 @@ def _reason(operation: Operation, tensors: list[torch.Tensor], said: str) -> str
         return _of_index(operation.options["index"], tensors[0], said)
     if operation.name == "one_hot" and "outside" in said:
         least, greatest, classes = int(tensors[0].min()), int(tensors[0].max()), operation.options["num_classes"]
-        return f"it holds numbers from {least} to {greatest}, and {classes} classes are 0 to {int(str(classes)) - 1}"
+        return f"its values are {least} to {greatest}, but {classes} classes are 0 to {int(str(classes)) - 1}"
     rank = max(tensor.ndim for tensor in tensors)
     return (
         _of_dims(operation, rank)
@@ -68,14 +68,14 @@ def _reason(operation: Operation, tensors: list[torch.Tensor], said: str) -> str
 
 def _of_index(index: Any, tensor: torch.Tensor, said: str) -> str | None:
     if isinstance(index, tuple) and sum(part is not None and part is not Ellipsis for part in index) > tensor.ndim:
-        return f"besides the batch it has {tensor.ndim - 1} dimension{'s' * (tensor.ndim != 2)}"
+        return f"it has, without the batch, {tensor.ndim - 1} dimension{'s' * (tensor.ndim != 2)}"
     if found := _OUT_OF_BOUNDS.search(said):
         return f"there is no {found[1]} in dimension {found[2]}, whose size is {found[3]}"
     return None
 
 
 def _of_dims(operation: Operation, rank: int) -> str | None:
-    """A dimension that is not there, or an order that names not all of them."""
+    """Return the message for a dimension that does not exist, or an order that does not name all dimensions."""
     ranks = rank + (operation.name in ADDS_A_DIMENSION)
     function = FUNCTIONS.get(operation.name) or OPERATORS[operation.name]
     for parameter in function.parameters:
@@ -89,7 +89,7 @@ def _of_dims(operation: Operation, rank: int) -> str | None:
             there = f"they are 1 to {last}" if last > 1 else "the only one is 1" if last else "there is the batch only"
             return f"it has no dimension {wrong}, {there}"
         if parameter.kind == "order" and len(dims) != rank:
-            return "every dimension is to be named, the batch as 0"
+            return "name every dimension, the batch as 0"
     return None
 
 
@@ -99,7 +99,7 @@ def _of_sizes(operation: Operation, tensor: torch.Tensor) -> str | None:
         return None
     asked = f"({', '.join(map(str, sizes))})"
     if operation.name == "expand":
-        return f"it can become larger only where its size is 1, and {asked} is asked for"
+        return f"only sizes of 1 can be expanded, but the target is {asked}"
     return f"its {math.prod(tensor.shape[1:]):,} numbers per sample cannot be arranged as {asked}"
 
 
@@ -107,7 +107,7 @@ def _of_squeeze(operation: Operation, tensor: torch.Tensor) -> str | None:
     if operation.name != "squeeze":
         return None
     dim = int(str(operation.options["dim"]))
-    return f"dimension {dim} has size {tensor.shape[dim]}, and not 1"
+    return f"dimension {dim} has size {tensor.shape[dim]}, not 1"
 
 
 def _of_product(tensors: list[torch.Tensor]) -> str | None:
@@ -115,7 +115,7 @@ def _of_product(tensors: list[torch.Tensor]) -> str | None:
     if second.ndim == 2:
         return "the second is not a matrix of each sample; `sum(x * y, dim=-1)` multiplies vectors"
     if first.shape[-1] != second.shape[-2]:
-        return f"the last size of the first, {first.shape[-1]}, is not the last but one of the second"
+        return f"the last size of the first, {first.shape[-1]}, is not the second last of the second"
     return None
 
 
@@ -123,15 +123,15 @@ def _of_list(tensors: list[torch.Tensor], operation: Operation) -> str | None:
     if operation.name == "stack":
         return "their shapes must be equal" if len({tensor.shape for tensor in tensors}) > 1 else None
     if len({tensor.ndim for tensor in tensors}) > 1:
-        return "they have not the same number of dimensions"
+        return "they have different numbers of dimensions"
     return f"they may differ in dimension {operation.options.get('dim', 1)} only"
 
 
 def _of_pair(tensors: list[torch.Tensor], rank: int) -> str | None:
-    """The last dimension in which two sizes, aligned at the right as torch does, are neither equal nor 1."""
+    """Return the message for the last dimension whose sizes, aligned at the right, are neither equal nor 1."""
     for dim in range(1, rank + 1):
         sizes = dict.fromkeys("B" if dim == t.ndim else str(t.shape[-dim]) for t in tensors if dim <= t.ndim)
         several = [size for size in sizes if size != "1"]
         if len(several) > 1:
-            return f"sizes {' and '.join(several)} of dimension {rank - dim} do not go together"
+            return f"sizes {' and '.join(several)} of dimension {rank - dim} do not match"
     return None

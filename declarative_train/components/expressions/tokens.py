@@ -1,7 +1,7 @@
-"""The characters of an expression -> the same characters in a form that Python's parser takes, offsets unchanged.
+"""Tokenizer of expressions: replace references by identifiers that Python's parser accepts, offsets unchanged.
 
-References such as `layers.3.output` are not Python, and a node may be called `class`: each of those becomes one plain
-identifier of the same length. Whatever could not be part of an expression is refused here, with its place.
+References such as `layers.3.output` are not Python, and a node may be called `class`: each becomes one identifier of
+the same length. Characters that no expression can contain are reported here, with their position.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _TOKEN = re.compile(
     r"|(?P<ellipsis>\.\.\.)|(?P<operator>\*\*|//|==|!=|<=|>=|[-+*/%@&|~<>(),:\[\]=])",
     re.ASCII,
 )
-_LETTER = "\u01c0"  # a letter that Python takes in identifiers and no recipe holds
+_LETTER = "\u01c0"  # a letter that is valid in Python identifiers and unused in recipes
 _NOT_NAMES = frozenset(keyword.kwlist) - {"True", "False", "None"}
 _PAIRS = {")": "(", "]": "["}
 _ADVICE = {
-    "^": "a power is written `**`",
-    "'": "an expression holds no text",
-    '"': "an expression holds no text",
-    "!": "`not` is written `~`, unequal `!=`",
+    "^": "write a power as `**`",
+    "'": "an expression contains no text",
+    '"': "an expression contains no text",
+    "!": "`, unequal `!=`~write `not` as `~`, unequal as `!=`~`, unequal `!=`",
     "{": "`{{ }}` works in any text, rendered before the expression is read",
     ";": "an expression is one formula; give each its own node",
-    "\u2212": "write the minus of the keyboard, `-`",
+    "\u2212": "use the ASCII minus, `-`",
     "\u00d7": "write `*`",
     "\u00f7": "write `/`",
     "\u00b7": "write `*`",
@@ -48,7 +48,7 @@ _WORDS = {
 
 
 def plain_python(text: str) -> str:
-    """`text` with each reference as one identifier; raises ExpressionError at what cannot be part of an expression."""
+    """Replace each reference in `text` by one identifier; raises ExpressionError at invalid characters."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"this expression has {len(text)} characters, more than {MAX_LENGTH}", 0, 1, "split it")
     parts: list[str] = []
@@ -65,8 +65,8 @@ def plain_python(text: str) -> str:
         position = match.end()
     if open_brackets:
         bracket, offset = open_brackets[-1]
-        hint = "between `{ }` of YAML an expression with a comma needs quotes"
-        raise ExpressionError(f"`{bracket}` is never closed", offset, 1, hint)
+        hint = "inside `{ }` of YAML quote an expression that contains a comma"
+        raise ExpressionError(f"`{bracket}` is not closed", offset, 1, hint)
     return "".join(parts)
 
 
@@ -97,7 +97,7 @@ def _unexpected(text: str, position: int) -> ExpressionError:
 
 
 def word_advice(text: str) -> ExpressionError | None:
-    """For a text that Python's parser refused: the Python word in it that expressions do not have."""
+    """Return the Python keyword in a text that did not parse and its replacement in expressions, or None."""
     for match in re.finditer(r"(?<![\w.])[a-z]+(?![\w.(])", text):
         if match.group() in _WORDS:
             word = match.group()

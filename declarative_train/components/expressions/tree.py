@@ -1,4 +1,4 @@
-"""The tree that an expression is read into, and what is wrong with one that cannot be."""
+"""Tree of an expression, and the error for a text that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class Reference(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """A list of numbers beside a tensor, along its channel dimension: dimension 1 of (B, C, H, W) and of all that has
-    more dimensions, else the last."""
+    """List of numbers next to a tensor, along its channel dimension: dimension 1 of (B, C, H, W) and of tensors with
+    more dimensions, else the last.
+    """
 
     values: tuple[int | float, ...]
     offset: int
@@ -30,7 +31,7 @@ class Vector(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A function or an operator by its name in `functions.py`; `options` are all arguments that are not operands."""
+    """Function or operator by its name in `functions.py`; `options` are all arguments that are not operands."""
 
     name: str
     operands: tuple[Term, ...]
@@ -40,7 +41,7 @@ class Operation(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A list in an argument's place, while the call is being read."""
+    """List argument of a call that is being parsed."""
 
     items: tuple[Term, ...]
     offset: int
@@ -50,23 +51,24 @@ class Value(NamedTuple):
 Term = Constant | Vector | Reference | Operation
 
 BATCH = "B"
-"""Dimension 0 where a shape is written, as the plan prints it."""
+"""Batch dimension in a shape, as the plan prints it."""
 
 
 def call_of(operation: str, names: Iterable[str]) -> Operation:
-    """An operation on these names, as nobody typed it."""
+    """Return an operation on these names that is not in the recipe's text."""
     return Operation(operation, tuple(Reference(name, 0, 0) for name in names), {}, 0, 0)
 
 
 ExpressionRule = Literal["syntax", "form", "function", "arguments", "batch", "shapes"]
-"""syntax: cannot be read. form: Python that expressions do not have. function: no such function. arguments: not what
-the function takes. batch: dimension 0 indexed, reduced or moved, or `B` where no shape begins. shapes: torch refuses
-the tensors (only `infer`)."""
+"""Kinds of errors. syntax: does not parse. form: Python syntax that expressions do not support. function: unknown
+function. arguments: wrong arguments. batch: dimension 0 indexed, reduced or moved, or `B` not at the start of a shape.
+shapes: torch rejects the tensors (only `infer`)."""
 
 
 class ExpressionError(Exception):
-    """`offset` and `length` in characters of the expression's text; `help` is one hint; `instead`: a word of it,
-    and the one to write in its place."""
+    """Error at `offset` and `length`, in characters of the expression's text; `help` is one hint; `instead`: a word of
+    the text and its replacement.
+    """
 
     def __init__(
         self,

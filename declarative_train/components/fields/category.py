@@ -184,7 +184,7 @@ class CategoryField(FieldOfColumns):
             text = f"`{column.name}` is {value}, and {size} classes go from 0 to {size - 1}"
             hint = "set num_classes, or give unknown values a class: `unknown: 0`"
             if value == size:  # most often labels that count from 1
-                hint = f"set num_classes to {size + 1}; for labels from 1 on leave it out: they get numbers from 0"
+                hint = f"set num_classes to {size + 1}; for labels from 1 on remove it: they get numbers from 0"
             return BadValueError("outside", column.name, text, row=row, help=hint, key="num_classes")
         text = f"`{column.name}` is `{value}`, which is in none of the training rows"
         return BadValueError("outside", column.name, text, row=row, help="give unknown values a class: `unknown: 0`")

@@ -69,7 +69,7 @@ def match_columns(
     wanted: Iterable[str], names: Sequence[str], unwanted: Iterable[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns of `names` that `wanted` and `unwanted` select, and the names and globs that match none. The
-    matches of a glob keep the file's order; a column that is named twice counts once."""
+    matches of a glob keep the file's order; a column that is listed twice counts once."""
     found: dict[str, None] = {}
     missed = []
     for name in wanted:

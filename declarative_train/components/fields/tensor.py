@@ -348,7 +348,7 @@ class _MomentsTally(Tally):
         if apart.any() and self._field.normalize is not None:
             least, greatest = self._ends(apart)
             message = f"goes from {least:g} to {greatest:g} in the training rows, too far to be normalised"
-            value, fix = max(least, greatest, key=abs), "correct that row, or leave `normalize` out"
+            value, fix = max(least, greatest, key=abs), "correct that row, or remove `normalize`"
             raise NoStatisticsError(self._name_of(apart), message, help=fix, value=value)
         found: dict[str, object] = {}
         if self._field.missing == "mean":

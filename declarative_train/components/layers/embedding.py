@@ -89,10 +89,9 @@ class Embeddings(Layer):
         for column, (rows, (low, high)) in enumerate(zip(self.num_embeddings, columns, strict=False)):
             if low < 0 or high >= rows:
                 return ShapeError(
-                    f"`num_embeddings` gives column {column} a table of {counted(rows, 'row')}, and it holds "
-                    f"numbers from {interval_in_words((low, high))}",
+                    f"`num_embeddings` gives column {column} a table of {counted(rows, 'row')}, and its values are {interval_in_words((low, high))}",
                     field="num_embeddings",
-                    help="leave `num_embeddings` out: each table gets the rows of its column" if low >= 0 else None,
+                    help="remove `num_embeddings`: each table gets the rows of its column" if low >= 0 else None,
                 )
         return None
 
@@ -181,7 +180,7 @@ def _check_rows(layer: Layer, rows: int | None, x: TensorSpec, field: str = "num
         return ShapeError(message, port="x", help="add a number to it, or `clamp` it")
     if rows is not None and high >= rows:
         message = f"`{field}: {rows}` is too small, `x` holds numbers from {interval_in_words((low, high))}"
-        return ShapeError(message, field=field, help=f"set `{field}` to {int(high) + 1}, or leave it out")
+        return ShapeError(message, field=field, help=f"set `{field}` to {int(high) + 1}, or remove it")
     return None
 
 

@@ -115,7 +115,7 @@ class AveragePool(Spatial, ABC):
         if n < 3:
             return None
         if x.dtype in ("float16", "bfloat16"):
-            return ShapeError(f"`avg_pool3d` takes no {x.dtype}", port="x", help="give the field `dtype: float32`")
+            return ShapeError(f"`avg_pool3d` takes no {x.dtype}", port="x", help="set the field's `dtype: float32`")
         return check_kernel(x, per_dim(self.kernel_size, n), (1,) * n, (0,) * n)
 
     def build(self, inputs: Inputs) -> nn.Module:

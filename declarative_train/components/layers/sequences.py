@@ -46,10 +46,10 @@ class LearnedPositions(Layer):
         asked = inputs["positions"].num_values or 0 if "positions" in inputs else 0
         if self._length(inputs) < asked:
             message = f"`positions` go up to {asked - 1}, and {counted(self._length(inputs), 'position')} can be learnt"
-            return ShapeError(message, field="max_length", help=f"set `max_length` to {asked}, or leave it out")
+            return ShapeError(message, field="max_length", help=f"set `max_length` to {asked}, or remove it")
         if self.max_length is not None and self.max_length < inputs["x"].shape[-2]:
             message = f"`max_length: {self.max_length}` is shorter than the input: `x` is {inputs['x']}"
-            return ShapeError(message, field="max_length", help="leave it out to follow the input")
+            return ShapeError(message, field="max_length", help="remove it to follow the input")
         return None
 
     def build(self, inputs: Inputs) -> nn.Module:

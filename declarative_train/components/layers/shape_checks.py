@@ -65,7 +65,7 @@ def needs_float(layer: Layer, inputs: Inputs, *ports: str) -> ShapeError | None:
                 port=port,
                 help="an `embedding` or `one_hot` turns numbers of classes into floating-point numbers"
                 if spec.num_values is not None
-                else "give the field `dtype: float32`",
+                else "set the field's `dtype: float32`",
             )
         if not spec.num_elements:
             return ShapeError(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
@@ -109,7 +109,7 @@ def needs_integer(layer: Layer, inputs: Inputs, port: str = "x") -> ShapeError |
     spec = inputs[port]
     if spec.is_floating or spec.dtype == "bool":
         message = f"`{layer.type}` looks up whole numbers, `{port}` is {spec.dtype}"
-        return ShapeError(message, port=port, help="give the field an integer dtype, or make it `type: category`")
+        return ShapeError(message, port=port, help="set the field's an integer dtype, or make it `type: category`")
     if not spec.num_elements:
         return ShapeError(f"`{layer.type}` takes no empty tensor, `{port}` is {spec}", port=port)
     return None

@@ -89,7 +89,7 @@ class Timm(LibraryLayer):
         taken = {"in_chans": "the channels of `x`", "num_classes": "`classes`", "pretrained": "`pretrained`"}
         for key, ours in taken.items():
             if key in given:
-                raise LibraryError(f"`{key}` is {ours} here", f"leave `options.{key}` out", field=f"options.{key}")
+                raise LibraryError(f"`{key}` is {ours} here", f"remove `options.{key}`", field=f"options.{key}")
         if self.classes is not None:
             given["num_classes"] = self.classes
         if inputs:
@@ -99,7 +99,7 @@ class Timm(LibraryLayer):
         except Exception as problem:  # timm may raise anything for a wrong argument
             reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             raise LibraryError(
-                f"`{name}` cannot be made: {reason}", field="options" if self.options else "name"
+                f"`{name}` cannot be created: {reason}", field="options" if self.options else "name"
             ) from None
         return made
 

@@ -138,7 +138,7 @@ class Transformers(LibraryLayer):
         try:
             return CONFIG_MAPPING[kind].from_dict(values)
         except Exception as problem:  # the library may raise anything for a wrong value
-            raise LibraryError(f"a config of `{kind}` cannot be made: {_line(problem)}", field="config") from None
+            raise LibraryError(f"a config of `{kind}` cannot be created: {_line(problem)}", field="config") from None
 
     def _class(self, config: Any) -> Any:
         import transformers
@@ -177,7 +177,7 @@ class Transformers(LibraryLayer):
                 of.tie_weights()
         except Exception as problem:
             field = "attn_implementation" if self.attn_implementation is not None else "config"
-            raise LibraryError(f"`{kind.__name__}` cannot be made: {_line(problem)}", field=field) from None
+            raise LibraryError(f"`{kind.__name__}` cannot be created: {_line(problem)}", field=field) from None
         return made
 
     def call(

@@ -44,14 +44,14 @@ ClassWeights = tuple[Weight, ...] | Literal["balanced"] | None
 def needs_class_weights(
     type: str, class_weights: ClassWeights, num_classes: int, target: TensorSpec | None
 ) -> ShapeError | None:
-    """One number for each class."""
+    """Return a ShapeError unless there is one weight for each class."""
     if class_weights is None:
         return None
     if class_weights == "balanced":
         if target is None or not target.is_floating:
             return None
-        message = "`class_weights: balanced` counts the classes of the training rows, but the target has parts of each"
-        return ShapeError(message, field="class_weights", help="give a number for each class")
+        message = "`class_weights: balanced` counts the classes of the training rows, but the target has class probabilities"
+        return ShapeError(message, field="class_weights", help="list a number for each class")
     if len(class_weights) == num_classes:
         return None
     message = f"`class_weights` has {counted(len(class_weights), 'number')} for {counted(num_classes, 'class')}"
@@ -59,7 +59,7 @@ def needs_class_weights(
 
 
 def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore_index: int | None) -> np.ndarray:
-    """Items of each class (C,) int64, those to ignore left out."""
+    """Count the items of each class, (C,) int64, without ignored ones. Raises ValueError for a class out of range."""
     import numpy as np
 
     axis = class_axis(input.shape, class_dim)
@@ -70,43 +70,44 @@ def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore
     num_classes = input.shape[axis]
     if flat.size and (int(flat.min()) < 0 or int(flat.max()) >= num_classes):
         wrong = int(flat.min()) if int(flat.min()) < 0 else int(flat.max())
-        raise ValueError(f"a target of the training rows is {wrong}, which is none of the {num_classes} classes")
+        raise ValueError(f"a target of the training rows is {wrong}, but there are {num_classes} classes")
     return np.bincount(flat.astype(np.int64), minlength=num_classes).astype(np.int64)
 
 
 def balanced_weights(tally: np.ndarray) -> tuple[float, ...]:
-    """n / (k x count) for the k classes that occur, whose mean over the items is then 1; 1 for one that does not
-    occur, which no training row asks for."""
+    """Return n / (k x count) for the k classes that occur, so that the mean over the items is 1; 1 for a class without
+    items.
+    """
     num_items, num_present = int(tally.sum()), int((tally > 0).sum())
     if num_items == 0:
-        raise ValueError("`class_weights: balanced` cannot be computed: no training row has a class that counts")
+        raise ValueError("`class_weights: balanced` cannot be computed: no training row has a class that is not ignored")
     return tuple(num_items / (num_present * int(count)) if count else 1.0 for count in tally)
 
 
 class OfClasses(Loss, ABC):
-    """What the two have in common. `takes_parts`: a target may be a part for each class."""
+    """Base of losses over several classes. `takes_parts`: a target may be a probability for each class."""
 
     about: ClassVar[str] = "classes"
     one_class: ClassVar[bool] = True
     takes_parts: ClassVar[bool] = False
 
     class_dim: ClassDim = -1
-    """The dimension of the input that holds the classes (0 is the batch): -1, the last; images have 1."""
+    """Dimension of the input that contains the classes (0 is the batch): -1 is the last; use 1 for images."""
     ignore_index: int | None = None
-    """Items with this target do not count: the id of the padding, or -100."""
+    """Items with this target are not counted: the id of the padding, or -100."""
     if TYPE_CHECKING:  # declared by each, where it stands in the documentation
         class_weights: ClassWeights
 
     @abstractmethod
     def _function(self) -> Callable[..., torch.Tensor]:
-        """Of input and target, item by item."""
+        """Return the function of input and target, item by item."""
 
     @property
     def needs_balance(self) -> bool:
         return self.class_weights == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Items of each class (C,)."""
+        """Count the items of each class (C,)."""
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 
     def balance(self, tally: np.ndarray) -> Self:
@@ -115,9 +116,9 @@ class OfClasses(Loss, ABC):
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if self.takes_parts and target is not None and target.is_floating and self.ignore_index is not None:
             return ShapeError(
-                f"`ignore_index` is the number of a class, but the target is {target.dtype}: a part for each class",
+                f"`ignore_index` is a class number, but the target is {target.dtype}: class probabilities",
                 field="ignore_index",
-                help="leave some items out with a `mask`, or give the target `dtype: int64`",
+                help="exclude items with a `mask`, or set the target's `dtype: int64`",
             )
         shape_error = classes(
             self.type, input, target, self.class_dim, soft=self.takes_parts, ignore_index=self.ignore_index
@@ -152,23 +153,23 @@ class OfClasses(Loss, ABC):
 
 
 class CrossEntropy(OfClasses):
-    """Cross entropy of logits (scores before the softmax) with the number of the right class, or with a part for each.
+    """Cross entropy of logits (scores before the softmax) with the class number, or with a probability for each class.
 
-    Divided by the number of items, by the sum of their `class_weights` where given, as torch's mean does.
+    Divided by the number of items, or by the sum of their `class_weights`, as torch's mean does.
     """
 
     takes_parts: ClassVar[bool] = True
 
     type: Literal["cross_entropy"] = "cross_entropy"
     label_smoothing: float = Field(0.0, ge=0, le=1)
-    """The part of each target that is spread over all classes."""
+    """Share of each target that is spread evenly over all classes."""
     class_weights: ClassWeights = None
-    """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
-    training rows."""
+    """Weight of each class: a number for each, or `balanced`: items / (classes x items of the class), over the training
+    rows."""
     chunks: int | None = Field(default=None, ge=2)
-    """For a large vocabulary: the linear layer that gives the scores and the term are computed together, the items in
-    so many parts, so that the scores never exist all at once. The same loss and gradients; the layer's product is
-    computed once more in the backward. Nothing else may read the scores."""
+    """For a large vocabulary: compute the linear layer before the loss together with it, in this number of chunks, so
+    that all scores never exist at once. Loss and gradients are the same; backward computes the layer's product again.
+    No other node may read the scores."""
 
     def _function(self) -> Callable[..., torch.Tensor]:
         from declarative_train.components.losses.modules.elementwise import CrossEntropyFunction
@@ -177,12 +178,12 @@ class CrossEntropy(OfClasses):
 
 
 class Nll(OfClasses):
-    """Negative log likelihood of the right class; the input is log-probabilities (`log_softmax(logits)`)."""
+    """Negative log likelihood of the target class; the input is log-probabilities (`log_softmax(logits)`)."""
 
     type: Literal["nll"] = "nll"
     class_weights: ClassWeights = None
-    """What each class counts: a number for each, or `balanced`: items / (classes x items of the class), among the
-    training rows."""
+    """Weight of each class: a number for each, or `balanced`: items / (classes x items of the class), over the training
+    rows."""
 
     def _function(self) -> Callable[..., torch.Tensor]:
         from declarative_train.components.losses.modules.elementwise import nll
@@ -194,25 +195,24 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class BceWithLogits(Loss):
-    """Binary cross entropy of logits (scores before the sigmoid), over the elements of input and target.
+    """Binary cross entropy of logits (scores before the sigmoid), mean over the elements of input and target.
 
-    A target is 0 or 1, or anything between.
+    A target is between 0 and 1.
     """
 
     about: ClassVar[str] = "classes"
 
     type: Literal["bce_with_logits"] = "bce_with_logits"
     pos_weight: Positive | tuple[Positive, ...] | Literal["balanced"] | None = None
-    """How much more a positive counts than a negative: a number, one for each of the last dimension, or `balanced`:
-    negatives / positives among the training rows (for targets (B, K), of each of the K)."""
+    """Weight of positives relative to negatives: a number, one for each entry of the last dimension, or `balanced`:
+    negatives / positives in the training rows (for targets (B, K), of each of the K)."""
 
     @property
     def needs_balance(self) -> bool:
         return self.pos_weight == "balanced"
 
     def tally(self, targets: np.ndarray, input: TensorSpec) -> np.ndarray:
-        """Negatives and positives: (2, K) for rows (N, K), else (2, 1). A target between 0 and 1 is what it is nearer
-        to."""
+        """Count negatives and positives: (2, K) for rows (N, K), else (2, 1). Targets between 0 and 1 are rounded."""
         import numpy as np
 
         rows = targets if targets.ndim == 2 else targets.reshape(-1, 1)
@@ -237,10 +237,9 @@ class BceWithLogits(Loss):
         last = input.shape[-1] if input.shape else 1
         if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:
             return ShapeError(
-                f"`pos_weight` has {counted(len(self.pos_weight), 'number')}, but an input of shape {input} takes "
-                f"{last}",
+                f"`pos_weight` has {counted(len(self.pos_weight), 'number')}, but an input of shape {input} needs {last}",
                 field="pos_weight",
-                help="give one for each, or one number for all",
+                help="list one for each, or set one number for all",
             )
         return None
 
@@ -255,12 +254,12 @@ class BceWithLogits(Loss):
 class KlDiv(Loss):
     """Kullback-Leibler divergence of the target from the input, which is log-probabilities (`log_softmax(logits)`).
 
-    The sum over all elements, divided by the number of rows: torch's `batchmean`. A mask has one value per row.
+    The sum over all elements, divided by the number of rows: torch's `batchmean`. A mask has a value for each row.
     """
 
     type: Literal["kl_div"] = "kl_div"
     log_target: bool = False
-    """The target is log-probabilities too."""
+    """The target is log-probabilities as well."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if (shape_error := needs_target(self.type, target)) is not None or target is None:
@@ -279,7 +278,7 @@ class KlDiv(Loss):
 
     def _needs_probabilities(self, target: TensorSpec) -> ShapeError | None:
         if self.log_target:
-            return needs_values(self.type, target, -inf, 1e-4, "log-probabilities", "`log_target: false` takes others")
+            return needs_values(self.type, target, -inf, 1e-4, "log-probabilities", "`log_target: false` expects probabilities")
         return needs_values(self.type, target, 0, 1.0001, "probabilities", "`softmax` makes some")
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:
@@ -289,7 +288,7 @@ class KlDiv(Loss):
 
 
 class InfoNce(Loss):
-    """Contrastive loss: among the second views of a group of samples, each first view has to find its own.
+    """Contrastive loss: in a group of samples, each first view must be matched with its own second view.
 
     Cross entropy over the similarities input @ target.T / temperature of a group, whose other samples are the
     negatives; input and target are (B, D), two views of the same samples. van den Oord et al., "Representation learning
@@ -301,14 +300,14 @@ class InfoNce(Loss):
 
     type: Literal["info_nce"] = "info_nce"
     temperature: float = Field(0.1, gt=0, allow_inf_nan=False)
-    """What similarities are divided by."""
+    """Divisor of the similarities."""
     symmetric: bool = True
-    """Also let each second view find its first one, and take the mean of both."""
+    """Also match each second view with its first, and take the mean of both."""
     normalize: bool = True
-    """Bring every view to length 1, so that similarities are cosines."""
+    """Scale every view to length 1, so that similarities are cosines."""
     over: Over = "microbatch"
-    """`N samples`: the negatives are among N consecutive samples of the global batch (in evaluation: of the set),
-    gathered from other GPUs where needed. `microbatch`: whatever one GPU has at a time, so that the loss depends on the
+    """`N samples`: the negatives are N consecutive samples of the global batch (in evaluation: of the set), gathered
+    from other GPUs if needed. `microbatch`: the samples of one GPU's microbatch, so that the loss depends on the
     layout."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
@@ -316,15 +315,15 @@ class InfoNce(Loss):
             return shape_error
         if mask is not None:
             return ShapeError(
-                "`info_nce` takes no mask: each sample is compared with all others of its group", port="mask"
+                "`info_nce` accepts no mask: each sample is compared with all others of its group", port="mask"
             )
         if len(input.shape) != 1:
             message = f"`info_nce` compares one vector per sample, (B, D), but the input is {input}"
-            hint = "a `flatten`, or a mean over the other dimensions, before it gives (B, D)"
+            hint = "add a `flatten`, or a mean over the other dimensions, to get (B, D)"
             return ShapeError(message, port="input", help=hint)
         if group_size(self.over) == 1:
             message = "a group of 1 sample has no negatives, so that the loss is always 0"
-            return ShapeError(message, field="over", help="take as many samples as fit, such as `256 samples`")
+            return ShapeError(message, field="over", help="use as many samples as fit in memory, such as `256 samples`")
         return (
             needs_float(self.type, "input", input)
             or needs_float(self.type, "target", target)

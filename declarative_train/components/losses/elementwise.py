@@ -1,4 +1,4 @@
-"""Losses of numbers, element by element: input and target have one shape; `mean` has no target."""
+"""Losses of numbers, element by element: input and target have the same shape; `mean` has no target."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class ElementwiseLoss(Loss, ABC):
-    """What they have in common. `function`: its name in `modules/elementwise.py`, where one with fields takes them in
-    their order."""
+    """Base of these losses. `function`: its name in `modules/elementwise.py`, a class if the loss has fields, which it
+    takes in order.
+    """
 
     about: ClassVar[str] = "numbers"
     function: ClassVar[str]
@@ -39,49 +40,49 @@ class ElementwiseLoss(Loss, ABC):
 
 
 class L1(ElementwiseLoss):
-    """Mean absolute error, over the elements of input and target, which have one shape."""
+    """Mean absolute error over the elements of input and target, which have the same shape."""
 
     function: ClassVar[str] = "l1"
     type: Literal["l1"] = "l1"
 
 
 class MseLoss(ElementwiseLoss):
-    """Mean squared error, over the elements of input and target, which have one shape."""
+    """Mean squared error over the elements of input and target, which have the same shape."""
 
     function: ClassVar[str] = "mse"
     type: Literal["mse"] = "mse"
 
 
 class SmoothL1(ElementwiseLoss):
-    """Squared error / (2 `beta`) up to `beta`, beyond it the absolute error - `beta` / 2."""
+    """Squared error / (2 `beta`) for errors up to `beta`, above it absolute error - `beta` / 2."""
 
     function: ClassVar[str] = "SmoothL1Function"
     type: Literal["smooth_l1"] = "smooth_l1"
     beta: float = Field(1.0, ge=0)
-    """The error at which the square becomes a straight line of slope 1; 0 is `l1`."""
+    """Error at which the square becomes a line of slope 1; 0 is `l1`."""
 
 
 class Huber(ElementwiseLoss):
-    """Half the squared error up to `delta`, beyond it `delta` times (the absolute error - `delta` / 2)."""
+    """Half the squared error for errors up to `delta`, above it `delta` times (absolute error - `delta` / 2)."""
 
     function: ClassVar[str] = "HuberFunction"
     type: Literal["huber"] = "huber"
     delta: float = Field(1.0, gt=0)
-    """The error at which the square becomes a straight line."""
+    """Error at which the square becomes a line."""
 
 
 class PoissonNll(ElementwiseLoss):
-    """Negative log likelihood of counts that are Poisson distributed; the input is the logarithm of the rate."""
+    """Negative log likelihood of Poisson-distributed counts; the input is the logarithm of the rate."""
 
     bounds: ClassVar[tuple[float, float]] = (-inf, inf)
     function: ClassVar[str] = "PoissonNllFunction"
     type: Literal["poisson_nll"] = "poisson_nll"
     log_input: bool = True
-    """The input is the logarithm of the rate; false: the rate itself."""
+    """The input is the logarithm of the rate; false: the rate."""
     full: bool = False
-    """Add Stirling's approximation of the logarithm of the target's factorial, which does not depend on the input."""
+    """Add Stirling's approximation of log(target!), which does not depend on the input."""
     eps: float = Field(1e-8, gt=0)
-    """Added to a rate before its logarithm (`log_input: false`)."""
+    """Added to the rate before its logarithm (`log_input: false`)."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if (shape_error := elementwise(self.type, input, target, mask)) is not None or target is None:
@@ -90,7 +91,7 @@ class PoissonNll(ElementwiseLoss):
 
 
 class MeanLoss(Loss):
-    """The mean of any tensor that the model computes, over its elements; it has no target."""
+    """Mean of any tensor of the model, over its elements; it has no target."""
 
     bounds: ClassVar[tuple[float, float]] = (-inf, inf)
     needs_target: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""A loss of a plugin: it gives the values, dtrain adds them up over the global batch."""
+"""Loss of a plugin: it gives values, which dtrain sums over the global batch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginLoss(PluginComponent, Loss):
-    """`forward(self, input, target)`, or of the input alone, gives one value per sample or per element. What it does
-    with made samples is looked at before a run: how many values there are, and whether those of a sample depend on the
-    others."""
+    """`forward(self, input, target)`, or of the input alone, gives one value per sample or per element. Before a run it
+    is tried on generated samples: how many values it gives, and whether those of a sample depend on the others.
+    """
 
     bounds: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
     mixes: ClassVar[bool] = False
-    renamed: ClassVar[Mapping[str, str]] = {"mixes_samples": "mixes"}  # a loss of ours that mixes has a key `over`
+    renamed: ClassVar[Mapping[str, str]] = {"mixes_samples": "mixes"}  # built-in losses of this kind have a key `over`
 
     @classmethod
     def settle(cls) -> None:
@@ -36,17 +36,19 @@ class PluginLoss(PluginComponent, Loss):
             return shape_error
         try:
             items = items_of(self, input, target)
-        except Exception as problem:  # whatever the user's code raises is the user's to see
+        except Exception as problem:  # report any exception of the user's code
             return describe_failure(self.type, problem)
         known = {(): "(B,)", input.shape: str(input)} | ({} if target is None else {target.shape: str(target)})
         if items not in known:
             found = str(TensorSpec(items))
-            message = f"`{self.type}` gives {found}; it gives one value per sample, or one per element"
+            message = f"`{self.type}` gives {found}; expected one value per sample, or one per element"
             return ShapeError(message, help=f"return {' or '.join(dict.fromkeys(known.values()))} from `forward`")
         return needs_mask_shape(self.type, mask, items)
 
     def mixing(self, input: TensorSpec, target: TensorSpec | None) -> bool:
-        """Whether the values of a sample depend on the others of its batch: it says so, or two batch sizes do."""
+        """Return whether the values of a sample depend on the other samples of its batch: declared, or found with two
+        batch sizes.
+        """
         from declarative_train.components.losses.modules.plugin import depends_on_others
 
         return self.mixes or depends_on_others(self.make().forward, input, target)
@@ -58,8 +60,9 @@ class PluginLoss(PluginComponent, Loss):
 
 
 def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """The shape of its values for one sample. Raises whatever its code raises, and ValueError where that is no tensor
-    of one value or more for each sample."""
+    """Return the shape of the values of one sample. Raises any exception of the plugin, and ValueError unless it
+    returns a tensor of one or more values for each sample.
+    """
     from declarative_train.components.losses.modules.plugin import tried
 
     return tuple(tried(loss.make().forward, input, target).shape[1:])

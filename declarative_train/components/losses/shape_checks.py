@@ -1,7 +1,7 @@
-"""Sentences that losses and metrics share: what the edges are, against what a term takes. Each gives a ShapeError
+"""Checks of the tensors of losses and metrics; each returns a ShapeError
 or None.
 
-Nothing broadcasts: torch would make (B, B) of (B,) against (B, 1), and train on it without a word.
+Shapes do not broadcast: torch would make (B, B) of (B,) and (B, 1), and train on it silently.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ def needs_float(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
 
 
 def needs_number(type: str, port: str, spec: TensorSpec) -> ShapeError | None:
-    """Numbers of any kind: integers and bool are taken as numbers."""
+    """Return a ShapeError unless it has elements of a number type; integers and bool are accepted."""
     if spec.num_elements:
         return None
-    return ShapeError(f"`{type}` has nothing to count: the {port} is {spec}, which is empty", port=port)
+    return ShapeError(f"`{type}` needs at least one value, but the {port} {spec} is empty", port=port)
 
 
 def needs_same_shape(type: str, input: TensorSpec, target: TensorSpec) -> ShapeError | None:
-    """Element against element."""
+    """Return a ShapeError unless input and target have the same shape."""
     if input.shape == target.shape:
         return None
-    message = f"`{type}` compares element with element and never broadcasts: the input is {input}, the target {target}"
+    message = f"`{type}` compares element by element and does not broadcast: the input is {input}, the target {target}"
     return ShapeError(message, port="target", help=_both_ways(input, target))
 
 
 def needs_target(type: str, target: TensorSpec | None) -> ShapeError | None:
     return (
-        None if target is not None else ShapeError(f"`{type}` compares with a target, and none is given", port="target")
+        None if target is not None else ShapeError(f"`{type}` needs a target", port="target")
     )
 
 
 def needs_no_target(type: str, target: TensorSpec | None) -> ShapeError | None:
-    return None if target is None else ShapeError(f"`{type}` takes no target: it has nothing to compare", port="target")
+    return None if target is None else ShapeError(f"`{type}` accepts no target", port="target")
 
 
 def needs_mask_shape(type: str, mask: TensorSpec | None, shape: tuple[int, ...]) -> ShapeError | None:
-    """A weight for each item that is counted."""
+    """Return a ShapeError unless the mask has a value for each item."""
     if mask is None or mask.shape == shape:
         return None
     wanted = TensorSpec(shape)
-    message = f"`{type}` counts items of shape {wanted}, but the mask is {mask}: a mask has a value for each of them"
+    message = f"`{type}` has items of shape {wanted}, but the mask is {mask}: a mask has a value for each item"
     return ShapeError(message, port="mask", help=_both_ways(wanted, mask, "items", "mask"))
 
 
 def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """A floating-point input, a target and a mask of its shape."""
+    """Return a ShapeError unless the input is floating-point, and target and mask have its shape."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     return (
@@ -64,7 +64,7 @@ def elementwise(type: str, input: TensorSpec, target: TensorSpec | None, mask: T
 
 
 def needs_values(type: str, target: TensorSpec, low: float, high: float, what: str, help: str) -> ShapeError | None:
-    """A target whose values are known to lie outside of what the loss is for."""
+    """Return a ShapeError if the known values of the target are outside of the range of the loss."""
     found = target.interval
     if found is None or (low <= found[0] and found[1] <= high):
         return None
@@ -73,7 +73,7 @@ def needs_values(type: str, target: TensorSpec, low: float, high: float, what: s
 
 
 def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
-    """`class_dim` as torch counts it (the batch is 0), as an index into the shape of a sample; None: no such one."""
+    """Convert `class_dim` (the batch is 0) to an index into the shape of a sample; None if it is out of range."""
     rank = len(shape) + 1
     dim = class_dim + rank if class_dim < 0 else class_dim
     return dim - 1 if 1 <= dim < rank else None
@@ -82,8 +82,9 @@ def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
 def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
-    """Scores for each class in one dimension of the input; the target has the number of the class instead, or, where
-    `soft`, a floating-point part for each class."""
+    """Return a ShapeError unless one dimension of the input has a score for each class, and the target has class numbers
+    instead, or, if `soft`, a floating-point probability for each class.
+    """
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if (shape_error := needs_float(type, "input", input)) is not None:
@@ -92,7 +93,7 @@ def classes(
     if axis is None:
         return _no_class_dimension(type, input, class_dim)
     if input.shape[axis] == 1:
-        message = f"`{type}` over one class says nothing: the input is {input}, with one value in dimension {class_dim}"
+        message = f"`{type}` needs two classes or more: the input is {input}, with one value in dimension {class_dim}"
         hint = "for a yes or no, use `bce_with_logits`; a node `flat: INPUT[:, 0]` gives the input the target's shape"
         return ShapeError(message, port="input", help=hint)
     if target.is_floating:
@@ -103,7 +104,7 @@ def classes(
 def _no_class_dimension(type: str, input: TensorSpec, class_dim: int) -> ShapeError:
     if not input.shape:
         message = f"`{type}` needs a score for each class, but the input is {input}: one number per sample"
-        hint = "give the last layer as many outputs as there are classes, or use `bce_with_logits` for a yes or no"
+        hint = "set the outputs of the last layer to the number of classes, or use `bce_with_logits` for two classes"
         return ShapeError(message, port="input", help=hint)
     known = ", ".join(str(dim) for dim in range(1, len(input.shape) + 1))
     message = f"`class_dim: {class_dim}` is not a dimension of the input, which is {input}"
@@ -113,9 +114,9 @@ def _no_class_dimension(type: str, input: TensorSpec, class_dim: int) -> ShapeEr
 def _soft_target(type: str, input: TensorSpec, target: TensorSpec, class_dim: int, soft: bool) -> ShapeError | None:
     if soft and target.shape == input.shape:
         return None
-    parts = f", or parts for each class in the input's shape {input}" if soft else ""
-    message = f"the target of `{type}` is {target.dtype} {target}; it takes the number of the class{parts}"
-    return ShapeError(message, port="target", help="give the field `dtype: int64`, or `type: category`")
+    parts = f", or class probabilities in the input's shape {input}" if soft else ""
+    message = f"the target of `{type}` is {target.dtype} {target}; it must be the class number{parts}"
+    return ShapeError(message, port="target", help="set the field's `dtype: int64`, or `type: category`")
 
 
 def _class_numbers(
@@ -123,11 +124,11 @@ def _class_numbers(
 ) -> ShapeError | None:
     items = TensorSpec(input.shape[:axis] + input.shape[axis + 1 :])
     if target.dtype == "bool":
-        hint = "give the field `dtype: int64`, or use `bce_with_logits` for a yes or no"
-        return ShapeError(f"the target of `{type}` is bool; it takes the number of the class", port="target", help=hint)
+        hint = "set the field's `dtype: int64`, or use `bce_with_logits` for two classes"
+        return ShapeError(f"the target of `{type}` is bool; it must be the class number", port="target", help=hint)
     if target.shape != items.shape:
         return ShapeError(
-            f"`{type}` with classes in dimension {class_dim} of {input} takes a target {items}, but it is {target}",
+            f"`{type}` with classes in dimension {class_dim} of {input} needs a target {items}, but it is {target}",
             port="target",
             help=_other_class_dim(input, target)
             or _one_too_many(items, target, axis == len(input.shape) - 1)
@@ -137,27 +138,27 @@ def _class_numbers(
     low, high = target.interval or (0, 0)
     if low < 0 and low != ignore_index:
         message = f"the target's classes go from {interval_in_words((low, high))}, and classes are counted from 0"
-        hint = "add to it what takes the least of them to 0, or name the one to leave out: `ignore_index`"
+        hint = "shift the classes so that the lowest is 0, or set the one to ignore: `ignore_index`"
         return ShapeError(message, port="target", help=hint)
     if low < 0 and high >= num_classes:
         found = int(high) + 1
     if found is None or found == num_classes:
         return None
     if found > num_classes:
-        if ignore_index == found - 1 == num_classes:  # the value past the last class is the one to ignore
+        if ignore_index == found - 1 == num_classes:  # the value after the last class is the ignored one
             return None
         return ShapeError(
             f"the target's classes go from {interval_in_words((max(low, 0), found - 1))}, but the input has "
             f"{counted(num_classes, 'score')} in "
             f"dimension {class_dim}",
             port="input",
-            help=f"let the node that makes the scores give {found} of them",
+            help=f"set the outputs of the node that makes the scores to {found}",
         )
     return ShapeError(
         f"the input has {counted(num_classes, 'score')} in dimension {class_dim}, but the target only "
         f"{counted(found, 'class')}",
         port="input",
-        help=f"let the node that makes the scores give {found} of them, unless the others are there on purpose",
+        help=f"set the outputs of the node that makes the scores to {found}, unless the others are intended",
         is_warning=True,
     )
 
@@ -170,31 +171,31 @@ def _other_class_dim(input: TensorSpec, target: TensorSpec) -> str | None:
 
 
 def _not_flat(items: TensorSpec, target: TensorSpec) -> str | None:
-    """Places of an image or a sequence are left, where the target has one class for all of them."""
+    """Return a hint if dimensions of an image or a sequence remain, but the target has one class per sample."""
     if target.shape or not items.shape:
         return None
     pool = "`sequence_pool`" if len(items.shape) == 1 else "`flatten` or `global_avg_pool`"
-    return f"the target has one class per sample: put {pool} before the layer that makes the scores"
+    return f"the target has one class per sample: insert {pool} before the layer that makes the scores"
 
 
 def _one_too_many(items: TensorSpec, target: TensorSpec, classes_last: bool) -> str | None:
     if items.shape == (*target.shape, 1) and classes_last:
         slicing = ", ".join(":" for _ in range(len(items.shape)))
         from_field = f"give the target's field `columns: [NAME]`, which makes it {items}"
-        return f"take a node `flat: INPUT[{slicing}, 0]`; or {from_field}"
+        return f"add a node `flat: INPUT[{slicing}, 0]`; or {from_field}"
     return _both_ways(items, target, "items")
 
 
 def _both_ways(first: TensorSpec, second: TensorSpec, name: str = "input", other: str = "target") -> str | None:
-    """One of the two has a last dimension of 1 that the other lacks: how to take it away, or to add it."""
+    """Return a hint if one of the two has a last dimension of 1 that the other lacks."""
     if second.shape == (*first.shape, 1):
         slicing = ", ".join(":" for _ in range(len(first.shape) + 1))
         from_field = f"give the {other}'s field `column: NAME` instead of `columns: [NAME]`, which makes it {first}"
-        return f"{from_field}; or take a node `flat: {other.upper()}[{slicing}, 0]`"
+        return f"{from_field}; or add a node `flat: {other.upper()}[{slicing}, 0]`"
     if first.shape == (*second.shape, 1) and name != "items":
         slicing = ", ".join(":" for _ in range(len(second.shape) + 1))
         from_field = f"give the {other}'s field `columns: [NAME]` instead of `column: NAME`, which makes it {first}"
-        return f"take a node `flat: {name.upper()}[{slicing}, 0]`, which is {second}; or {from_field}"
+        return f"add a node `flat: {name.upper()}[{slicing}, 0]`, which is {second}; or {from_field}"
     if first.num_elements == second.num_elements:
         same = "one value" if first.num_elements == 1 else f"the same {first.num_elements} values"
         return f"reshape one of them: they have {same} per sample"

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: factors on every group's lr."""
+"""Learning-rate schedules: factors applied to the lr of every group."""
 
 from __future__ import annotations
 

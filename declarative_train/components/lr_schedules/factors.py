@@ -1,4 +1,4 @@
-"""Factors on the lr that stay, or fall with the step to the end of the run."""
+"""Learning-rate factors that are constant, or fall until the end of the run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from declarative_train.components.component import LrSchedule
 
 
 def warmup_factor(step: int, num_warmup_steps: int) -> float:
-    """Rises in equal parts to 1 at step `num_warmup_steps`, which is the first after the warm-up.
+    """Return the factor of the warm-up, which rises linearly to 1 at step `num_warmup_steps`, the first after the
+    warm-up.
 
-    The first step is not at 0, which would waste it: torch's `LinearLR` from 1 / (num_warmup_steps + 1).
+    The first step is not 0, which would waste it: torch's `LinearLR` from 1 / (num_warmup_steps + 1).
     """
     return min(1.0, (step + 1) / (num_warmup_steps + 1))
 
 
 def progress(step: int, num_steps: int, num_warmup_steps: int) -> float:
-    """0 at the first step after the warm-up, 1 at step `num_steps`: one after the last, as torch's `T_max` counts."""
+    """Return the progress after the warm-up: 0 at its first step, 1 at `num_steps`, one after the last, as torch's
+    `T_max` counts.
+    """
     return min(1.0, max(0.0, (step - num_warmup_steps) / max(1, num_steps - num_warmup_steps)))
 
 
@@ -33,11 +36,11 @@ class ConstantLr(LrSchedule):
 
 
 class LinearLr(LrSchedule):
-    """Falls in a straight line to `min_factor` at the end of the run."""
+    """Falls linearly to `min_factor` at the end of the run."""
 
     type: Literal["linear"] = "linear"
     min_factor: float = Field(0.0, ge=0, le=1)
-    """What is left of the lr at the end, as a part of it."""
+    """Factor at the end of the run."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
         done = progress(step, num_steps, num_warmup_steps)
@@ -52,7 +55,7 @@ class Cosine(LrSchedule):
 
     type: Literal["cosine"] = "cosine"
     min_factor: float = Field(0.0, ge=0, le=1)
-    """What is left of the lr at the end, as a part of it."""
+    """Factor at the end of the run."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
         falling = (1 + cos(pi * progress(step, num_steps, num_warmup_steps))) / 2
@@ -60,13 +63,13 @@ class Cosine(LrSchedule):
 
 
 class Polynomial(LrSchedule):
-    """Falls as a power of what is left of the run, to `min_factor` at its end."""
+    """Falls as a power of the remaining part of the run, to `min_factor` at its end."""
 
     type: Literal["polynomial"] = "polynomial"
     power: float = Field(2.0, gt=0)
-    """1 is a straight line; more falls faster at first."""
+    """1 is a straight line; larger values fall faster at first."""
     min_factor: float = Field(0.0, ge=0, le=1)
-    """What is left of the lr at the end, as a part of it."""
+    """Factor at the end of the run."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
         left = 1 - progress(step, num_steps, num_warmup_steps)
@@ -79,7 +82,7 @@ class InverseSqrt(LrSchedule):
     """Falls as one over the square root of the step, from 1 at the end of the warm-up.
 
     Vaswani et al., "Attention is all you need", section 5.3, https://arxiv.org/abs/1706.03762, divided by its peak, so
-    that the optimizer's lr is the highest one.
+    that the optimizer's lr is the maximum.
     """
 
     type: Literal["inverse_sqrt"] = "inverse_sqrt"
@@ -89,22 +92,22 @@ class InverseSqrt(LrSchedule):
 
 
 class OneCycle(LrSchedule):
-    """Rises to the optimizer's lr and falls far below where it began, as torch's `OneCycleLR`.
+    """Rises to the optimizer's lr and falls far below its start, as torch's `OneCycleLR`.
 
-    `warmup` is the rise; without it the rise takes 30% of the run, since a cycle without one is not a cycle.
-    Smith and Topin, "Super-Convergence", https://arxiv.org/abs/1708.07120.
+    `warmup` is the rise; without it the rise takes 30% of the run. Smith and Topin, "Super-Convergence",
+    https://arxiv.org/abs/1708.07120.
     """
 
     type: Literal["one_cycle"] = "one_cycle"
     start_factor: float = Field(0.04, gt=0, le=1)
-    """The first step's part of the lr (torch's 1 / `div_factor`)."""
+    """Factor of the first step (torch's 1 / `div_factor`)."""
     final_factor: float = Field(4e-6, ge=0, le=1)
-    """The last step's part of the lr (torch's 1 / `div_factor` / `final_div_factor`)."""
+    """Factor of the last step (torch's 1 / `div_factor` / `final_div_factor`)."""
     shape: Literal["cosine", "linear"] = "cosine"
-    """How it goes from one to the other."""
+    """Shape of the rise and the fall."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        peak = (num_warmup_steps or 0.3 * num_steps) - 1  # as torch: the step before the rise has ended
+        peak = (num_warmup_steps or 0.3 * num_steps) - 1  # as in torch: the peak is the last step of the rise
         if step <= peak:
             return self._between(self.start_factor, 1.0, step / peak if peak > 0 else 1.0)
         fall = num_steps - 1 - peak

@@ -1,4 +1,4 @@
-"""A schedule of a plugin."""
+"""Schedule of a plugin."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from declarative_train.components.plugin_components import PluginComponent
 
 
 class PluginLrSchedule(PluginComponent, LrSchedule):
-    """`factor(self, step, num_steps)`, counted from the end of the warm-up, times the warm-up."""
+    """Schedule of a plugin: `factor(self, step, num_steps)`, counted from the end of the warm-up, and multiplied by its
+    factor.
+    """
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
-        """Raises ValueError for what is no factor, and whatever the code raises."""
+        """Return the plugin's factor. Raises ValueError unless it is a number of 0 or more, and any exception of the
+        plugin.
+        """
         behind = max(0, step - num_warmup_steps), max(1, num_steps - num_warmup_steps)
         found = self.make().factor(*behind)
         if not isinstance(found, int | float) or not isfinite(found) or found < 0:
             called = f"`factor({behind[0]}, {behind[1]})` of `{self.type}`"
-            raise ValueError(f"{called} is {found!r}: a factor is a number from 0 on")
+            raise ValueError(f"{called} is {found!r}: a factor is a number of 0 or more")
         return warmup_factor(step, num_warmup_steps) * float(found)

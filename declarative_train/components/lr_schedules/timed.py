@@ -1,4 +1,4 @@
-"""Factors on the lr with durations of their own: a constant ratio from one to the next, stairs, a decay at the end."""
+"""Learning-rate factors with their own durations: exponential, steps, and a decay at the end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from declarative_train.core.duration import Duration, parse_duration
 
 
 class Exponential(LrSchedule):
-    """Falls a little at every step, by `gamma` over each `every`, counted from the end of the warm-up."""
+    """Falls a little at every step, by the factor `gamma` per `every`, counted from the end of the warm-up."""
 
     type: Literal["exponential"] = "exponential"
     gamma: float = Field(0.95, gt=0, le=1)
-    """The factor of one `every`."""
+    """Factor per `every`."""
     every: DurationText = "1 epoch"
-    """How long one factor `gamma` takes: `1 epoch`, `1000 steps`."""
+    """Duration after which the factor is `gamma`: `1 epoch`, `1000 steps`."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
         turns = max(0, step - num_warmup_steps) / num_steps_of(self.every)
@@ -33,23 +33,23 @@ class Exponential(LrSchedule):
 
 
 class StepLr(LrSchedule):
-    """Drops by `gamma` again and again: `every: 30 epochs`, or at `milestones: [30 epochs, 60 epochs]`.
+    """Drops by `gamma` repeatedly: `every: 30 epochs`, or at `milestones: [30 epochs, 60 epochs]`.
 
-    Both count from the start of the run, its warm-up included.
+    Both are counted from the start of the run, including its warm-up.
     """
 
     type: Literal["step"] = "step"
     gamma: float = Field(0.1, gt=0, le=1)
-    """The factor of one drop."""
+    """Factor of one drop."""
     every: DurationText | None = None
-    """How long each stair is. Either this or `milestones`."""
+    """Duration between drops. Exclusive with `milestones`."""
     milestones: tuple[DurationText, ...] | None = Field(None, min_length=1)
-    """When it drops, from the start of the run."""
+    """Times of the drops, from the start of the run."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.every is None) == (self.milestones is None):
-            raise ValueError("`step` needs either `every` (such as `30 epochs`) or `milestones`, and not both")
+            raise ValueError("`step` needs either `every` (such as `30 epochs`) or `milestones`, not both")
         return self
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
@@ -75,10 +75,10 @@ class StepLr(LrSchedule):
     ) -> Sequence[ShapeError]:
         places = {} if self.every is None else {"every": self.every}
         places |= {f"milestones.{index}": text for index, text in enumerate(self.milestones or ())}
-        hint = "make it shorter, or leave it out"
+        hint = "shorten it, or remove it"
         return [
             ShapeError(
-                f"a drop at {text} never comes in a run of {counted(num_steps, 'step')}", None, field, hint, True
+                f"the drop at {text} is after the end of {counted(num_steps, 'step')}", None, field, hint, True
             )
             for field, text in places.items()
             if exact_steps(parse_duration(text)) > num_steps
@@ -94,11 +94,11 @@ class Wsd(LrSchedule):
 
     type: Literal["wsd"] = "wsd"
     decay: DurationText = "20%"
-    """How long before the end of the run it begins to fall."""
+    """Duration of the decay at the end of the run."""
     shape: Literal["linear", "cosine", "sqrt"] = "linear"
-    """How it falls; `sqrt` is 1 - sqrt(part of the decay that is done)."""
+    """Shape of the decay; `sqrt` is 1 - sqrt(finished part of the decay)."""
     min_factor: float = Field(0.0, ge=0, le=1)
-    """What is left of the lr at the end, as a part of it."""
+    """Factor at the end of the run."""
 
     def factor(self, step: int, num_steps: int, num_warmup_steps: int) -> float:
         decay = num_steps_of(self.decay)
@@ -117,7 +117,7 @@ class Wsd(LrSchedule):
             return ()
         left = num_steps - warmup
         run = f"a run of {counted(num_steps, 'step')}"
-        room = f"what the warm-up leaves of {run}" if warmup else run
+        room = f"the rest of {run} after the warm-up" if warmup else run
         message = f"a decay of {counted(ceil(decay), 'step')} is longer than {room}"
         hint = f"the longest is `{in_steps(int(left))}`, or `{int(100 * left / num_steps)}%`"
         return (ShapeError(message, field="decay", help=hint),)

@@ -1,4 +1,4 @@
-"""Metrics: numbers to watch."""
+"""Metrics, computed in evaluations and training."""
 
 from __future__ import annotations
 

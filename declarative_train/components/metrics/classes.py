@@ -1,4 +1,4 @@
-"""Metrics of classes: ratios of counts of right and wrong answers, and areas under curves over all thresholds."""
+"""Metrics of classes: ratios of counts of correct and wrong predictions, and areas under curves over all thresholds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ Task = Literal["binary", "multiclass", "multilabel"]
 
 
 def task_of(given: Task | None, edges: MetricInputs) -> Task:
-    """Return the task, decided by the shapes where it is not given: input and target of one shape are scores and
-    answers, (B, K) of K labels; otherwise one dimension of the input is the classes."""
+    """Return the task. If it is not given, shapes decide: input and target of the same shape are scores and answers,
+    (B, K) of K labels; otherwise one dimension of the input is the classes.
+    """
     if given is not None:
         return given
     shape = edges.input.shape
@@ -37,21 +38,21 @@ def task_of(given: Task | None, edges: MetricInputs) -> Task:
 
 
 def fits_task(type: str, task: Task, edges: MetricInputs, *, needs_bool_mask: bool = False) -> ShapeError | None:
-    """The sentence for edges that are not what the task takes."""
+    """Return a ShapeError if the edges do not match the task."""
     target, mask = edges.target, edges.mask
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if needs_bool_mask and mask is not None and mask.dtype != "bool":
-        message = f"`{type}` takes items or leaves them, but the mask is {mask.dtype}, a weight for each"
+        message = f"`{type}` includes or excludes items, but the mask is {mask.dtype}, a weight for each"
         hint = "give the metric a `mask` of its own: a comparison, such as `weight > 0`, is bool"
         return ShapeError(message, port="mask", help=hint)
     if task == "multilabel" and not edges.input.shape:
-        message = f"`{type}` of several labels takes a score for each of them, but the input has one number per sample"
-        return ShapeError(message, port="input", help="leave `task` out, or give the node an output for each label")
+        message = f"`{type}` of several labels needs a score for each of them, but the input has one number per sample"
+        return ShapeError(message, port="input", help="omit `task`, or set the node's outputs to the number of labels")
     if task != "multiclass":
         return elementwise(type, edges.input, target, mask) or _yes_or_no(type, target)
     shape_error = classes(type, edges.input, target, edges.class_dim, soft=True, ignore_index=edges.ignore_index)
-    if shape_error is not None and not shape_error.is_warning:  # of scores without a class the loss has warned
+    if shape_error is not None and not shape_error.is_warning:  # for targets out of range the loss has warned already
         return shape_error
     axis = class_axis(edges.input.shape, edges.class_dim)
     assert axis is not None
@@ -62,24 +63,24 @@ def _yes_or_no(type: str, target: TensorSpec) -> ShapeError | None:
     if target.is_floating or target.num_values is None or target.num_values <= 2:
         return None
     return ShapeError(
-        f"`{type}` of an input and a target of one shape is about yes and no, but the target's values go from 0 to "
+        f"`{type}` of an input and a target of one shape is binary, but the target's values go from 0 to "
         f"{target.num_values - 1}",
         port="target",
-        help="give the input a dimension for the classes",
+        help="the input needs a dimension for the classes",
     )
 
 
 def idle_average(metric: Counted | Ranked, edges: MetricInputs) -> ShapeError | None:
-    """Return a warning for an `average` that is written though there is one label."""
+    """Return a warning if `average` is set although there is only one label."""
     if "average" not in metric.model_fields_set or task_of(metric.task, edges) != "binary":
         return None
-    message = f"`average` changes nothing: `{metric.type}` is about yes or no, all elements alike"
-    several = "leave it out" + (", or add `task: multilabel`" if edges.input.shape else "")
+    message = f"`average` has no effect: `{metric.type}` is binary here, over all elements together"
+    several = "remove it" + (", or add `task: multilabel`" if edges.input.shape else "")
     return ShapeError(message, field="average", help=several, is_warning=True)
 
 
 def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNoItems, int]:
-    """Return the items that a metric looks at, and the number of classes or labels."""
+    """Return the items of a metric, and the number of classes or labels."""
     from declarative_train.components.metrics.modules.items import ClassItems, YesNoItems
 
     found = task_of(task, edges)
@@ -92,19 +93,19 @@ def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNo
 
 
 class Counted(Metric, ABC):
-    """What they have in common; `modules/items.py` has the ratio of each under its name."""
+    """Base of ratios of counts; `modules/items.py` has the function of each under its name."""
 
     about: ClassVar[str] = "classes"
 
     average: Literal["macro", "micro", "weighted"] = "macro"
-    """`macro`: the mean over the classes that occur, or over all labels; `micro`: all of them at once; `weighted`: the
-    mean weighted by the items of the class, or the yes of the label."""
+    """`macro`: mean over the classes that occur, or over all labels; `micro`: all of them together; `weighted`: mean
+    weighted by the items of the class, or the positives of the label."""
     threshold: float = 0.0
-    """A score above it is a yes: 0 for logits, 0.5 for probabilities. Not for classes."""
+    """Scores above it are positive: 0 for logits, 0.5 for probabilities. Not for classes."""
     task: Task | None = None
-    """`binary`: yes or no, all elements alike; `multilabel`: yes or no of each label, along the last dimension;
-    `multiclass`: one class of several. Left out: multilabel for scores and answers (B, K), binary for those of another
-    one shape, else multiclass."""
+    """`binary`: positive or negative, all elements together; `multilabel`: the same for each label along the last
+    dimension; `multiclass`: one class of several. Default: multilabel for scores and answers (B, K), binary for other
+    inputs of the target's shape, else multiclass."""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         return fits_task(self.type, task_of(self.task, edges), edges) or idle_average(self, edges)
@@ -118,9 +119,9 @@ class Counted(Metric, ABC):
 
 
 class PrecisionMetric(Counted):
-    """The part of the items said to be of a class that are.
+    """Share of the items predicted as a class that belong to it.
 
-    An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
+    An input of the target's shape is binary scores, (B, K) of K labels, and the positives count; otherwise its class
     dimension has a score for each class.
     """
 
@@ -128,9 +129,9 @@ class PrecisionMetric(Counted):
 
 
 class Recall(Counted):
-    """The part of a class's items that were found.
+    """Share of the items of a class that are predicted as it.
 
-    An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
+    An input of the target's shape is binary scores, (B, K) of K labels, and the positives count; otherwise its class
     dimension has a score for each class.
     """
 
@@ -138,9 +139,9 @@ class Recall(Counted):
 
 
 class F1(Counted):
-    """The harmonic mean of precision and recall.
+    """Harmonic mean of precision and recall.
 
-    An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
+    An input of the target's shape is binary scores, (B, K) of K labels, and the positives count; otherwise its class
     dimension has a score for each class.
     """
 
@@ -148,10 +149,10 @@ class F1(Counted):
 
 
 class Iou(Counted):
-    """Intersection over union: of the items said to be of a class or that are, the part that is both. `macro` is the
-    mean IoU of segmentation.
+    """Intersection over union: items that are predicted as a class and belong to it, divided by items for which either
+    holds. `macro` is the mean IoU of segmentation.
 
-    An input of the target's shape is scores of yes and no, (B, K) of K labels, and the yes counts; otherwise its class
+    An input of the target's shape is binary scores, (B, K) of K labels, and the positives count; otherwise its class
     dimension has a score for each class.
     """
 
@@ -164,12 +165,12 @@ class Ranked(Metric, ABC):
     about: ClassVar[str] = "classes"
 
     average: Literal["macro", "micro", "weighted"] = "macro"
-    """`macro`: the mean over the classes or labels that occur and do not always; `micro`: the ranking of all their
-    scores at once; `weighted`: the mean weighted by the items of the class, or the yes of the label."""
+    """`macro`: mean over the classes or labels with both positives and negatives; `micro`: all their scores together;
+    `weighted`: mean weighted by the items of the class, or the positives of the label."""
     task: Task | None = None
-    """`binary`: yes or no, all elements alike; `multilabel`: yes or no of each label, along the last dimension;
-    `multiclass`: one class of several. Left out: multilabel for scores and answers (B, K), binary for those of another
-    one shape, else multiclass."""
+    """`binary`: positive or negative, all elements together; `multilabel`: the same for each label along the last
+    dimension; `multiclass`: one class of several. Default: multilabel for scores and answers (B, K), binary for other
+    inputs of the target's shape, else multiclass."""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         task = task_of(self.task, edges)
@@ -190,20 +191,20 @@ class Ranked(Metric, ABC):
 
 
 class Auroc(Ranked):
-    """Area under the ROC curve: how often a yes scores higher than a no.
+    """Area under the ROC curve: how often a positive scores higher than a negative.
 
-    An input of the target's shape is scores of yes and no, (B, K) of K labels; otherwise its class dimension has
-    logits, and each class is taken against the rest. Exact: all scores are kept until the set is through.
+    An input of the target's shape is binary scores, (B, K) of K labels; otherwise its class dimension has logits, and
+    each class is compared with the rest. Exact: all scores are kept until the end of the set.
     """
 
     type: Literal["auroc"] = "auroc"
 
 
 class AveragePrecision(Ranked):
-    """Average precision: the precision at every yes, from the highest score down, averaged.
+    """Average precision: the mean of the precision at each positive, in order of descending score.
 
-    An input of the target's shape is scores of yes and no, (B, K) of K labels; otherwise its class dimension has
-    logits, and each class is taken against the rest. Exact: all scores are kept until the set is through.
+    An input of the target's shape is binary scores, (B, K) of K labels; otherwise its class dimension has logits, and
+    each class is compared with the rest. Exact: all scores are kept until the end of the set.
     """
 
     type: Literal["average_precision"] = "average_precision"

@@ -1,4 +1,4 @@
-"""Distances between numbers and their targets, and how much of the targets' spread is explained."""
+"""Metrics of numbers: errors, and explained variance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ElementwiseMetric(Metric, ABC):
-    """Input and target of one shape."""
+    """Base of metrics whose input and target have the same shape."""
 
     about: ClassVar[str] = "numbers"
 
@@ -24,7 +24,7 @@ class ElementwiseMetric(Metric, ABC):
 
 
 class MeanOfErrors(ElementwiseMetric, ABC):
-    """A mean over the elements of input and target."""
+    """Base of means over the elements of input and target."""
 
     is_mean: ClassVar[bool] = True
     has_unit: ClassVar[bool] = True
@@ -42,32 +42,34 @@ class MeanOfErrors(ElementwiseMetric, ABC):
 
 
 class Mae(MeanOfErrors):
-    """Mean absolute error, over the elements of input and target, in the target's own unit: as its column holds it,
-    before `scale` and `normalize`."""
+    """Mean absolute error over the elements of input and target, in the unit of the target's column, before `scale` and
+    `normalize`.
+    """
 
     type: Literal["mae"] = "mae"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "absolute"
 
 
 class Mape(MeanOfErrors):
-    """Mean absolute error relative to the target as its column holds it, before `scale` and `normalize`: 0.1 is 10%.
-    Targets near 0 make it huge."""
+    """Mean absolute error relative to the target as in its column, before `scale` and `normalize`: 0.1 is 10%. Targets
+    near 0 make it huge.
+    """
 
     type: Literal["mape"] = "mape"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "relative"
 
 
 class MseMetric(MeanOfErrors):
-    """Mean squared error, over the elements of input and target, in the square of the target's own unit: as its column
-    holds it, before `scale` and `normalize`."""
+    """Mean squared error over the elements of input and target, in the square of the unit of the target's column,
+    before `scale` and `normalize`.
+    """
 
     type: Literal["mse"] = "mse"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"
 
 
 class Rmse(MeanOfErrors):
-    """Root of the mean squared error, in the target's own unit: as its column holds it, before `scale` and
-    `normalize`."""
+    """Root of the mean squared error, in the unit of the target's column, before `scale` and `normalize`."""
 
     type: Literal["rmse"] = "rmse"
     error: ClassVar[Literal["absolute", "squared", "relative"]] = "squared"
@@ -75,9 +77,9 @@ class Rmse(MeanOfErrors):
 
 
 class R2(ElementwiseMetric):
-    """How much better than the mean of the target: 1 is perfect, 0 no better.
+    """Coefficient of determination: 1 is perfect, 0 as good as the mean of the target.
 
-    Of several outputs (B, D) the mean of each one's.
+    For several outputs (B, D), the mean over them.
     """
 
     type: Literal["r2"] = "r2"

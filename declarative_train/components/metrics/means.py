@@ -1,4 +1,4 @@
-"""Means over items: what is right (accuracy), how surprising the right class is (perplexity), any tensor (mean)."""
+"""Means over items: accuracy, perplexity, and the mean of any tensor."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Accuracy(Metric):
-    """The part of the items that are right: the class with the highest score, or yes where a score is above the
+    """Share of the items that are correct: the class with the highest score, or a score on the right side of the
     threshold.
 
-    An input of the target's shape is scores of yes and no, otherwise its class dimension has a score for each class.
-    Of several labels it is the part of all answers that are right (1 - the Hamming loss).
+    An input of the target's shape is binary scores, otherwise its class dimension has a score for each class. For
+    several labels it is the share of all answers that are correct (1 - the Hamming loss).
     """
 
     about: ClassVar[str] = "classes"
@@ -28,11 +28,12 @@ class Accuracy(Metric):
 
     type: Literal["accuracy"] = "accuracy"
     top_k: int = Field(1, ge=1)
-    """Right if the class is among the k highest scores."""
+    """Correct if the class is among the k highest scores."""
     threshold: float = 0.0
-    """A score above it is a yes: 0 for logits, 0.5 for probabilities. Not for classes."""
+    """Scores above it are positive: 0 for logits, 0.5 for probabilities. Not for classes."""
     task: Task | None = None
-    """`binary` or `multilabel`: yes or no; `multiclass`: one class of several. Left out: decided by the shapes."""
+    """`binary` or `multilabel`: positive or negative; `multiclass`: one class of several. Default: decided by the
+    shapes."""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         task = task_of(self.task, edges)
@@ -40,11 +41,11 @@ class Accuracy(Metric):
         if shape_error is not None or self.top_k == 1:
             return shape_error
         if task != "multiclass":
-            return ShapeError("`top_k` is about classes, but the input is yes or no", field="top_k")
+            return ShapeError("`top_k` needs classes, but the input is binary", field="top_k")
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         if self.top_k >= edges.input.shape[axis]:
-            message = f"`top_k: {self.top_k}` of {counted(edges.input.shape[axis], 'class')} is always right"
+            message = f"`top_k: {self.top_k}` of {counted(edges.input.shape[axis], 'class')} is always correct"
             return ShapeError(message, field="top_k", help=f"use less than {edges.input.shape[axis]}")
         return None
 
@@ -59,9 +60,9 @@ class Accuracy(Metric):
 
 
 class Perplexity(Metric):
-    """The exponential of the mean cross entropy of logits: among how many equally likely classes the model wavers.
+    """Exponential of the mean cross entropy of logits: the number of equally likely classes that it corresponds to.
 
-    Without the loss's label smoothing and class weights; ignored items do not count.
+    Without the loss's label smoothing and class weights; ignored items are not counted.
     """
 
     about: ClassVar[str] = "classes"
@@ -78,14 +79,14 @@ class Perplexity(Metric):
         from declarative_train.components.metrics.modules.means import ItemLoss, MeanOfItems, Surprises
 
         if edges.target is not None and edges.input.shape == edges.target.shape and not edges.target.is_floating:
-            return MeanOfItems(ItemLoss(edges.ignore_index), device, lambda mean: mean.exp())  # of a loss in chunks
+            return MeanOfItems(ItemLoss(edges.ignore_index), device, lambda mean: mean.exp())  # computed in chunks
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         return MeanOfItems(Surprises(ClassItems(axis, edges.ignore_index)), device, lambda mean: mean.exp())
 
 
 class MeanMetric(Metric):
-    """The mean of any tensor that the model computes, over its elements. A target, if there is one, is not used."""
+    """Mean of any tensor of the model, over its elements. A target is not used."""
 
     is_mean: ClassVar[bool] = True
     higher_is_better: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""A metric of a plugin: a mean of its values, or what it makes of a whole set."""
+"""Metric of a plugin: the mean of its values, or one number computed from a whole set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class PluginMetric(PluginComponent, Metric):
-    """With `forward` the mean of what that gives, by sample or by element; with `whole` one number of all rows."""
+    """Metric of a plugin: the mean of what `forward` gives per sample or element, or the one number that `whole` gives
+    for all rows.
+    """
 
     higher_is_better: ClassVar[bool] = True
 
@@ -29,7 +31,7 @@ class PluginMetric(PluginComponent, Metric):
             return shape_error
         try:
             items = _items_of(self, edges.input, edges.target)
-        except Exception as problem:  # whatever the user's code raises is the user's to see
+        except Exception as problem:  # report any exception of the user's code
             return describe_failure(self.type, problem)
         return needs_mask_shape(self.type, edges.mask, items)
 
@@ -44,7 +46,7 @@ class PluginMetric(PluginComponent, Metric):
 
 
 def _items_of(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
-    """The shape of what counts in one sample: of its values, or () for whole rows."""
+    """Return the shape of the values of one sample, or () for `whole`."""
     from declarative_train.components.losses.modules.plugin import tried
     from declarative_train.components.metrics.modules.plugin import number_of
 

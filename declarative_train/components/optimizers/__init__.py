@@ -1,4 +1,4 @@
-"""Optimizers: how gradients change parameters."""
+"""Optimizers: rules that update parameters by their gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer of a plugin: a class that derives from torch's."""
+"""Optimizer of a plugin: a class that derives from torch's."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 
 
 class PluginOptimizer(PluginComponent, Optimizer):
-    """`__init__(self, params, lr, ...)` as torch has it; `takes_shards = False` says that a part of a parameter cannot
-    be updated by itself, which fsdp would ask for."""
+    """Optimizer of a plugin: `__init__(self, params, lr, ...)` as in torch; `takes_shards = False` declares that a
+    shard of a parameter cannot be updated by itself, which fsdp requires.
+    """
 
     takes_shards: ClassVar[bool] = True
     _known: dict[tuple[int, ...], int] = PrivateAttr(default_factory=dict)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
-        """A step is tried on a few numbers."""
+        """Try a step on a few numbers."""
         if not self.may_import:
             return None
         try:
             _state_of(self, (4, 3))
-        except Exception as problem:  # whatever the user's code raises is the user's to see
+        except Exception as problem:  # report any exception of the user's code
             return describe_failure(self.type, problem)
         return None
 
@@ -37,7 +38,9 @@ class PluginOptimizer(PluginComponent, Optimizer):
         return made
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """By a step on a few numbers of as many dimensions, in proportion."""
+        """Return the size of the state, in proportion to that of a small parameter with as many dimensions after a
+        step.
+        """
         if not self.may_import:
             return 2 * prod(shape)
         small = tuple(min(size, 8) for size in shape)
@@ -47,7 +50,7 @@ class PluginOptimizer(PluginComponent, Optimizer):
 
 
 def _state_of(optimizer: PluginOptimizer, shape: tuple[int, ...]) -> int:
-    """Elements of the tensors that it keeps for a parameter after a step."""
+    """Count the elements of the tensors in the state of a parameter after a step."""
     import torch
 
     parameter = torch.nn.Parameter(torch.full(shape, 0.5))

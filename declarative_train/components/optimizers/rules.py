@@ -1,4 +1,4 @@
-"""Update rules."""
+"""Optimizers that a recipe can name."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A learning rate, a weight decay: 0 or more."""
+"""Learning rate or weight decay: 0 or more."""
 Part = Annotated[float, Field(ge=0, lt=1)]
-"""What is kept of a running average at each step."""
+"""Coefficient of a running average: the share that is kept at each step."""
 Tiny = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""What is added to a divisor."""
+"""Small number that is added to a divisor."""
 
 
 class _Adam(Optimizer, ABC):
-    """What the two have in common."""
+    """Base of Adam and AdamW."""
 
     usual_lr: ClassVar[tuple[float, float]] = (1e-5, 1e-2)
 
     lr: Rate
-    """The learning rate, before the schedule."""
+    """Learning rate, before the schedule."""
     betas: tuple[Part, Part] = (0.9, 0.999)
-    """What is kept of the running averages of the gradient and of its square at each step."""
+    """Coefficients of the running averages of the gradient and of its square."""
     eps: Tiny = 1e-8
     """Added to the divisor."""
     weight_decay: Rate
     amsgrad: bool = False
-    """Divide by the largest average of squares so far."""
+    """Divide by the maximum of the averages of squares so far."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         import torch
@@ -59,43 +59,43 @@ class _Adam(Optimizer, ABC):
 
 
 class Adam(_Adam):
-    """Adam; its weight decay is added to the gradient (`adamw` decays the weights themselves).
+    """Adam; weight decay is added to the gradient (`adamw` decays the weights directly).
 
     Kingma and Ba, https://arxiv.org/abs/1412.6980.
     """
 
     type: Literal["adam"] = "adam"
     weight_decay: Rate = 0.0
-    """Times the weights, added to the gradient."""
+    """Multiplied by the weights and added to the gradient."""
 
 
 class Adamw(_Adam):
-    """Adam with decoupled weight decay: the weights themselves decay, by lr x `weight_decay` at each step.
+    """Adam with decoupled weight decay: each step decays the weights by lr x `weight_decay`.
 
     Loshchilov and Hutter, https://arxiv.org/abs/1711.05101.
     """
 
     type: Literal["adamw"] = "adamw"
     weight_decay: Rate = 0.01
-    """Times lr: the part of the weights that is taken away at each step."""
+    """The weights decay by lr x this at each step."""
 
 
 class Sgd(Optimizer):
-    """Stochastic gradient descent, with momentum or without."""
+    """Stochastic gradient descent, with or without momentum."""
 
     usual_lr: ClassVar[tuple[float, float]] = (1e-3, 1.0)
 
     type: Literal["sgd"] = "sgd"
     lr: Rate
-    """The learning rate, before the schedule."""
+    """Learning rate, before the schedule."""
     momentum: Part = 0.0
-    """What is kept of the sum of past gradients at each step."""
+    """Share of the sum of past gradients that is kept at each step."""
     dampening: Rate = 0.0
-    """What is taken from the gradient as it is added to that sum."""
+    """Share of the gradient that is not added to that sum."""
     weight_decay: Rate = 0.0
-    """Times the weights, added to the gradient."""
+    """Multiplied by the weights and added to the gradient."""
     nesterov: bool = False
-    """Look ahead: add the momentum once more. Needs `momentum`, without `dampening`."""
+    """Nesterov momentum. Needs `momentum`, without `dampening`."""
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:
@@ -121,21 +121,21 @@ class Sgd(Optimizer):
 
 
 class Lion(Optimizer):
-    """Lion: every weight moves by lr, in the direction of a momentum's sign; half of Adam's memory.
+    """Lion: each weight moves by lr in the direction of the sign of a momentum; half of Adam's memory.
 
-    Chen et al., https://arxiv.org/abs/2302.06675, who advise a 3 to 10 times smaller lr than adamw's, and as many times
-    its weight decay. torch has none: this one is ours.
+    Chen et al., https://arxiv.org/abs/2302.06675, who recommend an lr 3 to 10 times smaller than adamw's, and a weight
+    decay larger by the same factor. torch does not have it: this implementation is ours.
     """
 
     usual_lr: ClassVar[tuple[float, float]] = (1e-6, 3e-3)
 
     type: Literal["lion"] = "lion"
     lr: Rate
-    """The learning rate, before the schedule: how far every weight moves."""
+    """Learning rate, before the schedule: the distance that each weight moves."""
     betas: tuple[Part, Part] = (0.9, 0.99)
-    """What is kept of the momentum for the direction, and for the next step."""
+    """Coefficients of the momentum: for the direction, and for the next step."""
     weight_decay: Rate = 0.0
-    """Times lr: the part of the weights that is taken away at each step."""
+    """The weights decay by lr x this at each step."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         from declarative_train.components.optimizers.modules.lion import LionOptimizer
@@ -147,39 +147,40 @@ class Lion(Optimizer):
 
 
 class Muon(Optimizer):
-    """Muon: momentum of matrices, made orthogonal. For the weights of hidden layers only.
+    """Muon: orthogonalized momentum of matrices. Only for the weights of hidden layers.
 
-    Jordan et al., https://kellerjordan.github.io/posts/muon/. Give all that is not a matrix, and the embedding and the
-    last layer, another optimizer by `model.parameters`. Computes in bfloat16, so that another layout gives numbers
-    equal to about 1e-3 only.
+    Jordan et al., https://kellerjordan.github.io/posts/muon/. Give everything that is not a matrix, and the embedding
+    and the last layer, another optimizer by `model.parameters`. It computes in bfloat16, so that results of different
+    layouts agree only to about 1e-3.
     """
 
     usual_lr: ClassVar[tuple[float, float]] = (1e-4, 0.1)
 
     type: Literal["muon"] = "muon"
     lr: Rate
-    """The learning rate, before the schedule."""
+    """Learning rate, before the schedule."""
     weight_decay: Rate = 0.1
-    """Times lr: the part of the weights that is taken away at each step."""
+    """The weights decay by lr x this at each step."""
     momentum: Part = 0.95
-    """What is kept of the running average of gradients at each step."""
+    """Coefficient of the running average of gradients."""
     nesterov: bool = True
-    """Look ahead: mix the gradient in once more."""
+    """Nesterov momentum: add the gradient to the average again."""
     ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
-    """Of the Newton-Schulz iteration."""
+    """Coefficients of the Newton-Schulz iteration."""
     eps: Tiny = 1e-7
-    """Least norm that is divided by."""
+    """Lower bound of the norm that is a divisor."""
     ns_steps: int = Field(5, ge=1, lt=100)
-    """Newton-Schulz iterations."""
+    """Number of Newton-Schulz iterations."""
     adjust_lr_fn: Literal["original", "match_rms_adamw"] | None = None
-    """How the rate goes with a matrix's sides: `original`, or `match_rms_adamw`, which takes adamw's lr and decay."""
+    """Scaling of the rate by the sides of a matrix: `original`, or `match_rms_adamw`, which allows adamw's lr and
+    decay."""
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:
         others = {name: shape for name, shape in parameters.items() if len(shape) != 2}
         if not others:
             return self._check_shards(parameters, num_shards)
         name, shape = next(iter(others.items()))
-        more = f", as {'are' if len(others) > 2 else 'is'} {len(others) - 1} more" if len(others) > 1 else ""
+        more = f", and so {'are' if len(others) > 2 else 'is'} {len(others) - 1} more" if len(others) > 1 else ""
         return ShapeError(
             f"`muon` updates matrices only, but `{name}` is {shape}{more}",
             field="type",
@@ -188,12 +189,12 @@ class Muon(Optimizer):
         )
 
     def _check_shards(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int) -> ShapeError | None:
-        """torch multiplies the shards of a matrix, and stops where a rank has none of its rows."""
+        """Return a ShapeError if a rank has no rows of a matrix: torch multiplies its shards, and fails there."""
         name = next((name for name, shape in parameters.items() if shape[0] < num_shards), None)
         if name is None:
             return None
         return ShapeError(
-            f"`muon` needs a row of each matrix on every rank of fsdp, and `{name}` {parameters[name]} has fewer rows "
+            f"`muon` needs a row of each matrix on every rank of fsdp, but `{name}` {parameters[name]} has fewer rows "
             f"than the {num_shards} ranks",
             field="type",
             help="give it another optimizer: under `model.parameters`, "
@@ -210,7 +211,7 @@ class Muon(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Adagrad: each weight's rate falls with the sum of its squared gradients.
+    """Adagrad: the rate of each weight falls with the sum of its squared gradients.
 
     Duchi et al., http://jmlr.org/papers/v12/duchi11a.html.
     """
@@ -219,13 +220,13 @@ class Adagrad(Optimizer):
 
     type: Literal["adagrad"] = "adagrad"
     lr: Rate
-    """The learning rate, before the schedule."""
+    """Learning rate, before the schedule."""
     lr_decay: Rate = 0.0
     """The rate is divided by 1 + steps x this."""
     weight_decay: Rate = 0.0
-    """Times the weights, added to the gradient."""
+    """Multiplied by the weights and added to the gradient."""
     initial_accumulator_value: Rate = 0.0
-    """Where the sums of squares start."""
+    """Initial value of the sums of squares."""
     eps: Tiny = 1e-10
     """Added to the divisor."""
 
@@ -234,7 +235,7 @@ class Adagrad(Optimizer):
 
         from declarative_train.components.optimizers.modules.functional import runs_fused
 
-        fused = True if runs_fused(groups, sharded=False, devices=("cpu",)) else None  # elsewhere torch's default
+        fused = True if runs_fused(groups, sharded=False, devices=("cpu",)) else None  # else torch decides
         return torch.optim.Adagrad(groups, fused=fused, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
@@ -242,7 +243,7 @@ class Adagrad(Optimizer):
 
 
 class Rmsprop(Optimizer):
-    """RMSprop: gradients divided by a running root mean square of theirs.
+    """RMSprop: gradients divided by their running root mean square.
 
     Hinton, https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf.
     """
@@ -251,15 +252,15 @@ class Rmsprop(Optimizer):
 
     type: Literal["rmsprop"] = "rmsprop"
     lr: Rate
-    """The learning rate, before the schedule."""
+    """Learning rate, before the schedule."""
     alpha: Part = 0.99
-    """What is kept of the running average of squares at each step."""
+    """Coefficient of the running average of squares."""
     eps: Tiny = 1e-8
     """Added to the divisor."""
     weight_decay: Rate = 0.0
-    """Times the weights, added to the gradient."""
+    """Multiplied by the weights and added to the gradient."""
     momentum: Part = 0.0
-    """What is kept of the sum of past updates at each step."""
+    """Share of the sum of past updates that is kept at each step."""
     centered: bool = False
     """Divide by an estimate of the standard deviation instead."""
 
@@ -273,9 +274,10 @@ class Rmsprop(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """Adafactor: Adam's squares kept as a row and a column per matrix; the rate is relative to the weights' size.
+    """Adafactor: Adam's squares reduced to one row and one column per matrix; the rate is relative to the size of the
+    weights.
 
-    Shazeer and Stern, https://arxiv.org/abs/1804.04235, as torch does it.
+    Shazeer and Stern, https://arxiv.org/abs/1804.04235, as in torch.
     """
 
     # torch 2.13: "in-place operations that require placement changes are not supported", and the norm of a shard is
@@ -286,15 +288,16 @@ class Adafactor(Optimizer):
 
     type: Literal["adafactor"] = "adafactor"
     lr: Rate
-    """The largest relative rate, before the schedule."""
+    """Maximal relative rate, before the schedule."""
     beta2_decay: float = Field(-0.8, le=0)
-    """The exponent with which the averages of squares come to keep more."""
+    """Exponent that makes the averages of squares decay more slowly with every step."""
     eps: tuple[Tiny | None, Tiny] = (None, 1e-3)
-    """Least square (null: the dtype's epsilon), and least size of a parameter that the rate is relative to."""
+    """Lower bound of the squares (null: the dtype's epsilon), and of the parameter size that the rate is relative
+    to."""
     d: Annotated[float, Field(ge=1)] = 1.0
-    """Updates whose root mean square is larger are cut to it."""
+    """Updates with a larger root mean square are scaled down to it."""
     weight_decay: Rate = 0.0
-    """Times lr: the part of the weights that is taken away at each step."""
+    """The weights decay by lr x this at each step."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         from declarative_train.components.optimizers.modules.adafactor import AdafactorOptimizer
@@ -302,5 +305,5 @@ class Adafactor(Optimizer):
         return AdafactorOptimizer(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
-        """Two vectors instead of a matrix: that is what it saves."""
+        """Count two vectors instead of a matrix, which is what saves memory."""
         return prod(shape) if len(shape) < 2 else prod(shape[:-1]) + prod(shape[:-2]) * shape[-1]

@@ -1,4 +1,4 @@
-"""Splits by share of the rows: random, random within a column's groups or classes, or the last rows."""
+"""Splits by a share of the rows: random, random by groups or classes of a column, or the last rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-_LEAST_ROWS_PER_VALUE = 2  # on average, of a column of classes
+_LEAST_ROWS_PER_VALUE = 2  # on average, for a column of classes
 
 
 class RandomSplit(Split):
@@ -24,23 +24,23 @@ class RandomSplit(Split):
 
     type: Literal["random"] = "random"
     fraction: Fraction
-    """Share of the rows (of those that sets cut by `where` leave)."""
+    """Share of the rows (without those in sets of type `where`)."""
 
     def choose(self, rows: Candidates) -> Draw:
         return Draw(min(round(self.fraction * rows.num_total), rows.num_rows))
 
 
 class LastSplit(Split):
-    """The last rows, which follow the training rows. Several such sets follow each other in the order written."""
+    """The last rows, which come after the training rows. Several such sets follow each other in the order written."""
 
     turn: ClassVar[int] = 1
 
     type: Literal["last"] = "last"
     fraction: Fraction
-    """Share of the rows (of those that sets cut by `where` leave)."""
+    """Share of the rows (without those in sets of type `where`)."""
     sort: str | None = None
-    """The column that orders all rows. Left out: the order of the window, separately in each of its groups; without a
-    window the order of the file."""
+    """Column that orders all rows. Default: the order of the window, separately in each of its groups; without a window
+    the order of the file."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def sort_order(values: np.ndarray) -> np.ndarray:
     if values.dtype == object:
         values = np.asarray(["" if value is None else str(value) for value in values])
     elif values.dtype.kind in "fM" and (np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)).any():
-        raise ValueError("it misses values, so that its rows have no order")
+        raise ValueError("it has missing values, so that its rows have no order")
     return np.argsort(values, kind="stable")
 
 
@@ -111,9 +111,9 @@ class GroupedSplit(Split):
 
     type: Literal["grouped"] = "grouped"
     fraction: Fraction
-    """Share of the rows (of those that sets cut by `where` leave), as close as whole groups allow."""
+    """Share of the rows (without those in sets of type `where`), as close as whole groups allow."""
     column: str
-    """The column whose equal values stay together."""
+    """Column whose equal values stay together."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -140,9 +140,9 @@ class StratifiedSplit(Split):
 
     type: Literal["stratified"] = "stratified"
     fraction: Fraction
-    """Share of the rows (of those that sets cut by `where` leave)."""
+    """Share of the rows (without those in sets of type `where`)."""
     column: str
-    """The column whose values keep their shares."""
+    """Column whose values keep their shares."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -159,15 +159,15 @@ class StratifiedSplit(Split):
         if values.dtype.kind == "f" and (fractions := np.isfinite(values) & (np.floor(values) != values)).any():
             example = values[fractions].ravel()[0]
             raise ValueError(
-                f"`{self.column}` holds fractions such as {example:g}, and rows are shared out by the values of a "
-                "class; without classes, take a random fraction"
+                f"`{self.column}` has fractional values such as {example:g}, but `stratified` needs a column of "
+                "classes; without classes, use a random fraction"
             )
         kind = np.unique(codes(values), return_inverse=True)[1].ravel()
         sizes = np.bincount(kind)
         if rows.num_rows < _LEAST_ROWS_PER_VALUE * len(sizes):
             raise ValueError(
-                f"`{self.column}` has {len(sizes):,} values in {rows.num_rows:,} rows: an id rather than a class, of "
-                "which no set could have a share; name the column of the classes, or take a random fraction"
+                f"`{self.column}` has {len(sizes):,} values in {rows.num_rows:,} rows: an id rather than a class; "
+                "name the column of the classes, or use a random fraction"
             )
         wanted = min(round(self.fraction * rows.num_total), rows.num_rows)
         share, remainder = np.divmod(sizes * wanted, rows.num_rows)

@@ -31,7 +31,7 @@ class SourceSplit(Split):
     @model_validator(mode="after")
     def _of_itself(self) -> SourceSplit:
         if self.of is not None:
-            raise ValueError("`of` cuts a set from one source of a mixture, and this set has a source of its own")
+            raise ValueError("`of` takes a set from one source of a mixture, but this set has its own source")
         return self
 
     @property

@@ -16,16 +16,17 @@ _TESTS = ("in_", "not_in", "equals", "less", "at_most", "greater", "at_least")
 
 
 class WhereSplit(Split):
-    """Rows by a column's value: `{type: where, column: month, in: [11, 12]}`. Several tests must all hold.
+    """Rows selected by a column's value: `{type: where, column: month, in: [11, 12]}`. If several conditions are given,
+    all must hold.
 
-    Dates are compared with text such as `2024-01-31`. A row with a missing value passes no test.
+    Dates are compared with text such as `2024-01-31`. A row with a missing value is not selected.
     """
 
     turn: ClassVar[int] = 0
 
     type: Literal["where"] = "where"
     column: str
-    """The column to compare."""
+    """Column to compare."""
     in_: Annotated[tuple[Value, ...], Field(min_length=1)] | None = Field(None, alias="in")
     """The value is one of these."""
     not_in: Annotated[tuple[Value, ...], Field(min_length=1)] | None = None
@@ -44,7 +45,7 @@ class WhereSplit(Split):
     @model_validator(mode="after")
     def _says_something(self) -> WhereSplit:
         if all(getattr(self, name) is None for name in _TESTS):
-            raise ValueError("say which values: `in`, `not_in`, `equals`, `less`, `at_most`, `greater` or `at_least`")
+            raise ValueError("set the values: `in`, `not_in`, `equals`, `less`, `at_most`, `greater` or `at_least`")
         return self
 
     @property
@@ -66,7 +67,7 @@ class WhereSplit(Split):
         import numpy as np
 
         if name in ("in_", "not_in"):
-            exact = values.dtype if values.dtype.kind in "OM" else None  # text and dates; numbers as they are written
+            exact = values.dtype if values.dtype.kind in "OM" else None  # text and dates; numbers as written
             known = np.asarray([self._comparable(values, each) for each in asked], exact)
             inside: np.ndarray = np.isin(values, known)
             return inside if name == "in_" else ~inside
@@ -89,10 +90,10 @@ class WhereSplit(Split):
             try:
                 return np.datetime64(asked, "ns")
             except ValueError as error:
-                raise ValueError(f"`{self.column}` holds dates, and `{asked}` is not a date") from error
+                raise ValueError(f"`{self.column}` contains dates, but `{asked}` is not a date") from error
         fits = {"text": isinstance(asked, str), "true and false": isinstance(asked, bool), "dates": False}
         if not fits.get(holds, isinstance(asked, int | float) and not isinstance(asked, bool)):
-            raise ValueError(f"`{self.column}` holds {holds}, and `{str(asked).lower()}` is something else")
+            raise ValueError(f"`{self.column}` contains {holds}, but `{str(asked).lower()}` is not")
         return asked
 
 

@@ -1,7 +1,8 @@
-"""Transforms of a training batch: a sample is mixed with its partner, the neighbour in the order of the epoch.
+"""Transforms of a training batch that mix a sample with its partner, the neighbour in the order of the epoch.
 
-Positions 2k and 2k + 1 of an epoch's order are partners. Both are in one microbatch of one rank, which is even, so that
-every layout mixes the same samples. Shares and boxes are drawn by (seed, epoch, sample, place in the list).
+Positions 2k and 2k + 1 of an epoch's order are partners. Both are in one microbatch of one rank (its size is even), so
+that every layout mixes the same samples. Shares and boxes are random functions of (seed, epoch, sample, position in the
+list).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Alpha = Annotated[float, Field(gt=0, le=1000)]
 
 
 class PairTransform(Transform, ABC):
-    """`mixed` is given all rows (R, ...) of a microbatch; `apply` leaves a single sample as it is."""
+    """Base of these transforms. `mixed` gets all rows (R, ...) of a microbatch; `apply` leaves a single sample
+    unchanged.
+    """
 
     is_random: ClassVar[bool] = True
     on_numbers: ClassVar[bool] = True
@@ -32,7 +35,7 @@ class PairTransform(Transform, ABC):
     of_pictures: ClassVar[bool] = False
 
     labels: tuple[str, ...]
-    if TYPE_CHECKING:  # declared by each, where they stand in the documentation
+    if TYPE_CHECKING:  # declared in each class, so that they are documented there
         alpha: Alpha
         p: Share
 
@@ -49,8 +52,9 @@ class PairTransform(Transform, ABC):
         acts: np.ndarray,
         key: int,
     ) -> dict[str, torch.Tensor]:
-        """The fields and labels (R, ...), mixed with those of the partners where `acts` (R,). `numbers` (R,): of the
-        samples."""
+        """Return the fields and labels (R, ...), mixed with those of the partners where `acts` (R,) is true. `numbers`
+        (R,) are the numbers of the samples.
+        """
 
     def _shares(self, numbers: np.ndarray, acts: np.ndarray, key: int) -> np.ndarray:
         import numpy as np
@@ -59,8 +63,9 @@ class PairTransform(Transform, ABC):
 
 
 def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
-    """float64 (N,) from Beta(alpha, alpha), one per number: Joehnk (1964) up to 1, algorithm BB of Cheng (1978) above,
-    both of which try until they take a draw."""
+    """Return one number from Beta(alpha, alpha) for each of `numbers`, float64 (N,): Joehnk (1964) for alpha up to 1,
+    else algorithm BB of Cheng (1978), both by rejection.
+    """
     import numpy as np
 
     found = np.empty(len(numbers))
@@ -74,7 +79,7 @@ def beta(numbers: np.ndarray, key: int, alpha: float) -> np.ndarray:
 
 
 def _joehnk(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """By logarithms: powers of 1 / alpha get too small for a float."""
+    """Propose a value; with logarithms, since powers of 1 / alpha underflow."""
     import numpy as np
 
     one, other = np.log(first) / alpha, np.log(second) / alpha

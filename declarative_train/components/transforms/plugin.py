@@ -1,4 +1,4 @@
-"""A transform of a plugin: its code changes one picture, or its numbers, by draws that follow from the sample alone."""
+"""Transform of a plugin: its code changes one image or its array; its random draws depend only on the sample."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import Size, Transform
 from declarative_train.components.plugin_components import PluginComponent, line_in_plugin, make_seeded
 
-_TRIED = 33  # height and width of a made picture where each has its own; odd, so that halves show
+_TRIED = 33  # size of a generated image if sizes vary; odd, so that halves are not whole numbers
 _KEY = 7
 
 
 class PluginTransform(PluginComponent, Transform):
-    """`apply(self, picture, random)` gives the picture changed; `random` is a `numpy.random.Generator` that starts anew
-    for each sample, and alike for each of its fields. Without it, `is_random = True` says that the code draws from the
-    generators of torch, numpy or Python, which are then seeded around it: that takes loader processes."""
+    """Transform of a plugin: `apply(self, picture, random)` returns the changed image; `random` is a
+    `numpy.random.Generator` with a fresh seed for each sample, the same for each of its fields. Without it, `is_random
+    = True` declares that the code draws from the generators of torch, numpy or Python, which are then seeded around it:
+    that needs loader processes.
+    """
 
     own: ClassVar[frozenset[str]] = frozenset({"type", "fields", "only"})
     moves: ClassVar[bool | None] = None
     sides: ClassVar[tuple[int | str, int | str] | None] = None
     ends: ClassVar[tuple[float, float] | None] = None
-    """What the class declares as `size` and `interval`."""
+    """Declared by the class as `size` and `interval`."""
 
     _object: Any = PrivateAttr(None)
 
@@ -48,16 +50,16 @@ class PluginTransform(PluginComponent, Transform):
         if key == "size":
             if not pair or not all(each in known if isinstance(each, str) else _is_side(each) for each in value):  # type: ignore[attr-defined]
                 hint = "it is (height, width): numbers of 1 or more, or names of arguments of `__init__`"
-                raise ValueError("`size` does not tell it", hint)
+                raise ValueError("`size` is not valid", hint)
             cls.sides = tuple(value)  # type: ignore[arg-type,assignment]
             return
         if not pair or not all(isinstance(each, int | float) for each in value):  # type: ignore[attr-defined]
-            raise ValueError("`interval` does not tell it", "it is (least, greatest): two numbers")
+            raise ValueError("`interval` is not valid", "it is (least, greatest): two numbers")
         cls.ends = tuple(value)  # type: ignore[arg-type,assignment]
 
     def check(self, size: Size, channels: int) -> ShapeError | None:
         if self.sides is not None and (bad := next((each for each in self._sides() if not _is_side(each)), None)):
-            return ShapeError(f"`size` of `{self.type}` is {bad}, and a side is a number of 1 or more")
+            return ShapeError(f"`size` of `{self.type}` is {bad}, but a side is a number of 1 or more")
         return self._check_size(size, channels) if self.may_import else None
 
     def size_after(self, size: Size) -> Size:
@@ -94,7 +96,7 @@ class PluginTransform(PluginComponent, Transform):
     def _called(self, apply: Callable[..., Any], *given: Any) -> Any:
         try:
             return apply(*given)
-        except Exception as error:  # whatever the user's code raises is the user's to see
+        except Exception as error:  # report any exception of the user's code
             said = (str(error).splitlines() or [""])[0]
             where = line_in_plugin(error, self.plugin_path)
             raise ValueError(f"{type(error).__name__}{said and f': {said}'}{where}") from error
@@ -105,24 +107,24 @@ class PluginTransform(PluginComponent, Transform):
         array = np.asarray(found.detach().cpu() if hasattr(found, "detach") else found)
         wanted = before.shape if self.sides is None else (*before.shape[:-2], *self._sides())
         if array.shape != wanted or array.dtype.kind != "f":
-            raise ValueError(f"`apply` gives {array.dtype} of shape {array.shape}, and not float32 of shape {wanted}")
+            raise ValueError(f"`apply` gives {array.dtype} of shape {array.shape}, expected float32 of shape {wanted}")
         return np.ascontiguousarray(array, np.float32)
 
     def _picture(self, found: Any, before: Any) -> Any:
         from PIL import Image
 
         if not isinstance(found, Image.Image):
-            raise ValueError(f"`apply` gives a {type(found).__name__}, and not a picture of Pillow")
+            raise ValueError(f"`apply` gives a {type(found).__name__}, expected a Pillow image")
         size = before.size if self.sides is None else self._sides()[::-1]
         if found.mode != before.mode or found.size != size:
             is_as = f"{found.size[1]} x {found.size[0]} in mode {found.mode}"
             raise ValueError(
-                f"`apply` gives a picture of {is_as}, and not of {size[1]} x {size[0]} in mode {before.mode}"
+                f"`apply` gives a picture of {is_as}, expected {size[1]} x {size[0]} in mode {before.mode}"
             )
         return found
 
     def _check_size(self, size: Size, channels: int) -> ShapeError | None:
-        """What is wrong with how it changes a made picture."""
+        """Return what is wrong with its result for a generated image, or None."""
         from declarative_train.components.plugin_layer import read_random_states, seed_generators
 
         made = _made_picture(size, channels, self.on_numbers)
@@ -136,16 +138,16 @@ class PluginTransform(PluginComponent, Transform):
                     if "`apply` gives" in str(error)
                     else None
                 )
-                return ShapeError(f"`{self.type}` cannot change a made picture: {error}", field="type", help=hint)
+                return ShapeError(f"`{self.type}` fails on a generated image: {error}", field="type", help=hint)
             draws = read_random_states() != before
         if draws:
-            message = f"`{self.type}` draws random numbers, and does not say so"
-            hint = "take the generator: `def apply(self, picture, random)`; or say `is_random = True`"
+            message = f"`{self.type}` draws random numbers, but does not declare it"
+            hint = "use the generator: `def apply(self, picture, random)`; or declare `is_random = True`"
             return ShapeError(message, field="type", help=hint)
         if not _same(*ways):
-            message = f"`{self.type}` changes the same picture in another way when it is asked again"
+            message = f"`{self.type}` changes the same image differently in a second call"
             return ShapeError(
-                message, field="type", help="draw from `random` alone: `def apply(self, picture, random)`"
+                message, field="type", help="draw only from `random`: `def apply(self, picture, random)`"
             )
         return None
 
@@ -160,7 +162,7 @@ def _is_side(value: object) -> bool:
 
 
 def _own(value: Any) -> Any:
-    """What the code may write to."""
+    """Return a copy that the code may write to."""
     return value.copy()
 
 

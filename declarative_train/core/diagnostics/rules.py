@@ -64,7 +64,7 @@ def read_rules(tables: Mapping[Path, Mapping[str, str]]) -> dict[str, Rule]:
                 trees[module] = ast.parse(path.read_text(encoding="utf-8"))
             rule = read_rule(path, trees[module], function)
             if rule.code != code or code in rules:
-                raise ValueError(f"{rule.path}: the table says {code}, the page {rule.code}, or {code} stands twice")
+                raise ValueError(f"{rule.path}: the table says {code}, the page {rule.code}, or {code} is listed twice")
             rules[code] = rule
     return dict(sorted(rules.items()))
 

@@ -22,7 +22,7 @@ class NoWholeCheckpoint(CheckpointFailure):
         self, where: str, reasons: Iterable[str], hint: str = "without --resume a new run starts from the beginning"
     ) -> None:
         self.reasons = tuple(reasons)
-        super().__init__(f"no whole checkpoint in {where}: {'; '.join(self.reasons)}; help: {hint}")
+        super().__init__(f"no complete checkpoint in {where}: {'; '.join(self.reasons)}; help: {hint}")
 
 
 class NoCheckpoint(CheckpointFailure):
@@ -57,7 +57,7 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
                     return entry, reasons
                 reasons.append(reason)
     if reasons:
-        raise NoWholeCheckpoint(path, reasons, "take another run, or another of its checkpoints")
+        raise NoWholeCheckpoint(path, reasons, "use another run, or another of its checkpoints")
     raise NoCheckpoint(path)
 
 

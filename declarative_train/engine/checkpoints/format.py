@@ -177,7 +177,7 @@ class Reader(FsspecReader):
         with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as stream:
             found = AllowList(stream).load()
         if not isinstance(found, Metadata):
-            raise CheckpointFailure("the checkpoint's metadata is not that of a checkpoint")
+            raise CheckpointFailure("the checkpoint's metadata is not valid")
         if found.storage_meta is None:
             found.storage_meta = StorageMeta()
         found.storage_meta.load_id = self.load_id

@@ -121,7 +121,7 @@ def locate_files(record: Record, checkpoint: str) -> Record:
         message = f"the base of the adapters has changed: {changed} is not the file that the run started with"
         raise CheckpointFailure(f"{message}; help: restore that file, or a link to it")
     message = (
-        f"the checkpoint has the adapters only, and their base is not at {' nor at '.join(map(format_path, places))}"
+        f"the checkpoint has only the adapters, and their base is not at {' nor at '.join(map(format_path, places))}"
     )
     raise CheckpointFailure(f"{message}; help: restore it there, or make a link to its new place")
 

@@ -97,7 +97,7 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
     if joins(plan.rename) is None:
         return OpenedWeights(source, {f"{prefix}{name}": part.name for name, (part,) in made.items()})
     if not isinstance(source, Tensors):
-        raise RunFailure(f"model.weights: {plan.path} is a checkpoint, and `rename` joins tensors of files alone")
+        raise RunFailure(f"model.weights: {plan.path} is a checkpoint, but `rename` can only join tensors of files")
     return OpenedWeights(under_joins(source, made), {f"{prefix}{name}": name for name in made})
 
 
@@ -248,7 +248,7 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
     try:
         found: Any = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError:  # its message is about torch's own arguments
-        message = f"model.weights: {path} holds more than tensors, and no code from it is run"
+        message = f"model.weights: {path} contains more than tensors, and its code is not executed"
         raise RunFailure(f"{message}; help: save a state_dict()") from None
     except Exception as error:  # any error from damaged bytes
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -257,7 +257,7 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
     if not isinstance(found, Mapping) or not all(isinstance(item, torch.Tensor) for item in found.values()):
-        raise RunFailure(f"model.weights: {path} does not hold a mapping of names to tensors")
+        raise RunFailure(f"model.weights: {path} does not contain a mapping of names to tensors")
     return dict(found)
 
 

@@ -51,7 +51,7 @@ def checkpoint_once(
             nonlocal number
             place = next(left, None)
             if place is None:
-                raise RuntimeError("a unit that was computed again saved more than in its forward")
+                raise RuntimeError("a recomputed unit saved more tensors than its forward")
             number += 1
             holder = place()
             value = tensor.detach() if tensor.requires_grad else tensor
@@ -66,7 +66,7 @@ def checkpoint_once(
                 forward(*inputs)
             except _AllRecomputedError:
                 return
-        raise RuntimeError(f"a unit that was computed again saved {number} tensors, {len(saved)} in its forward")
+        raise RuntimeError(f"a recomputed unit saved {number} tensors, but {len(saved)} in its forward")
 
     def pack(_: torch.Tensor) -> _Saved:
         holder = _Saved(again)

@@ -28,7 +28,7 @@ def target_among_inputs(
     +       pixels: {columns: "*", exclude: [label]}
     """
     which = ", ".join(f"`{column}`" for column in columns[:4]) + (", ..." if len(columns) > 4 else "")
-    message = f"field `{field}`, which the model reads, holds {which}, which the target `{target}` is made of"
+    message = f"field `{field}`, which the model reads, contains {which}, from which the target `{target}` is made"
     return error("O009", span, message, advice, (Related(made, f"`{target}` is the target"),))
 
 
@@ -80,8 +80,8 @@ def target_in_disguise(span: Span, field: str, column: str, target: str, how: st
     return unverified(
         "O016",
         span,
-        f"`{field}` holds `{column}`, which {how} the target `{target}`: the model may copy the answer",
-        f"if it is not known before the answer is, leave it out, in a glob by `exclude: [{column}]`",
+        f"`{field}` contains `{column}`, which {how} the target `{target}`: the model may copy the answer",
+        f"if it is not known before the answer is, remove it, from a glob with `exclude: [{column}]`",
     )
 
 
@@ -109,7 +109,7 @@ def objective_does_not_fit(span: Span, shape_error: ShapeError, made: tuple[Rela
     """objective-does-not-fit (O101)
 
     Finds: a loss or metric that does not take its input, target or mask: shape, dtype, or number of classes.
-    Why:   losses never broadcast: with a target of another shape, the model would train on wrong pairs.
+    Why:   losses do not broadcast: with a target of another shape, the model would train on wrong pairs.
     Diff:
         objective:
     -     loss: {type: mse, input: logits, target: pixels}
@@ -134,7 +134,7 @@ def count_from_model(span: Span, port: str, name: str, made: Span | None, *, is_
         objective:
           loss: {type: cross_entropy, input: logits, target: digit, mask: sure}
     """  # noqa: E501
-    # `is_drawn`: no parameter has a part in it, only the random numbers of a layer or a plugin.
+    # `is_drawn`: it depends on no parameter, only on random numbers of a layer or a plugin.
     reason = "a layer of the model draws it" if is_drawn else "the model computes it"
     advice = "compute it from fields alone, by nodes without parameters"
     message = f"the {port} `{name}` decides how many items count, and {reason}"
@@ -159,7 +159,7 @@ def nothing_to_learn(span: Span, term: str, input: str) -> Diagnostic:
           metrics: {accuracy: {of: kind}}
     """
     message = f"the loss `{term}` cannot change: no parameter is between the fields and `{input}`"
-    return error("O103", span, message, "give it a node of the model, or watch the number as a metric")
+    return error("O103", span, message, "use a node of the model as its input, or make it a metric")
 
 
 def scores_not_in_chunks(span: Span, term: str, reason: str) -> Diagnostic:
@@ -174,7 +174,7 @@ def scores_not_in_chunks(span: Span, term: str, reason: str) -> Diagnostic:
     -     metrics: {accuracy: {of: loss}}
     +     metrics: {accuracy: null, perplexity: {of: loss}}
     """
-    return error("O106", span, f"the loss `{term}` cannot be computed in chunks: {reason}", "leave `chunks` out")
+    return error("O106", span, f"the loss `{term}` cannot be computed in chunks: {reason}", "remove `chunks`")
 
 
 def no_parameters(span: Span) -> Diagnostic:
@@ -199,4 +199,4 @@ def no_parameters(span: Span) -> Diagnostic:
           loss: {type: cross_entropy, input: logits, target: y}
         training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
     """
-    return error("O104", span, "this graph has no parameter: there is nothing to train", "add a layer that learns")
+    return error("O104", span, "this graph has no parameter: there is nothing to train", "add a layer with parameters")

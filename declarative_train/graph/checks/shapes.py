@@ -50,14 +50,14 @@ def layer_refused(
     """
     # `said`: the message of torch or of the plugin; known ones are rewritten without the batch size.
     inputs = ", ".join(f"{port} {spec.describe(precision)}" for port, spec in specs.items())
-    message = f"`{type}` cannot work on {inputs or 'nothing'}"
+    message = f"`{type}` does not accept {inputs or 'nothing'}"
     if found := _MATRICES.search(said):
         return error(
             CODE, span, f"{message}: it multiplies by a matrix of {counted(int(found[2]), 'row')}", related=made
         )
     if "Overflow when unpacking long" in said or "too large" in said.lower():
         return error(CODE, span, f"{message}: one of its sizes is larger than torch can count", related=made)
-    return error(CODE, span, f"{message}; it says: {said}", related=made)
+    return error(CODE, span, f"{message}: {said}", related=made)
 
 
 def batch_moved(span: Span, name: str, found: str) -> Diagnostic:
@@ -75,7 +75,9 @@ def batch_moved(span: Span, name: str, found: str) -> Diagnostic:
     +       flat: {type: flatten, input: pairs}
     +       hidden: {input: flat}
     """
-    return error("G003", span, f"`{name}`: {found}", "every node keeps the batch as dimension 0, and nowhere else")
+    return error(
+        "G003", span, f"`{name}`: {found}", "the batch must be dimension 0 of every node, and no other dimension"
+    )
 
 
 def expression_does_not_fit(
@@ -127,7 +129,7 @@ def name_of_python(span: Span, name: str) -> Diagnostic:
     """
     first = name.partition(".")[0]
     return error(
-        "G006", span, f"a node cannot be called `{first}`: it is a keyword of Python", f"such as `{first}_node`"
+        "G006", span, f"a node cannot be named `{first}`: it is a keyword of Python", f"such as `{first}_node`"
     )
 
 
@@ -152,7 +154,7 @@ def reuse_does_not_fit(
             hidden: {input: again}
     """
     # `said`: the reason, if it is not the shapes.
-    message = f"`{target}` was made for {_format_specs(made_for)}, here it gets {_format_specs(found)}"
+    message = f"`{target}` was built for {_format_specs(made_for)}, but gets {_format_specs(found)} here"
     made = Related(target_span, f"`{target}` is here")
     return error("G007", span, message if said is None else f"{message}: {said}", related=(made,))
 
@@ -170,7 +172,7 @@ def _format_specs(specs: Mapping[str, TensorSpec]) -> str:
 def double_precision(span: Span, type: str, port: str, precision: str, made: tuple[Related, ...]) -> Diagnostic:
     """double-precision (G008)
 
-    Finds: a layer with parameters behind a float64 field, in a run that does not compute in float64.
+    Finds: a layer with parameters after a float64 field, in a run that does not compute in float64.
     Why:   parameters have the dtype of their input; the layer would be stored and computed in float64, at twice the memory
            and a fraction of the speed, whatever `training.precision` is.
     Diff:
@@ -179,8 +181,8 @@ def double_precision(span: Span, type: str, port: str, precision: str, made: tup
     -       pixels: {dtype: float64}
     +       pixels: {dtype: float32}
     """  # noqa: E501
-    message = f"`{type}` gets float64 at `{port}`, and training.precision is {precision}"
-    return error("G008", span, message, "give the field `dtype: float32`, or set training.precision to fp64", made)
+    message = f"`{type}` gets float64 at `{port}`, but training.precision is {precision}"
+    return error("G008", span, message, "set the field's `dtype: float32`, or set training.precision to fp64", made)
 
 
 def non_finite_values(span: Span, shown: str) -> Diagnostic:
@@ -207,7 +209,7 @@ def non_finite_values(span: Span, shown: str) -> Diagnostic:
 def mask_without_items(span: Span, num_rows: int, *, is_certain: bool) -> Diagnostic:
     """mask-without-items (G014)
 
-    Finds: a loss whose mask and `ignore_index` leave no item of the training rows.
+    Finds: a loss whose mask and `ignore_index` exclude all items of the training rows.
     Why:   there is nothing to learn from: the run fails at the end of its first epoch.
     Diff:
         model:
@@ -219,9 +221,11 @@ def mask_without_items(span: Span, num_rows: int, *, is_certain: bool) -> Diagno
     # `is_certain`: all training rows were checked.
     if is_certain:
         return error(
-            "G014", span, f"no item of the {num_rows:,} training samples counts: there is nothing to learn from"
+            "G014",
+            span,
+            f"all items of the {num_rows:,} training samples are masked or ignored: there is nothing to learn from",
         )
-    return warning("G014", span, f"no item of the {num_rows:,} training samples that were checked counts")
+    return warning("G014", span, f"all items of the {num_rows:,} checked training samples are masked or ignored")
 
 
 def negative_mask(span: Span, value: float, row: str) -> Diagnostic:
@@ -237,5 +241,5 @@ def negative_mask(span: Span, value: float, row: str) -> Diagnostic:
         objective:
           loss: {mask: large}
     """
-    message = f"the mask is {value:g} in {row}, but an item cannot count less than 0"
+    message = f"the mask is {value:g} in {row}, but weights of items cannot be negative"
     return error("G016", span, message, "make it 0 or more: `clamp(..., min=0)`, or a comparison")

@@ -1,4 +1,4 @@
-"""Losses of bounding boxes: input and target are lists of boxes, four numbers each, and are compared in their order."""
+"""Losses of bounding boxes: the boxes of input and target, four numbers each, are compared pairwise in order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Format = Literal["xyxy", "xywh", "cxcywh"]
 
 
 def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
-    """Input and target (..., 4), and a mask with a value for each box."""
+    """Return a ShapeError unless input and target are (..., 4) and a mask has a value for each box."""
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
     if not input.shape or input.shape[-1] != 4:
         message = f"`{type}` compares boxes, four numbers in the last dimension, but the input is {input}"
-        return ShapeError(message, port="input", help="give the node that makes them 4 outputs for each box")
+        return ShapeError(message, port="input", help="set the outputs of the node before it to 4 for each box")
     return (
         needs_float(type, "input", input)
         or needs_float(type, "target", target)
@@ -32,7 +32,7 @@ def boxes(type: str, input: TensorSpec, target: TensorSpec | None, mask: TensorS
 
 
 class Giou(Loss):
-    """1 - the generalized intersection over union of boxes, over the boxes, from 0 to 2: Rezatofighi et al.,
+    """1 - the generalized intersection over union of boxes, mean over the boxes, from 0 to 2: Rezatofighi et al.,
     https://arxiv.org/abs/1902.09630. A mask has a value for each box."""
 
     about: ClassVar[str] = "numbers"
@@ -40,8 +40,8 @@ class Giou(Loss):
 
     type: Literal["giou"] = "giou"
     format: Format = "xyxy"
-    """What the four numbers are, of input and target: left, top, right, bottom; left, top, width, height; or the middle
-    (x, y), width and height. Corners may be in any order, and widths negative: the box is the one between them."""
+    """Format of the four numbers, in input and target: left, top, right, bottom; left, top, width, height; or center x,
+    center y, width, height. Corners may be in any order, and widths negative: the box is the one between them."""
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         return boxes(self.type, input, target, mask)

@@ -12,16 +12,15 @@ if TYPE_CHECKING:
 
 
 class BoxIou(Metric):
-    """Intersection over union of boxes (..., 4), each with the one in its place: the mean over the boxes. A mask has a
-    value for each box."""
+    """Mean intersection over union of boxes (..., 4), compared pairwise in order. A mask has a value for each box."""
 
     about: ClassVar[str] = "numbers"
     is_mean: ClassVar[bool] = True
 
     type: Literal["box_iou"] = "box_iou"
     format: Format = "xyxy"
-    """What the four numbers are, of input and target: left, top, right, bottom; left, top, width, height; or the middle
-    (x, y), width and height."""
+    """Format of the four numbers, in input and target: left, top, right, bottom; left, top, width, height; or center x,
+    center y, width, height."""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
         return boxes(self.type, edges.input, edges.target, edges.mask)

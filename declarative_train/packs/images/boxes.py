@@ -239,7 +239,7 @@ class BoxesField(Field):
         if (beyond > max(1.0, _BEYOND * max(size))).any():
             said = ", ".join(f"{number:g}" for number in boxes.corners[int(beyond.argmax())])
             message = f"`{column.name}` has a box from ({said}) that reaches out of its picture, {size[0]} x {size[1]}"
-            hint = "leave `relative` out for pixels" if self.relative else "set `format` to what the numbers mean"
+            hint = "remove `relative` for pixels" if self.relative else "set `format` to what the numbers mean"
             raise BadValueError("outside", column.name, message, row=row, help=hint)
         if len(corners) and not self.relative and corners.max() <= 1.0 and max(size) > 1:
             message = f"`{column.name}` has no box that reaches beyond the first pixel"

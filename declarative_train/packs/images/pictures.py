@@ -66,9 +66,9 @@ class Pictures(LateReader):
             if transform.changes(field.picture) and not transform.moves:
                 shape_error = _of_boxes(transform)
             elif transform.fields is not None and name in transform.fields and field.picture not in transform.fields:
-                hint = f"name `{field.picture}`, with which they are moved"
+                hint = f"list `{field.picture}`, with which they are moved"
                 shape_error = ShapeError(
-                    f"`{name}` are boxes, and move with their picture alone", field="fields", help=hint
+                    f"`{name}` are boxes, which only move together with their image", field="fields", help=hint
                 )
             if shape_error is not None:
                 raise TransformError(place, shape_error)
@@ -81,11 +81,13 @@ class Pictures(LateReader):
                 f"{'each its own size' if 0 in size else f'{size[0]} x {size[1]}'} {where}"
                 for size, where in zip(sizes, ("in training", "in evaluations"), strict=True)
             )
-            hint = "bring both to one size: a `resize` or crop with `only: training`, and one with `only: evaluation`"
-            raise TransformError(None, ShapeError(f"its pictures have {said}", help=hint))
+            hint = (
+                "bring both to the same size: a `resize` or crop with `only: training`, and one with `only: evaluation`"
+            )
+            raise TransformError(None, ShapeError(f"its images have {said}", help=hint))
         if 0 in sizes[0]:
             hint = "set one: `size: 224`, or a transform that crops"
-            raise TransformError(None, ShapeError("nothing brings its pictures to one size", help=hint))
+            raise TransformError(None, ShapeError("its images have no common size", help=hint))
         if field.is_mask:
             return ways[0]
         if not all(spec.intervals for spec in ways):
@@ -106,7 +108,7 @@ class Pictures(LateReader):
             shape_error = None if field.is_mask else transform.check(size, field.channels)
             if shape_error is None and are_numbers and not transform.on_numbers:
                 shape_error = ShapeError(
-                    f"`{transform.type}` changes pictures, and an entry above made numbers of them",
+                    f"`{transform.type}` changes images, but an entry above has converted them to numbers",
                     field="type",
                     help="put it before `normalize` and `random_erasing`",
                 )
@@ -165,7 +167,7 @@ class Pictures(LateReader):
                     moved = transform.motions(before[picture], Drawn(step_key, key)) if transform.moves else ()
                     boxes[picture] = {base: each.move(moved) for base, each in boxes[picture].items()}
                     if any(each.size != _size(values[picture]) for each in boxes[picture].values()):
-                        raise ValueError(f"it changes the size of `{picture}`, and does not define where boxes are")
+                        raise ValueError(f"it changes the size of `{picture}` without defining how boxes move")
             except (ValueError, OSError) as error:
                 message = f"`{transform.type}` cannot change it: {error}"
                 cause = BadValueError("unreadable", given[named[0]].column.name, message, row=row)
@@ -239,25 +241,25 @@ def field_of_pictures(field: object) -> PictureField:
 def _of_mask(transform: Transform) -> ShapeError | None:
     """Return why a mask cannot stay unchanged while images are changed by the transform."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
-        message = f"`{transform.type}` mixes pictures, and between two classes of a mask there is none"
-        return ShapeError(message, field="type", help="use `cutmix`, which pastes parts of the mask too")
+        message = f"`{transform.type}` mixes images, but classes of a mask cannot be averaged"
+        return ShapeError(message, field="type", help="use `cutmix`, which pastes parts of masks as well")
     if transform.moves is None and transform.fields is None:
-        message = f"it is unknown whether `{transform.type}` moves the content of a picture, and the mask with it"
-        return ShapeError(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
+        message = f"it is unknown whether `{transform.type}` moves the content of an image, and so of its mask"
+        return ShapeError(message, field="type", help="list the images that it changes: `fields: [IMAGE]`")
     if transform.fields is not None and not transform.of_pairs:
         message = f"`{transform.type}` does not change a mask"
-        return ShapeError(message, field="fields", help="name fields of `type: image`, or leave `fields` out")
+        return ShapeError(message, field="fields", help="list fields of `type: image`, or remove `fields`")
     return None
 
 
 def _of_boxes(transform: Transform) -> ShapeError | None:
     """Return why boxes cannot stay unchanged while their image is changed by the transform."""
     if transform.of_pairs:
-        message = f"`{transform.type}` mixes pictures, and the boxes stay those of one"
-        return ShapeError(message, field="type", help="leave it out, or name other fields")
+        message = f"`{transform.type}` mixes images, but boxes belong to one of them"
+        return ShapeError(message, field="type", help="remove it, or list other fields")
     if transform.moves is None and transform.fields is None:
-        message = f"it is unknown whether `{transform.type}` moves the content of a picture, and the boxes with it"
-        return ShapeError(message, field="type", help="name the pictures that it changes: `fields: [IMAGE]`")
+        message = f"it is unknown whether `{transform.type}` moves the content of an image, and so its boxes"
+        return ShapeError(message, field="type", help="list the images that it changes: `fields: [IMAGE]`")
     return None
 
 

@@ -179,7 +179,7 @@ def messages(value: str, role: str | None = None) -> Messages:
         try:
             return [_message(each) for each in given]
         except RecursionError:
-            raise ChatError("it has too many brackets inside each other") from None
+            raise ChatError("it is nested too deeply") from None
     if role is None:
         hint = "write [{role: user, content: ...}, ...], or name the column of questions: `prompt: COLUMN`"
         raise ChatError("it is not a list of messages", hint)

@@ -24,7 +24,7 @@ def decode(content: bytes, path: str) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"{format_path(path)} is not UTF-8: line {line} has the byte {content[error.start]:#04x}"
-        raise SourceError("unreadable", message, help="convert the file, or leave it out of `path`") from None
+        raise SourceError("unreadable", message, help="convert the file, or remove it from `path`") from None
 
 
 class FileTexts(Table):

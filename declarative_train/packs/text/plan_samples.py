@@ -58,7 +58,7 @@ def _problem(plan: Plan, found: TextOutput | None) -> str:
         return f"the model reads {', '.join(f'`{name}`' for name in found.others)} in addition to its tokens"
     term = next(term for term in plan.objective.terms if term.input == found.output)
     if term.component.get("chunks") is not None:
-        return f"the loss `{term.name}` makes its logits in chunks, and never all of them"
+        return f"the loss `{term.name}` computes its logits in chunks, never all together"
     return ""
 
 
@@ -67,7 +67,10 @@ def _check_prompts(asked: TextSamples, tokens: list[tuple[int, ...]], found: Tex
         if not each:
             yield f"the prompt `{prompt:.40}` has no token"
         elif max(each) >= found.vocabulary:
-            known = f"the model knows 0 to {found.vocabulary - 1}"
-            yield f"the prompt `{prompt:.40}` has the token {max(each)}, and {known}"
+            known = f"the model has tokens 0 to {found.vocabulary - 1}"
+            yield f"the prompt `{prompt:.40}` has the token {max(each)}, but {known}"
         elif len(each) > found.context:
-            yield f"the prompt `{prompt:.40}` has {counted(len(each), 'token')}, and the model sees {found.context}"
+            yield (
+                f"the prompt `{prompt:.40}` has {counted(len(each), 'token')}, but the model's context is "
+                f"{found.context}"
+            )

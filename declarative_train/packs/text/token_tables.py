@@ -248,4 +248,4 @@ class PackedRows(Table):
         """Return the place of its first text."""
         packing = self.packing
         text = int(self._chosen[packing.texts[packing.begins[row]]])
-        return f"sample {row + 1}, which begins in {self.source.place(text)}"
+        return f"sample {row + 1}, which starts in {self.source.place(text)}"

@@ -145,10 +145,10 @@ class TokensField(Field):
                     str(error), field="tokenizer" if self.template is None else "template", help=error.help
                 )
             if self.tools is not None and not template.reads_tools:
-                return ShapeError("its chat template writes no tools", field="tools", help="leave `tools` out")
+                return ShapeError("its chat template writes no tools", field="tools", help="remove `tools`")
         elif self.tools is not None:
             message = "tools are written by a chat template, and its column holds text"
-            return ShapeError(message, field="tools", help="leave `tools` out")
+            return ShapeError(message, field="tools", help="remove `tools`")
         for key in ("bos", "eos"):
             try:
                 found.role(key, getattr(self, key))

@@ -29,14 +29,14 @@ def adapts_nothing(span: Span, selector: str, met: Sequence[str], maps: Sequence
     """
     hint = f"linear maps are {list_quoted(maps)}" if maps else "this model has no linear map"
     return error(
-        "U120", span, f"`{selector}` meets {list_quoted(met)}, and none of them is a linear map's weight", hint
+        "U120", span, f"`{selector}` matches {list_quoted(met)}, but none of them is the weight of a linear map", hint
     )
 
 
 def adapted_and_trained(span: Span, name: str) -> Diagnostic:
     """adapted-and-trained (U121)
 
-    Finds: a weight that has an adapter, and `frozen: false` too.
+    Finds: a weight with both an adapter and `frozen: false`.
     Why:   an adapter is trained instead of its weight; with both, a checkpoint of the adapter alone would lose what the weight
            learned.
     Diff:
@@ -47,7 +47,7 @@ def adapted_and_trained(span: Span, name: str) -> Diagnostic:
     +       hidden: {adapter: {type: lora, rank: 4}}
     +       logits: {frozen: false}
     """  # noqa: E501
-    return error("U121", span, f"`{name}` has an adapter and is to be trained itself", "leave out one of the two")
+    return error("U121", span, f"`{name}` has an adapter, but is trained as well", "remove one of the two")
 
 
 def rank_is_full(span: Span, path: str, rank: int, shape: tuple[int, int]) -> Diagnostic:
@@ -86,8 +86,8 @@ def adapted_and_tied(span: Span, name: str, other: str) -> Diagnostic:
     +       hidden: {adapter: {type: lora, rank: 4}}
     +       logits: {frozen: false}
     """
-    hint = "select the linear maps that are tied to nothing"
-    return error("U123", span, f"`{name}` has an adapter, and shares its values with `{other}`", hint)
+    hint = "select linear maps that are not tied"
+    return error("U123", span, f"`{name}` has an adapter, but is tied to `{other}`", hint)
 
 
 def base_is_drawn(span: Span, names: Sequence[str], *, of_all: bool) -> Diagnostic:

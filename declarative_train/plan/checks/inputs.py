@@ -29,10 +29,10 @@ def channels_last(span: Span, field: str, shape: tuple[int, ...]) -> Diagnostic:
     """  # noqa: E501
     height, width, channels = shape
     message = (
-        f"`{field}` is ({height}, {width}, {channels}), and `conv2d` takes channels first: here {height} channels of "
+        f"`{field}` is ({height}, {width}, {channels}), but `conv2d` expects channels first: here {height} channels of "
         f"{width} x {channels} pixels"
     )
-    return warning("G020", span, message, f"put a node before it: `image: permute({field}, 0, 3, 1, 2)`")
+    return warning("G020", span, message, f"add a node before it: `image: permute({field}, 0, 3, 1, 2)`")
 
 
 def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float], *, is_image: bool) -> Diagnostic:
@@ -47,8 +47,12 @@ def unscaled_input(span: Span, field: str, layer: str, ends: tuple[float, float]
     -       pixels: {columns: "p*", dtype: float32, scale: 16}
     +       pixels: {columns: "p*", dtype: float32, scale: 0.0625}
     """
-    hint = "`scale: 0.00392` (1/255) makes that 0 to 1" if is_image else "`normalize: standard` brings them there"
-    message = f"`{field}` goes from {ends[0]:g} to {ends[1]:g} into `{layer}`, whose start values are made for -1 to 1"
+    hint = (
+        "`scale: 0.00392` (1/255) scales them to 0 to 1"
+        if is_image
+        else "`normalize: standard` scales them to that range"
+    )
+    message = f"`{field}` is {ends[0]:g} to {ends[1]:g}, but `{layer}`, which reads it, is initialised for -1 to 1"
     return unverified("R131", span, message, hint)
 
 
@@ -58,7 +62,7 @@ def columns_of_other_magnitude(
     """columns-of-other-magnitude (R132)
 
     Finds: a field whose columns differ by a factor of a thousand and more, read as it is by a layer with weights.
-    Why:   the largest column drowns the others: one lr cannot suit the weights of both.
+    Why:   the largest column dominates the others: no lr suits the weights of both.
     Diff:
         # file: recipe.yaml
         extends: people.yaml
@@ -75,8 +79,8 @@ def columns_of_other_magnitude(
         2,48000,7
     """
     message = (
-        f"`{field}`: `{columns[0]}` is about {sizes[0]:.2g}, `{columns[1]}` about {sizes[1]:.2g}: the larger drowns "
-        "the smaller"
+        f"`{field}`: `{columns[0]}` is about {sizes[0]:.2g}, `{columns[1]}` about {sizes[1]:.2g}: the larger one "
+        "dominates"
     )
     return unverified("R132", span, message, "`normalize: standard` gives every column the same weight")
 
@@ -102,7 +106,7 @@ def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
         5,450000
         2,190000
     """
-    message = f"`{field}` is about {size:.2g}, and the outputs that the loss `{term}` compares it with start at about 1"
+    message = f"`{field}` is about {size:.2g}, but the outputs that the loss `{term}` compares with it start at about 1"
     hint = "`normalize: standard`; metrics such as mae are still reported in its own unit"
     return warning("R133", span, message, hint)
 
@@ -128,8 +132,8 @@ def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
         2,5,30
         3,2,7
     """  # noqa: E501
-    message = f"`{field}` holds `{column}`, which is a row index and carries no information"
-    return unverified("R134", span, message, f"leave it out, in a glob by `exclude: [{column}]`")
+    message = f"`{field}` contains `{column}`, which is a row index and carries no information"
+    return unverified("R134", span, message, f"remove it, from a glob with `exclude: [{column}]`")
 
 
 def padding_is_read(span: Span, node: str, kind: str, field: str, ports: tuple[str, str]) -> Diagnostic:
@@ -158,5 +162,5 @@ def padding_is_read(span: Span, node: str, kind: str, field: str, ports: tuple[s
         so so,7
     """  # noqa: E501
     main, mask = ports
-    message = f"`{node}` sees the padding of `{field}`: a `{kind}` in which no `{mask}` is wired"
+    message = f"`{node}` sees the padding of `{field}`: its input `{mask}` is not connected"
     return warning("R139", span, message, f"`inputs: {{{main}: {field}, {mask}: {field}.mask}}`")

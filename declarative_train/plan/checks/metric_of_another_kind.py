@@ -23,7 +23,10 @@ from declarative_train.graph.check_objective import Measure, Term
 from declarative_train.graph.lower import Lowered
 from declarative_train.recipe.recipe import Recipe
 
-_WAYS_OUT = {"numbers": "a regression has rmse, mae, mape, r2", "classes": "classes have accuracy, f1, auroc"}
+_WAYS_OUT = {
+    "numbers": "for a regression use rmse, mae, mape or r2",
+    "classes": "for classes use accuracy, f1 or auroc",
+}
 
 
 def check(recipe: Recipe, lowered: Lowered, data: DataSpec) -> Iterator[Diagnostic]:
@@ -32,8 +35,8 @@ def check(recipe: Recipe, lowered: Lowered, data: DataSpec) -> Iterator[Diagnost
         term = terms.get(measure.loss or "")
         if term is not None and measure.edges.input == term.edges.input and _differ(measure, term, data):
             place = recipe.span(("objective", "metrics", measure.name))
-            kind = "answers of yes and no or classes" if measure.component.about == "classes" else "numbers"
-            message = f"`{measure.component.type}` is about {kind}, and the loss `{term.component.type}` is not"
+            kind = "binary answers or classes" if measure.component.about == "classes" else "numbers"
+            message = f"`{measure.component.type}` is a metric of {kind}, but the loss `{term.component.type}` is not"
             yield error("O010", place, message, f"{_WAYS_OUT[term.component.about]}")
 
 
@@ -48,5 +51,5 @@ def _differ(measure: Measure, term: Term, data: DataSpec) -> bool:
 
 
 def _only_yes_and_no(chunks: Iterable[np.ndarray]) -> bool:
-    """Return whether all values are 0 or 1; such a regression can be measured as classes, too."""
+    """Return whether all values are 0 or 1; such a regression can be measured as classes as well."""
     return all(bool(((chunk == 0) | (chunk == 1)).all()) for chunk in chunks)

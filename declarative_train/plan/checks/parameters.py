@@ -53,7 +53,9 @@ def tie_does_not_fit(
     +       second.weight: {tie: first.weight}
     """
     if in_circle:
-        return error("U102", span, f"`{name}` is tied to `{tie}`, and so to itself", "tie the others to one of them")
+        return error(
+            "U102", span, f"`{name}` is tied to `{tie}`, which leads back to itself", "tie the others to one of them"
+        )
     if tie not in shapes:
         message, fixes = f"`{name}` is tied to `{tie}`, which does not exist", suggest_fix(span, tie, shapes)
         return error("U102", span, message, did_you_mean(tie, shapes), fixes=fixes)
@@ -93,7 +95,7 @@ def nothing_trains(span: Span) -> Diagnostic:
     -       "*": {frozen: true}
     +       hidden: {frozen: true}
     """
-    return error("U104", span, "every parameter is frozen: there is nothing to train", "leave something to learn")
+    return error("U104", span, "every parameter is frozen: there is nothing to train", "unfreeze some of them")
 
 
 def weights_not_found(span: Span, path: str) -> Diagnostic:
@@ -142,7 +144,7 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
     """
     names = [name.removeprefix(f"{node}.") for name in sizes]
     total = f"{counted(len(names), 'parameter')} ({counted(sum(sizes.values()), 'number')})"
-    message = f"the model has no such head for `{node}`: {total} start from random numbers: {list_names(names)}"
+    message = f"the published model has no such head for `{node}`: {total} start from random numbers: {list_names(names)}"
     return warning(
         "U110",
         span,
@@ -152,13 +154,14 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
 
 
 def words(prefix: str, path: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return (the problem, a hint) for a `rename` entry that no name matches. `names` are those in the file. A run uses
-    the same words for a file that lint could not see."""
+    """Return (the problem, a hint) for a `rename` entry that matches no name. `names` are those in the file. A run uses
+    the same messages for a file that lint could not read.
+    """
     heads = list(dict.fromkeys(name.rpartition(".")[0] + "." for name in names if "." in name))
     close = nearest(prefix, heads)
     listed = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    hint = f"did you mean {close}?" if close else f"its names are {listed}" if names else "it holds nothing"
-    how = "is met by" if "*" in prefix or "{" in prefix else "begins with"
+    hint = f"did you mean {close}?" if close else f"its names are {listed}" if names else "the file is empty"
+    how = "matches" if "*" in prefix or "{" in prefix else "starts with"
     return f"no name in {path} {how} `{prefix}`: nothing is renamed", hint
 
 
@@ -193,7 +196,7 @@ def tied_embedding_start(span: Span, table: str, head: str, std: float, width: i
     """  # noqa: E501
     message = (
         f"`{head}` is tied to the embedding `{table}`, which starts with a standard deviation of {std:g}: with a width "
-        f"of {width} the logits start at about {std * width**0.5:.0f}, and the loss far above that of guessing"
+        f"of {width} the logits start at about {std * width**0.5:.0f}, and the loss far above that of random guessing"
     )
     return warning("U108", span, message, f"under `model.parameters`: `{table}: {{init: {{type: normal, std: 0.02}}}}`")
 
@@ -237,5 +240,5 @@ def zeros_everywhere(span: Span, num_matrices: int) -> Diagnostic:
     """  # noqa: E501
     # A warning, not an error: parallel layers whose outputs are added up do learn.
     message = f"all {num_matrices} matrices start at zero: no gradient passes from one layer to another"
-    hint = "leave `init` out, or start only the last layer, or the biases (`*.bias`), at zero"
+    hint = "remove `init`, or initialise only the last layer, or the biases (`*.bias`), at zero"
     return warning("G021", span, message, hint)

@@ -32,11 +32,11 @@ def plugin_not_run(span: Span, type: str) -> Diagnostic:
 def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec) -> Diagnostic:
     """plugin-mixes-samples (R135)
 
-    Finds: a layer of a plugin in which the result of a sample depends on the other samples of its batch, or that holds a
-           batch normalisation of torch, in a layout that shares the batch out; or, in evaluation, in any layout. Found by
-           running it on made samples, with `--plugins` and by `run`.
+    Finds: a layer of a plugin in which the result of a sample depends on the other samples of its batch, or that holds
+           a batch normalisation of torch, in a layout that splits the batch; or, in evaluation, in any layout. Found by
+           running it on generated samples, with `--plugins` and by `run`.
     Why:   the slice of a rank depends on the number of ranks, accumulation steps and microbatches, and so does every
-           gradient. Every mode gives the same gradients only without such layers.
+           gradient. Modes give equal gradients only without such layers.
     Diff:
     -   plugins: [mixes.py]       # def forward(self, x): return x - x.mean(0)
     +   plugins: [my_layers.py]   # def forward(self, x): return x
@@ -46,13 +46,13 @@ def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec
     +       hidden: {type: my_layer, input: pixels}
         parallelism: ddp
         layout: {gpus: 2}
-    """  # noqa: E501
+    """
     size = batch.microbatch_size
-    differs = f"over what one rank has at a time, {counted(size, 'sample')}: on another layout the gradients differ"
+    differs = f"over the {counted(size, 'sample')} of one rank's slice: gradients differ on another layout"
     if habits.batch_norms and "evaluation" not in habits.mixes:
         inside = habits.batch_norms[0]
         others = f" (and {len(habits.batch_norms) - 1} more)" if len(habits.batch_norms) > 1 else ""
-        message = f"`{name}` holds batch normalisation, `{inside}`{others}, {differs}"
+        message = f"`{name}` contains batch normalisation, `{inside}`{others}, {differs}"
         hint = f"`over: {size} samples` on a node `batch_norm` outside the plugin gives the same on every layout"
         return warning("R135", span, message, hint)
     if "evaluation" not in habits.mixes:
@@ -62,7 +62,7 @@ def plugin_mixes_samples(span: Span, name: str, habits: Habits, batch: BatchSpec
             f"in `{name}` the result of a sample depends on the other samples of its batch, in evaluation too: another "
             "batch size or layout gives other metrics"
         )
-    return warning("R135", span, message, "let no operation in `forward` work across dimension 0, the batch")
+    return warning("R135", span, message, "avoid operations across dimension 0, the batch, in `forward`")
 
 
 def scalar_in_shards(span: Span, names: Sequence[str]) -> Diagnostic:
@@ -70,7 +70,8 @@ def scalar_in_shards(span: Span, names: Sequence[str]) -> Diagnostic:
 
     Finds: a parameter without dimensions, such as a plugin's logit scale, in a mode that shards parameters. Seen with
            `--plugins`, and by `run`.
-    Why:   shards are cut along the first dimension, which a scalar does not have; torch's `fully_shard` refuses it.
+    Why:   shards are cut along the first dimension, which a scalar does not have; torch's `fully_shard` does not accept
+           it.
     Diff:
     -   plugins: [scalar.py]      # self.scale = nn.Parameter(torch.tensor(1.0))
     +   plugins: [scalar.py]
@@ -82,7 +83,7 @@ def scalar_in_shards(span: Span, names: Sequence[str]) -> Diagnostic:
         layout: {gpus: 2}
     """
     others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    hint = "give it one dimension of size 1, `torch.ones(1)` for `torch.tensor(1.0)`, or take another mode"
+    hint = "give it one dimension of size 1, `torch.ones(1)` instead of `torch.tensor(1.0)`, or use another mode"
     return error("R136", span, f"the parameter `{names[0]}`{others} has no dimensions, so it cannot be sharded", hint)
 
 
@@ -106,8 +107,8 @@ def plugin_tensor_unregistered(span: Span, name: str, tensors: Sequence[str]) ->
     return warning(
         "R137",
         span,
-        f"`{name}` holds the tensor `{tensors[0]}`{others}, which is neither a parameter nor a buffer: it does not go "
-        "to a GPU with the model and is in no checkpoint",
+        f"`{name}` has the tensor `{tensors[0]}`{others}, which is neither a parameter nor a buffer: it is not moved "
+        "to a GPU and not saved in checkpoints",
         f'`{".".join(["self", *owner])}.register_buffer("{attribute}", ...)`, or `nn.Parameter` if it is to be trained',
     )
 
@@ -116,7 +117,7 @@ def plugin_changes_input(span: Span, name: str, port: str) -> Diagnostic:
     """plugin-changes-input (R138)
 
     Finds: a layer of a plugin whose `forward` writes into its input (`x += 1`, `x.clamp_()`, `nn.ReLU(inplace=True)` as
-           the first thing that it does). Seen with `--plugins`, and by `run`.
+           its first operation). Seen with `--plugins`, and by `run`.
     Why:   another node, or the loss, may read the same tensor and would see other numbers; in some modes the input is a
            view that torch does not allow to be modified.
     Diff:
@@ -127,5 +128,5 @@ def plugin_changes_input(span: Span, name: str, port: str) -> Diagnostic:
     -       hidden: {type: doubled, input: pixels}
     +       hidden: {type: my_layer, input: pixels}
     """
-    hint = f"make a new tensor in `forward` (`{port} = {port} + 1`, not `{port} += 1`; `inplace=False`)"
+    hint = f"create a new tensor in `forward` (`{port} = {port} + 1`, not `{port} += 1`; `inplace=False`)"
     return error("R138", span, f"`{name}` writes into its input `{port}`, which other nodes may read", hint)

@@ -18,8 +18,8 @@ from declarative_train.data.spec import BatchSpec
 def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
     """cannot-balance (O105)
 
-    Finds: `balanced` weights that cannot be counted: a training row has a class that the input has no score for, or none
-           has any that counts.
+    Finds: `balanced` weights that cannot be counted: a training row has a class that the input has no score for, or all
+           items are ignored.
     Why:   the weight of a class is its inverse share of the training rows, counted when the recipe is compiled.
     Diff:
         # whole file
@@ -40,8 +40,8 @@ def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
     -     loss: {type: bce_with_logits, input: score, target: rare, pos_weight: balanced}
     +     loss: {type: cross_entropy, input: logits, target: shifted, class_weights: balanced}
         training: {epochs: 1, global_batch_size: 8, optimizer: {type: sgd, lr: 0.1}}
-    """  # noqa: E501
-    return error("O105", span, f"the loss `{term}` cannot be balanced: {problem}", "give the weights as numbers")
+    """
+    return error("O105", span, f"the loss `{term}` cannot be balanced: {problem}", "set the weights as numbers")
 
 
 def batch_larger_than_data(span: Span, size: int, num_samples: int, *, drops: bool) -> Diagnostic:
@@ -54,10 +54,10 @@ def batch_larger_than_data(span: Span, size: int, num_samples: int, *, drops: bo
     -     global_batch_size: 1000000
     +     global_batch_size: 8
     """
-    message = f"a batch of {size:,}, and the training set has {counted(num_samples, 'sample')}"
+    message = f"a batch of {size:,}, but the training set has {counted(num_samples, 'sample')}"
     at_most = f"set training.global_batch_size to at most {num_samples}"
     if drops:
-        return error("R101", span, f"{message}: with `last_batch: drop` no step is left", at_most)
+        return error("R101", span, f"{message}: with `last_batch: drop` there is no step", at_most)
     return warning("R101", span, f"{message}: every step is one partial batch", at_most)
 
 
@@ -77,20 +77,20 @@ def no_tokens(span: Span, duration: str) -> Diagnostic:
 def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, is_warmup: bool = False) -> Diagnostic:
     """past-the-end (R103)
 
-    Finds: an interval, a patience or a duration of the lr schedule that, counted in steps of this data and batch, is longer
-           than the run, or than what a warm-up leaves of it.
+    Finds: an interval, a patience or a duration of the lr schedule that, counted in steps of this data and batch, is
+           longer than the run, or than the rest of it after the warm-up.
     Why:   it never happens; and a warm-up as long as the run never reaches the learning rate of the recipe.
     Diff:
         training: {epochs: 1}
     -   checkpoint: {every: 1000000 steps}
     +   checkpoint: {every: 1 epoch}
-    """  # noqa: E501
+    """
     length = f"{duration}" if duration.unit == "steps" else f"{duration} ({counted(steps, 'step')})"
     if is_warmup:
-        message = f"a warm-up of {length} leaves nothing of a run of {counted(num_steps, 'step')}"
-        return error("R103", span, message, "make it shorter, such as `5%`")
-    message = f"{length} never comes in a run of {counted(num_steps, 'step')}"
-    return warning("R103", span, message, "make it shorter, or leave it out")
+        message = f"a warm-up of {length} takes the whole run of {counted(num_steps, 'step')}"
+        return error("R103", span, message, "shorten it, for example to `5%`")
+    message = f"{length} is longer than the run of {counted(num_steps, 'step')}"
+    return warning("R103", span, message, "shorten it, or remove it")
 
 
 def average_longer_than_run(span: Span, decay: float, num_steps: int) -> Diagnostic:
@@ -105,13 +105,13 @@ def average_longer_than_run(span: Span, decay: float, num_steps: int) -> Diagnos
     +     ema: {decay: 0.99}
     """
     message = (
-        f"a decay of {decay:g} averages about {_count_averaged_steps(decay):,} steps, and the run has {num_steps:,}"
+        f"a decay of {decay:g} averages about {_count_averaged_steps(decay):,} steps, but the run has {num_steps:,}"
     )
     fitting = [each for each in (0.9999, 0.999, 0.99, 0.9) if 3 * _count_averaged_steps(each) <= num_steps]
     hint = (
         f"set it to {fitting[0]:g} ({counted(_count_averaged_steps(fitting[0]), 'step')})"
         if fitting
-        else "leave `ema` out"
+        else "remove `ema`"
     )
     return warning("R111", span, message, hint)
 
@@ -129,9 +129,9 @@ def schedule_past_the_end(span: Span, shape_error: ShapeError) -> Diagnostic:
 def group_does_not_divide(span: Span, name: str, size: int, near: Sequence[int], batch: BatchSpec) -> Diagnostic:
     """group-does-not-divide (R104)
 
-    Finds: `over: N samples` where groups of N cannot be made of the rows that travel together.
-    Why:   N divides the rows of one rank's microbatch (several groups in a forward), or is a multiple of them that divides
-           ranks x microbatch (a group over several ranks); else a group would be torn apart.
+    Finds: `over: N samples` whose groups do not match the microbatches.
+    Why:   N divides the rows of one rank's microbatch (several groups in a forward), or is a multiple of them that
+           divides ranks x microbatch (a group over several ranks); otherwise a group would be split.
     Diff:
         model:
           graph:
@@ -141,16 +141,16 @@ def group_does_not_divide(span: Span, name: str, size: int, near: Sequence[int],
         parallelism: single
         layout: {gpus: 1}
         training: {global_batch_size: 16}
-    """  # noqa: E501
+    """
     ranks = f" on each of {batch.data_parallel_size} ranks" if batch.data_parallel_size > 1 else ""
-    message = f"`{name}` looks at {size} samples at a time, and {batch.microbatch_size} go through together{ranks}"
+    message = f"`{name}` needs groups of {size} samples, but a microbatch has {batch.microbatch_size}{ranks}"
     return error("R104", span, message, f"set `over` to {' or '.join(f'{n} samples' for n in near)}")
 
 
 def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
     """pairs-torn (R110)
 
-    Finds: `mixup` or `cutmix` where an odd number of samples goes through a rank at a time.
+    Finds: `mixup` or `cutmix` with an odd number of samples in a microbatch.
     Why:   positions 2k and 2k + 1 of the epoch's order are mixed with each other. Both must be in one microbatch, so that
            every layout mixes the same samples without communication between ranks.
     Diff:
@@ -166,8 +166,8 @@ def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
     sizes = sorted({max(2, size - 1), size + 1})
     more = batch.data_parallel_size * batch.accumulation * batch.num_microbatches
     through = f"{counted(size, 'sample')} {'go' if size > 1 else 'goes'} through together"
-    message = f"`{name}` mixes samples two by two, and {through}"
-    hint = f"an even number: `global_batch_size: {' or '.join(str(each * more) for each in sizes)}`"
+    message = f"`{name}` mixes pairs of samples, but {through}"
+    hint = f"use an even number: `global_batch_size: {' or '.join(str(each * more) for each in sizes)}`"
     return error("R110", span, message, hint)
 
 
@@ -192,9 +192,9 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
     return warning(
         "R105",
         span,
-        f"`{names[0]}`{others} looks at what one rank has at a time, {counted(batch.microbatch_size, 'sample')}: on "
-        "another layout the gradients differ",
-        f"`over: {batch.microbatch_size} samples` gives the same here, and on every layout",
+        f"`{names[0]}`{others} uses the {counted(batch.microbatch_size, 'sample')} of one rank's slice: gradients "
+        "differ on another layout",
+        f"`over: {batch.microbatch_size} samples` gives the same result here, and on every layout",
     )
 
 
@@ -202,7 +202,7 @@ def padded_group(span: Span, name: str) -> Diagnostic:
     """padded-group (R106)
 
     Finds: a pipeline whose last, partial batch is padded, with a node that reads across the batch.
-    Why:   a pipeline passes microbatches of one size only; the padding would be part of the statistics.
+    Why:   all microbatches of a pipeline have one size, so the padding would be part of the statistics.
     Diff:
     -   data: {last_batch: keep}
     +   data: {last_batch: drop}
@@ -214,14 +214,14 @@ def padded_group(span: Span, name: str) -> Diagnostic:
         layout: {gpus: 2}
         training: {global_batch_size: 12}
     """
-    message = f"`{name}` reads across the batch, and a pipeline pads the last batch of an epoch"
+    message = f"`{name}` reads across the batch, but a pipeline pads the last batch of an epoch"
     return error("R106", span, message, "set data.last_batch to drop")
 
 
 def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) -> Diagnostic:
     """group-across-replicas (R107)
 
-    Finds: a node in `dp` that looks at more samples at a time than one replica has.
+    Finds: a node in `dp` whose groups of samples are larger than a replica's microbatch.
     Why:   the replicas of `dp` share one process and cannot communicate within a forward, as ranks can.
     Diff:
         model:
@@ -234,7 +234,7 @@ def group_across_replicas(span: Span, name: str, size: int, batch: BatchSpec) ->
         training: {global_batch_size: 16}
     """
     message = (
-        f"`{name}` looks at {size} samples at a time, and each of the {batch.data_parallel_size} replicas of dp has "
+        f"`{name}` needs groups of {size} samples, but each of the {batch.data_parallel_size} replicas of dp has "
         f"{batch.microbatch_size}"
     )
     return error("R107", span, message, f"set `over` to {batch.microbatch_size} samples, or parallelism to ddp")
@@ -245,9 +245,9 @@ def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True
 
     Finds: a node of the model that draws random numbers (dropout, `randn_like(hidden)`), in a layout that splits a batch.
            Numbers that an expression draws from fields alone are the same on every layout.
-    Why:   each rank draws the numbers for its samples: the same layout draws the same ones, to the bit; another layout
-           draws others of the same distribution. Every mode gives the same gradients only without such nodes. If that
-           does not matter for this run, confirm it with `# dtrain: ignore[R108]` on its line.
+    Why:   each rank draws the numbers for its samples: the same layout draws the same ones, bit by bit; another layout
+           draws others from the same distribution. Modes give equal gradients only without such nodes. If that does not
+           matter for this run, confirm it with `# dtrain: ignore[R108]` on its line.
     Diff:
         model:
           graph:
@@ -260,10 +260,8 @@ def draws_of_layout(span: Span, names: Sequence[str], *, is_certain: bool = True
     # Reported once, at the first of them. A plugin that is too large to be tried may or may not draw numbers.
     draws = "draws" if is_certain else "may draw"
     others = f" (and {len(names) - 1} more, such as `{names[1]}`)" if len(names) > 1 else ""
-    message = (
-        f"`{names[0]}`{others} {draws} random numbers: on this layout always the same ones, on another layout others"
-    )
-    return unverified("R108", span, message, "compare runs of several layouts without it, or by their statistics")
+    message = f"`{names[0]}`{others} {draws} random numbers: they are reproducible on this layout, but differ on others"
+    return unverified("R108", span, message, "to compare layouts, remove it or compare statistics of several runs")
 
 
 def group_of_one(span: Span, name: str, num_rows: int, batch_size: int) -> Diagnostic:
@@ -302,6 +300,6 @@ def weights_without_statistics(span: Span, path: str) -> Diagnostic:
     -   model: {weights: bare}
     +   model: {weights: {path: bare, statistics: data}}
     """
-    message = f"the checkpoint in {path} has no statistics of its run: they are computed again from the training rows"
+    message = f"the checkpoint in {path} has no statistics of its run: they are recomputed from the training rows"
     hint = "if this is intended, write `statistics: data`"
     return warning("R126", span, message, hint)

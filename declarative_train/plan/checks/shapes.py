@@ -15,8 +15,8 @@ from declarative_train.core.span import Span
 def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
     """no-gradient (G009)
 
-    Finds: a loss term that gives no gradient to any parameter, since a function on the way stops it or has no derivative in
-           torch.
+    Finds: a loss term that gives no gradient to any parameter, since a function before it stops the gradient or has no
+           derivative in torch.
     Why:   `detach`, comparisons, `argmax`, `int` and `one_hot` have no derivative, that of `round`, `floor` and `sign` is
            zero: the run ends normally without learning anything, or fails in the first backward.
     Diff:
@@ -29,15 +29,15 @@ def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -
           losses: {far: {type: mean, input: far}}
           metrics: {accuracy: {input: logits, target: digit}}
     """  # noqa: E501
-    message = f"no parameter receives a gradient from the loss `{term}`: it gets lost before `{input}`"
+    message = f"no parameter receives a gradient from the loss `{term}`: it is lost before `{input}`"
     hint = f"remove the function that stops the gradient; to watch `{input}` only, make it a metric"
     return error("G009", span, message, hint, stops)
 
 
 def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
     """Report a loss term that a function without a derivative precedes (G009)."""
-    message = f"the loss `{term}` cannot be learned from: a function on the way to `{input}` has no derivative"
-    return error("G009", span, message, "`//` is for whole numbers: `floor(detach(x / y))` has its value", stops)
+    message = f"the loss `{term}` cannot be used for training: a function before `{input}` has no derivative"
+    return error("G009", span, message, "for the value of `//` use `floor(detach(x / y))`", stops)
 
 
 def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
@@ -62,7 +62,7 @@ def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
     """  # noqa: E501
     shown = ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
     message = f"no loss reaches {counted(len(names), 'parameter')} of `{node}`: {shown}; they are never trained"
-    hint = f"let a loss read what they give, or freeze them: `model.parameters: {{{node}: {{frozen: true}}}}`"
+    hint = f"use their output in a loss, or freeze them: `model.parameters: {{{node}: {{frozen: true}}}}`"
     return warning("G010", span, message, hint)
 
 
@@ -75,15 +75,15 @@ def no_images(span: Span, word: bool) -> Diagnostic:
     -   training: {channels_last: true}
     +   training: {channels_last: auto}
     """
-    message = f"`channels_last: {str(word).lower()}` means nothing here: the model has no convolution over images"
-    return error("G023", span, message, "leave it out; `auto` is the default")
+    message = f"`channels_last: {str(word).lower()}` has no effect here: the model has no convolution over images"
+    return error("G023", span, message, "remove it; `auto` is the default")
 
 
 def lone_sample(span: Span, name: str) -> Diagnostic:
     """lone-sample (G012)
 
     Finds: a node or loss that compares samples, such as `batch_norm` or `info_nce`, but gets one sample at a time.
-    Why:   one number less its own mean is 0, and one candidate is always the right one: nothing is learned.
+    Why:   a number minus its own mean is 0, and a single candidate is always correct: nothing is learned.
     Diff:
         model:
           graph:
@@ -93,14 +93,14 @@ def lone_sample(span: Span, name: str) -> Diagnostic:
             logits: {type: linear, out_features: 10}
     -   training: {global_batch_size: 2}
     """
-    message = f"`{name}` gets one sample at a time: with nothing to compare, its output is the same for all samples"
-    return error("G012", span, message, "`over: 16 samples`, or larger microbatches")
+    message = f"`{name}` gets one sample at a time, so its output is the same for all samples"
+    return error("G012", span, message, "set `over: 16 samples`, or use larger microbatches")
 
 
 def step_fails(span: Span, phase: str, message: str, node: str | None) -> Diagnostic:
     """step-fails (G013)
 
-    Finds: a model that cannot make its first step on the first rows: an operation fails, or a loss is not a finite number.
+    Finds: a model whose first step fails on the first rows: an operation fails, or a loss is not a finite number.
     Why:   the run would stop there; this check also names the node that causes it.
     Diff:
         model:
@@ -109,7 +109,7 @@ def step_fails(span: Span, phase: str, message: str, node: str | None) -> Diagno
     +       size: logits / (1 + sum(abs(logits), dim=-1, keepdim=true))
         objective:
           loss: {input: size}
-    """  # noqa: E501
+    """
     where = "" if node is None else f" in `{node}`"
     return error("G013", span, f"the first {phase} step fails{where}", f"torch says: {message}")
 
@@ -122,7 +122,7 @@ def not_finite(span: Span, term: str, value: float, culprit: tuple[str, Span] | 
     found = error(
         "G013",
         span,
-        f"the loss `{term}` is {value:g} in the first step, before anything is learned",
+        f"the loss `{term}` is {value:g} in the first step",
         "check the divisors, and the arguments of logarithms and roots",
         made,
     )

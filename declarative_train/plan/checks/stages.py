@@ -17,14 +17,14 @@ def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
     """cut-not-a-node (P101)
 
     Finds: a name in `cut_before` that is not a node at which the model can be cut.
-    Why:   a cut goes between top-level nodes, or between the copies of an outermost `repeat` and their neighbours; what is
-           inside a copy belongs together, and nodes computed from fields alone belong to no stage.
+    Why:   a cut goes between top-level nodes, or between the copies of an outermost `repeat` and their neighbours; a
+           copy cannot be split, and nodes computed from fields alone belong to no stage.
     Diff:
     -   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logit]}}
     +   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
         layout: {gpus: 2}
         training: {global_batch_size: 8}
-    """  # noqa: E501
+    """
     message, fixes = f"the model cannot be cut before `{name}`", suggest_fix(span, name, known)
     return error("P101", span, message, did_you_mean(name, known), fixes=fixes)
 
@@ -32,7 +32,7 @@ def cut_not_a_node(span: Span, name: str, known: Sequence[str]) -> Diagnostic:
 def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
     """cut-out-of-order (P102)
 
-    Finds: names in `cut_before` that are not in the order of the graph, or that open a stage without a node.
+    Finds: names in `cut_before` that are not in the order of the graph, or that start a stage without a node.
     Why:   the stages run in the order of the graph, from the fields to the loss.
     Diff:
     -   parallelism: {pipeline: {stages: 3, microbatches: 4, cut_before: [logits, hidden]}}
@@ -41,13 +41,13 @@ def cut_out_of_order(span: Span, name: str, before: str) -> Diagnostic:
     +   layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
-    # `before`: the first node of the stage that is already open.
+    # `before`: the first node of the stage that has already started.
     message = (
-        f"`{name}` comes before `{before}` in the graph, where a stage opens already"
+        f"`{name}` comes before `{before}` in the graph, which already starts a stage"
         if name != before
-        else f"the first stage opens with `{name}` anyway"
+        else f"the first stage always starts with `{name}`"
     )
-    return error("P102", span, message, "name the nodes in the order of the graph, and not its first one")
+    return error("P102", span, message, "list the nodes in the order of the graph, without the first one")
 
 
 def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic:
@@ -67,14 +67,16 @@ def nothing_in_stage(span: Span, stage: int, nodes: Sequence[str]) -> Diagnostic
         training: {global_batch_size: 8}
     """
     held = ", ".join(nodes[:4]) + (", ..." if len(nodes) > 4 else "")
-    return error("P103", span, f"stage {stage} ({held}) has no parameter", "cut elsewhere, or leave `cut_before` out")
+    return error(
+        "P103", span, f"stage {stage} ({held}) has no parameter", "cut at another node, or remove `cut_before`"
+    )
 
 
 def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
     """too-few-nodes (P104)
 
     Finds: more pipeline stages than nodes with parameters.
-    Why:   a stage needs at least one node that learns; a node is never split.
+    Why:   a stage needs at least one node with parameters, and nodes are not split.
     Bad:
         parallelism: {pipeline: {stages: 3, microbatches: 3}}
         layout: {gpus: 3}
@@ -85,7 +87,7 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
         training: {global_batch_size: 8}
     """
     listed = ", ".join(nodes[:8]) + (f", and {len(nodes) - 8} more" if len(nodes) > 8 else "")
-    message = f"{counted(stages, 'stage')}, and {counted(len(nodes), 'node')} with parameters to share out"
+    message = f"{counted(stages, 'stage')}, but only {counted(len(nodes), 'node')} with parameters"
     return error("P104", span, message, f"at most {len(nodes)}: {listed}" if nodes else None)
 
 
@@ -113,8 +115,10 @@ def tie_across_stages(span: Span, name: str, stage: int, other: int, schedule: s
         layout: {gpus: 4}
         training: {global_batch_size: 16}
     """
-    message = f"`{name}` belongs to the stages {stage} and {other}, which {schedule} puts on one rank, and is sharded"
-    return error("P105", span, message, "take 1f1b or gpipe, or `data: {replicate: N}`")
+    message = (
+        f"`{name}` belongs to the stages {stage} and {other}, which {schedule} places on one rank, but it is sharded"
+    )
+    return error("P105", span, message, "use 1f1b or gpipe, or `data: {replicate: N}`")
 
 
 def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_stage: int, cut: str) -> Diagnostic:
@@ -135,11 +139,12 @@ def reuse_across_stages(span: Span, name: str, stage: int, target: str, target_s
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """
-    # `cut`: the node that opens the later of the two stages.
+    # `cut`: the first node of the later stage.
     message = (
-        f"`{name}` in stage {stage} calls `{target}` of stage {target_stage} again: the cut before `{cut}` parts them"
+        f"`{name}` in stage {stage} calls `{target}` of stage {target_stage} again: the cut before `{cut}` separates "
+        "them"
     )
-    return error("P106", span, message, "cut so that both are in one stage, or use fsdp")
+    return error("P106", span, message, "move the cut so that both are in one stage, or use fsdp")
 
 
 def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnostic:
@@ -161,7 +166,7 @@ def reuse_with_split_backward(span: Span, schedule: str, name: str) -> Diagnosti
         layout: {gpus: 2}
         training: {global_batch_size: 8}
     """  # noqa: E501
-    message = f"`{name}` calls a node a second time, and {schedule} splits each backward in two"
+    message = f"`{name}` calls a node a second time, but {schedule} splits each backward in two"
     return error("P107", span, message, "use interleaved_1f1b or looped_bfs (with one stage per rank: 1f1b or gpipe)")
 
 
@@ -181,22 +186,21 @@ def does_not_fit(
         layout: {gpus: 1, hardware: h100-sxm}
     """
     # `mode` needs the least memory of those that were considered. `is_certain`: no mode fits.
-    message = (
-        f"{mode} needs about {amount(needed_bytes, 'B')} on a device, of {amount(memory_bytes, 'B')} that it may fill"
-    )
+    message = f"{mode} needs about {amount(needed_bytes, 'B')} on a device, of {amount(memory_bytes, 'B')} usable"
     if not is_certain:
-        return warning("P108", span, message, _either("worth a try: ", hints))
+        return warning("P108", span, message, _either("try: ", hints))
     return error("P108", span, f"no mode fits: {message}", _either("these would fit: ", hints))
 
 
 def _either(head: str, hints: Sequence[str]) -> str:
-    return head + "; ".join(hints) if hints else "make the model smaller, or take devices with more memory"
+    return head + "; ".join(hints) if hints else "make the model smaller, or use devices with more memory"
 
 
 def no_mode_left(span: Span, mode: str, refusal: Diagnostic) -> Diagnostic:
     """no-mode-left (P109)
 
-    Finds: `parallelism: auto` where lint would reject every mode, most often because the batch size divides over none.
+    Finds: `parallelism: auto` where lint would reject every mode, usually because the batch size cannot be divided
+           evenly.
     Why:   sizes are never rounded down and no GPU is left out, so there is nothing to choose from.
     Diff:
     -   training: {global_batch_size: 100, microbatch_size: 3}

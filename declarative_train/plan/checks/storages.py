@@ -27,8 +27,8 @@ def stored_and_trained(span: Span, name: str, storage: str) -> Diagnostic:
     return error(
         "U125",
         span,
-        f"`{name}` is trained, and is to be held in {storage}",
-        "add `frozen: true`, or an `adapter` that is trained in its place",
+        f"`{name}` is trained, so it cannot be stored in {storage}",
+        "add `frozen: true`, or train an `adapter` instead",
     )
 
 
@@ -47,8 +47,8 @@ def stores_nothing(span: Span, selector: str, met: Sequence[str], tables: Sequen
     -       norm: {frozen: true, storage: int8}
     +       hidden: {frozen: true, storage: int8}
     """
-    hint = f"select some of {list_quoted(tables)}" if tables else "leave it out: this model has no such weight"
-    message = f"`{selector}` meets {list_quoted(met)}, and none of them is held in another type of number"
+    hint = f"select some of {list_quoted(tables)}" if tables else "remove it: this model has no such weight"
+    message = f"`{selector}` matches {list_quoted(met)}, but none of them can be stored in another number format"
     return error("U126", span, message, hint)
 
 
@@ -68,5 +68,5 @@ def stored_and_tied(span: Span, name: str, storage: str, other: str) -> Diagnost
             first: {frozen: true, storage: nf4}
     +       second: {frozen: true, storage: nf4}
     """
-    message = f"`{name}` is to be held in {storage}, and shares its values with `{other}`, which is not"
-    return error("U127", span, message, f"the same `storage` for `{other}`, or none for both")
+    message = f"`{name}` is stored in {storage}, but shares its values with `{other}`, which is not"
+    return error("U127", span, message, f"set the same `storage` for `{other}`, or for neither")

@@ -170,7 +170,7 @@ def _too_large(judge: Judge, possible: Sequence[LayoutVerdict]) -> Diagnostic:
     """Return the error that nothing fits; a warning if no hardware is named, as the run may be meant for another
     machine."""
     least, memory = _smallest(possible), judge.target.memory_bytes
-    assert memory is not None, "all fit where the memory is unknown"
+    assert memory is not None, "all fit, since the memory is unknown"
     is_certain = judge.target.hardware is not None
     ways = hints(judge) if is_certain else ["set layout.hardware, if the run is for another machine"]
     span = judge.recipe.span("parallelism")
@@ -217,9 +217,9 @@ def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
     """Return one sentence."""
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
-        return f"{name}: there is one device"
+        return f"{name}: there is only one device"
     if not fitting:
-        return f"{name}: nothing fits here, and it needs the least"
+        return f"{name}: nothing fits, and this needs the least memory"
     reasons = _compare_others(best, [each for each in fitting if each.candidate.family != best.candidate.family])
     return f"{name}: {'; '.join([*reasons, *_explain_skipped(verdicts[: verdicts.index(best)])])}"
 
@@ -233,7 +233,7 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
     second = min(others, key=lambda each: each.step_s or 0.0)
     assert second.step_s is not None
     if second.step_s <= best.step_s * EQUAL:
-        return [f"{time_in_words(best.step_s)} a step, as little as {second.candidate.words}, which is not simpler"]
+        return [f"{time_in_words(best.step_s)} a step, the same as {second.candidate.words}, which is not simpler"]
     then = f"{second.candidate.words} with {time_in_words(second.step_s)}"
     return [f"{time_in_words(best.step_s)} a step, the least of all that fit; next is {then}"]
 

@@ -60,12 +60,12 @@ def assumptions(hardware: Hardware, precision: str) -> list[str]:
     not_counted = "not counted: evaluations, metrics, fragments of the device's memory"
     if peak is None:
         lacking = "its speed" if not hardware.peak_flops else precision
-        return [f"no figure of {hardware.name} for {lacking} is known, so there are no times", not_counted]
+        return [f"the {lacking} of {hardware.name} is unknown, so times are not estimated", not_counted]
     wide = " without TF32" if precision == "fp32" else ""
     return [
-        f"{hardware.name}, {precision}{wide}: {amount(peak, 'FLOP/s')} at its peak, of which large products reach "
+        f"{hardware.name}, {precision}{wide}: {amount(peak, 'FLOP/s')} peak, of which large products reach "
         f"{COMPUTE_EFFICIENCY:.0%} ({hardware.source})",
-        f"memory at {MEMORY_EFFICIENCY:.0%} and links at {LINK_EFFICIENCY:.0%} of their figures",
+        f"memory at {MEMORY_EFFICIENCY:.0%} and links at {LINK_EFFICIENCY:.0%} of their data-sheet values",
         f"at least {LAUNCH_S * 1e6:g} us for a layer, {LATENCY_S * 1e6:g} us for a collective or message",
         "communication overlaps with the backward (ddp) or with forward and backward (fsdp), not in a pipeline",
         f"{not_counted}, what `compile` saves",

@@ -72,7 +72,7 @@ def _value(answer: bytes) -> Any:
     try:
         found, error = pickle.loads(answer)
     except (pickle.UnpicklingError, EOFError):
-        raise ChildError(f"its process ended, or took longer than {LIMIT_S:g} s of the processor") from None
+        raise ChildError(f"its process ended, or used more than {LIMIT_S:g} s of CPU time") from None
     if error:
         raise ChildError(error)
     return found

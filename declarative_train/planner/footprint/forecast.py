@@ -153,7 +153,7 @@ def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
     runs = _long_runs(small)
     calls = _calls(small, runs) * (1 + len(runs))
     if calls > MOST_CALLS:
-        raise TooLongError(f"{calls:,} calls of layers would take too long, {MOST_CALLS:,} are tried at most")
+        raise TooLongError(f"{calls:,} calls of layers would take too long; the limit is {MOST_CALLS:,}")
     kinds = kinds_of_rank(small.layout)
     return {place: _moments(small, runs, kinds[place].rank, is_begun) for place in places}
 

@@ -171,10 +171,10 @@ def _batch(plan: Plan) -> list[str]:
     lines.append(f"{counted(training.num_steps, 'step')} = {epochs} x {counted(batch.steps_per_epoch, 'step')}")
     rest = plan.data.set("training").num_samples % batch.global_batch_size
     if rest and plan.data.last_batch == "keep":
-        padded = ", padded with rows that do not count" if batch.pad_to_full else ""
+        padded = ", padded with rows of weight 0" if batch.pad_to_full else ""
         lines.append(f"the last batch of an epoch has {counted(rest, 'sample')}{padded}")
     elif rest:
-        lines.append(f"{counted(rest, 'sample')} at the end of an epoch are left out")
+        lines.append(f"{counted(rest, 'sample')} at the end of an epoch are dropped")
     return lines
 
 
@@ -193,7 +193,7 @@ def _objective(plan: Plan) -> list[str]:
         weight = f"weight {term.weight:g}" if term.weight != 1 or len(plan.objective.terms) > 1 else ""
         rows.append(["loss", term.name, _call(LOSSES, term), weight])
     for metric in plan.objective.metrics:
-        where = "" if METRICS.read(metric.component).is_mean else "in evaluations only: it is not a mean over items"
+        where = "" if METRICS.read(metric.component).is_mean else "only in evaluations: it is not a mean over items"
         rows.append(["metric", metric.name, _call(METRICS, metric), where])
     return columns(rows)
 
@@ -233,7 +233,7 @@ def _training(plan: Plan) -> list[str]:
     if training.clip_grad_norm is not None:
         rows.append(["clip grad norm", f"{training.clip_grad_norm:g}"])
     if training.deterministic:
-        rows.append(["deterministic", "only kernels that give the same bits in every run"])
+        rows.append(["deterministic", "only deterministic kernels"])
     last = channels_last(plan)
     if last is not None:
         rows.append(["channels last", last])
@@ -252,7 +252,7 @@ def _training(plan: Plan) -> list[str]:
         rows.append(["at most", clock(training.max_time_s)])
     rows += _intervals(plan)
     if plan.draws:
-        rows.append(["draws", f"{list_names(plan.draws)}: equal bits on this layout only"])
+        rows.append(["draws", f"{list_names(plan.draws)}: reproducible only on this layout"])
     return columns(rows, numbers=False)
 
 

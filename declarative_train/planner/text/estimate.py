@@ -84,11 +84,11 @@ def describe_choice(plan: Plan) -> list[str]:
 def _describe_traces(choice: ChoicePlan) -> list[str]:
     if not choice.num_traced:
         return []
-    text = f"traced on tensors without memory: {counted(choice.num_traced, 'candidate')}; the others are estimated"
+    text = f"traced on fake tensors: {counted(choice.num_traced, 'candidate')}; the others are estimated"
     if not choice.untried:
         return [text]
-    left = f"would be faster, do not fit by the estimate, and were not traced: {list_names(choice.untried, 1)}"
-    return [f"{text}", f"{left} (set one as `parallelism` to trace it)"]
+    left = f"would be faster, but do not fit by the estimate, and were not traced: {list_names(choice.untried, 1)}"
+    return [f"{text}", f"{left} (to trace one, set it as `parallelism`)"]
 
 
 def _rank(each: CandidatePlan) -> tuple[bool, float]:
@@ -123,9 +123,7 @@ def describe_memory(plan: Plan) -> list[str]:
     head = ["", "parameters", "gradients", "optimizer", *gathering, "activations", "loss", "data", "together"]
     rows = memory(plan)
     held = max(each.held for each in rows)
-    note = (
-        [f"data includes {amount(held, 'B')} of training set, which fits on the device with the steps"] if held else []
-    )
+    note = [f"data includes {amount(held, 'B')} of the training set, which fits on the device"] if held else []
     return [*columns([head, *(_row(each, plan.layout.is_sharded) for each in rows)]), *note]
 
 
@@ -196,7 +194,7 @@ def describe_scale(found: Sequence[ScalingRow]) -> str:
 
 def _head(first: ScalingRow | None) -> str:
     if first is None or first.plan is None or first.plan.estimate is None:
-        return "no plan exists for any of these numbers of GPUs"
+        return "no plan is possible for these numbers of GPUs"
     plan, on = first.plan, first.plan.estimate.hardware
     size = plan.batch.global_batch_size
     speed = f"speed relative to {counted(first.num_gpus, 'GPU')}"
@@ -254,8 +252,8 @@ def verdict(before: ScalingRow, each: ScalingRow) -> str:
 
 def _list_assumptions(first: ScalingRow | None) -> list[str]:
     lines = [
-        "step, speed: from communication that overlaps with computing as far as possible, to none that overlaps.",
-        f"pays: from the row above, steps are at least {PAYS} times as fast for each doubling of the GPUs.",
+        "step, speed: from full to no overlap of communication with computation.",
+        f"pays: steps are at least {PAYS} times as fast as in the row above per doubling of the GPUs.",
     ]
     if first is not None and first.plan is not None and first.plan.estimate is not None:
         lines += [f"assumed: {each}" for each in first.plan.estimate.assumptions]

@@ -39,7 +39,7 @@ def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
     elif sharding.reshard is not True:
         lines.append(f"gathered parameters are spread over {sharding.reshard} neighbours until the backward")
     if num_chunks > 1 and sharding.keeps_gradients:
-        lines.append(f"whole gradients add up over the {num_chunks} chunks of a step, and are reduced once")
+        lines.append(f"full gradients are accumulated over the {num_chunks} chunks of a step, and are reduced once")
     elif num_chunks > 1:
         lines.append(f"gradients are reduced after each of the {num_chunks} chunks of a step")
     return lines
@@ -95,7 +95,7 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
     lines = [
         *columns(rows),
         f"schedule {pipeline.schedule}, {counted(pipeline.num_microbatches, 'microbatch')} per step: "
-        f"{idle:.0%} of the places in the grid are idle; the loss is on pipeline rank {pipeline.last_stage_rank}",
+        f"{idle:.0%} of the grid is idle; the loss is on pipeline rank {pipeline.last_stage_rank}",
     ]
     return [*lines, *_describe_shared(pipeline), _legend(pipeline), *_grid(pipeline)]
 
@@ -106,7 +106,7 @@ def _describe_shared(pipeline: PipelinePlan) -> list[str]:
     for item in pipeline.shared:
         by_stages.setdefault(item.stages, []).append(item.name)
     return [
-        f"copies of {list_names(names, 3)} in the stages {', '.join(map(str, stages))}: their gradients are added up"
+        f"copies of {list_names(names, 3)} in the stages {', '.join(map(str, stages))}: their gradients are summed"
         for stages, names in by_stages.items()
     ]
 

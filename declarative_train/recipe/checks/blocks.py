@@ -15,8 +15,8 @@ from declarative_train.core.span import Span
 def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:
     """shadowed-type (B001)
 
-    Finds: a block or a plugin's layer that has the name of a type that is already there.
-    Why:   the same recipe would mean something else with and without it; a shipped type is never replaced.
+    Finds: a block or plugin layer with the name of an existing type.
+    Why:   the name would refer to two types; built-in types cannot be replaced.
     Diff:
         model:
           blocks:
@@ -33,8 +33,8 @@ def shadowed_type(span: Span, name: str, what: str, there: str) -> Diagnostic:
     +       hidden: {type: wide, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    # `what` is declared (block, layer), `there` is what has the name.
-    return error("B001", span, f"the {what} `{name}` has the name of {there}", "give it another name")
+    # `what` is declared (block, layer), `there` is the existing owner of the name.
+    return error("B001", span, f"the {what} `{name}` has the same name as {there}", "choose another name")
 
 
 def reserved_name(span: Span, name: str, what: str) -> Diagnostic:
@@ -42,7 +42,7 @@ def reserved_name(span: Span, name: str, what: str) -> Diagnostic:
 
     Finds: a param, a port or a plugin's argument named `type`, `input`, `inputs`, `params`, `repeat` or
            `when`.
-    Why:   on a node these words belong to the language; the component could never be given its own.
+    Why:   these words are keys of every node, so the component's own key could never be set.
     Diff:
         model:
           blocks:
@@ -58,15 +58,15 @@ def reserved_name(span: Span, name: str, what: str) -> Diagnostic:
             hidden: {type: wide, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    wanted = "type, input, inputs, repeat and when are words of the language on every node; choose another name"
-    return error("B002", span, f"{what} is named `{name}`, which is a reserved word", wanted)
+    wanted = "type, input, inputs, repeat and when are keys of every node; choose another name"
+    return error("B002", span, f"{what} is named `{name}`, which is reserved", wanted)
 
 
 def bad_name(span: Span, name: str, what: str) -> Diagnostic:
     """bad-name (B003)
 
     Finds: a node, block, param, input or output whose name is not `[a-z][a-z0-9_]*`.
-    Why:   digits are free for copies, dots for paths, and every name must be legal in an expression.
+    Why:   paths use dots, copies use numbers, and every name must be valid in an expression.
     Diff:
         model:
           graph:
@@ -76,16 +76,18 @@ def bad_name(span: Span, name: str, what: str) -> Diagnostic:
     """
     kept = (c if c.isascii() and c.isalnum() else "_" for c in name.lower())
     close = "".join(kept).lstrip("0123456789_")
-    close += "_node" * iskeyword(close)  # which G006 would refuse
-    wanted = "names are lower-case letters, digits and `_`, a letter first" + (f": `{close}`" if close else "")
-    return error("B003", span, f"{what} cannot be called `{name}`", wanted)
+    close += "_node" * iskeyword(close)  # G006 rejects these
+    wanted = "a name consists of lower-case letters, digits and `_`, and starts with a letter" + (
+        f": `{close}`" if close else ""
+    )
+    return error("B003", span, f"{what} cannot be named `{name}`", wanted)
 
 
 def recursive_block(span: Span, chain: Sequence[str]) -> Diagnostic:
     """recursive-block (B004)
 
-    Finds: a block that holds itself, directly or through other blocks.
-    Why:   a model is opened before it runs; one that holds itself has no end.
+    Finds: a block that contains itself, directly or through other blocks.
+    Why:   blocks are expanded before a model runs; the expansion of such a block would not end.
     Diff:
         model:
           blocks:
@@ -100,16 +102,16 @@ def recursive_block(span: Span, chain: Sequence[str]) -> Diagnostic:
             hidden: {type: wide, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    # `chain`: the blocks from the one that is met again, to itself.
+    # `chain`: blocks from the first occurrence of the repeated one to its second.
     way = " -> ".join(f"`{name}`" for name in chain)
-    return error("B004", span, f"the block `{chain[-1]}` holds itself: {way}", "`repeat` makes a chain of copies")
+    return error("B004", span, f"the block `{chain[-1]}` contains itself: {way}", "use `repeat` for a chain of copies")
 
 
 def bad_repeat(span: Span, found: str, help: str | None = None) -> Diagnostic:
     """bad-repeat (B005)
 
     Finds: a `repeat` that is not a whole number of copies, 1 or more.
-    Why:   no copies would leave nothing to read; `when: false` switches a node off.
+    Why:   with 0 copies there would be no output; `when: false` disables a node.
     Diff:
         model:
           graph:
@@ -117,7 +119,7 @@ def bad_repeat(span: Span, found: str, help: str | None = None) -> Diagnostic:
     +       hidden: {type: linear, out_features: 64, repeat: 2, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    return error("B005", span, f"`repeat` is {found}; it is a number of copies, 1 or more", help)
+    return error("B005", span, f"`repeat` is {found}, expected a number of copies, 1 or more", help)
 
 
 _WORDS = {"yes": "true", "on": "true", "no": "false", "off": "false"}  # of YAML 1.1
@@ -127,7 +129,7 @@ def bad_when(span: Span, found: str, value: object) -> Diagnostic:
     """bad-when (B006)
 
     Finds: a `when` that is neither true nor false.
-    Why:   a text such as `no` would count as true in most languages, and be meant as false.
+    Why:   text such as `no` is probably meant as false, but would be true in most languages.
     Diff:
         model:
           graph:
@@ -136,15 +138,15 @@ def bad_when(span: Span, found: str, value: object) -> Diagnostic:
     +       logits: {type: linear, out_features: 10, when: true}
     """
     word = _WORDS.get(value.lower()) if isinstance(value, str) else None
-    hint = f"write `{word}`" if word else "a template gives one: `{{ params.deep }}`"
-    return error("B006", span, f"`when` is {found}; it is `true` or `false`", hint)
+    hint = f"write `{word}`" if word else "a template can compute it: `{{ params.deep }}`"
+    return error("B006", span, f"`when` is {found}, expected `true` or `false`", hint)
 
 
 def bad_reuse(span: Span, message: str, help: str | None = None) -> Diagnostic:
     """bad-reuse (B007)
 
-    Finds: a `reuse` of something that cannot be called again.
-    Why:   `reuse` calls a node of the same graph again with the same parameters, so there must be such a node.
+    Finds: a `reuse` whose node does not exist or cannot be called again.
+    Why:   `reuse` calls a node of the same graph again with the same parameters.
     Diff:
         model:
           graph:
@@ -162,8 +164,8 @@ def bad_reuse(span: Span, message: str, help: str | None = None) -> Diagnostic:
 def model_too_large(span: Span, limit: str) -> Diagnostic:
     """model-too-large (B008)
 
-    Finds: a model that opens into more nodes than a graph can reasonably have.
-    Why:   a mistyped `repeat`, or blocks that hold several of each other, grow without end.
+    Finds: a model that expands to more nodes than the limit.
+    Why:   the cause is usually a mistyped `repeat`, or blocks that contain several others at each level.
     Diff:
         model:
           graph:
@@ -171,15 +173,15 @@ def model_too_large(span: Span, limit: str) -> Diagnostic:
     +       hidden: {type: linear, out_features: 64, repeat: 10, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    # `limit`: what it goes beyond, in words.
-    return error("B008", span, f"the model opens into {limit} here", "look at the numbers of copies")
+    # `limit`: the limit that is exceeded, in words.
+    return error("B008", span, f"the model expands to {limit} here", "check the numbers of copies")
 
 
 def bad_param(span: Span, name: str, problem: str, help: str | None = None) -> Diagnostic:
     """bad-param (B009)
 
-    Finds: a param of a block whose declaration cannot be understood.
-    Why:   the default gives a param its type; without one the type must be said.
+    Finds: a param of a block whose declaration is not valid.
+    Why:   the type of a param is that of its default; without a default the type must be given.
     Diff:
         model:
           blocks:
@@ -194,7 +196,7 @@ def bad_param(span: Span, name: str, problem: str, help: str | None = None) -> D
             hidden: {type: wide, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    wanted = "write a default (`width: 64`), or `{type: int, min: 1}` where there is none"
+    wanted = "write a default (`width: 64`), or `{type: int, min: 1}` without a default"
     return error("B009", span, f"the param `{name}` {problem}", help or wanted)
 
 
@@ -202,7 +204,7 @@ def bad_node(span: Span, name: str, found: str, help: str | None = None) -> Diag
     """bad-node (B010)
 
     Finds: a node that is neither a component (a mapping with `type`) nor an expression (text).
-    Why:   a list or a number cannot be computed.
+    Why:   only components and expressions can be computed.
     Diff:
         model:
           graph:
@@ -212,16 +214,16 @@ def bad_node(span: Span, name: str, found: str, help: str | None = None) -> Diag
     +       scaled: hidden * 3
     +       act: {input: scaled}
     """
-    wanted = "a mapping such as `{type: relu}`, or an expression"
-    return error("B010", span, f"the node `{name}` is {found}; it is {wanted}", help)
+    wanted = "a mapping such as `{type: relu}` or an expression"
+    return error("B010", span, f"the node `{name}` is {found}, expected {wanted}", help)
 
 
 def published_model(span: Span, problem: str, hint: str | None) -> Diagnostic:
     """published-model (B011)
 
-    Finds: `from`, or weights with `format: huggingface`, that name no published model which is here and which the block
-           can be; `from` of an adapter that names no folder of PEFT's which can be loaded.
-    Why:   sizes and names of tensors come from its files; nothing is fetched from the network.
+    Finds: `from`, or weights with `format: huggingface`, whose published model is not on this machine, or is not
+           supported by the block; `from` of an adapter whose PEFT folder cannot be loaded.
+    Why:   sizes and names of tensors are read from its files; nothing is downloaded.
     Diff:
         model:
           graph:

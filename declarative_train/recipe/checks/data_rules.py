@@ -1,4 +1,4 @@
-"""Rules about the split, about targets that the model can see, and about maps that are read as sequences.
+"""Rules about splits, targets that the model can see, and feature maps used as sequences.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -22,11 +22,11 @@ _KEPT = frozenset({"batch_norm", "dropout", "dropout2d", "drop_path", "gelu", "g
                    "leaky_relu", "mish", "relu", "sigmoid", "silu", "tanh"})  # fmt: skip
 _NOT_FOLLOWED = frozenset(
     {"mask", "keep", "context", "segments", "positions"}
-)  # what is seen of them does not depend on the order
+)  # sets whose rows do not depend on the order
 
 
 class _Sequence(NamedTuple):
-    """Slice of columns that a tensor holds: from `start`, and up to `stop`, counted from the end."""
+    """Slice of columns in a tensor: from `start` up to `stop`, which is counted from the end."""
 
     columns: tuple[str, ...]
     start: int
@@ -44,10 +44,10 @@ class _ScopeFrame(NamedTuple):
 def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
     """target-in-view (O015)
 
-    Finds: a target that is the model's input shifted by one, behind a layer that sees the whole sequence: `self_attention`
-           without `causal` or a mask, or a recurrent layer that is `bidirectional`.
-    Why:   each position then sees the element that it is to predict and copies it: the loss falls to nearly 0, and the
-           model can predict nothing once the next element is not there.
+    Finds: a target that is the model's input shifted by one, after a layer that sees the whole sequence:
+           `self_attention` without `causal` or a mask, or a recurrent layer that is `bidirectional`.
+    Why:   each position sees the element that it must predict and copies it: the loss falls to nearly 0, but the model
+           cannot predict an element that it does not see.
     Diff:
         model:
           graph:
@@ -60,7 +60,7 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
             logits: {type: linear, out_features: 1}
             guess: squeeze(logits, -1)
         objective: {loss: {type: mse, input: guess, target: after}, metrics: null}
-    """  # noqa: E501
+    """
     if draft.objective is None or draft.scope is None:
         return
     for name, term in draft.objective.losses.items():
@@ -76,13 +76,13 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
                 layer.span,
                 f"`{layer.name}` sees the whole sequence, and the target of `{name}` is its input shifted by one: each "
                 "position sees its answer",
-                "set `causal: true`" if key == "causal" else "leave `bidirectional` out",
-                (Related(draft.span(f"objective.losses.{name}.target"), "the target is named here"),),
+                "set `causal: true`" if key == "causal" else "remove `bidirectional`",
+                (Related(draft.span(f"objective.losses.{name}.target"), "the target is set here"),),
             )
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return a layer on a path from `wire` back to the sequence of the target that sees the whole sequence."""
+    """Return a layer on a path from the edge `wire` back to the sequence of the target that sees the whole sequence."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -122,7 +122,9 @@ def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
 
 
 def _sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return the slice that a wire of the main scope holds: a field, or a slice of one along the first dimension."""
+    """Return the slice that an edge of the main scope contains: a field, or a slice of one along the first
+    dimension.
+    """
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:
@@ -157,9 +159,9 @@ def _of_field(draft: Draft, name: str) -> _Sequence | None:
 def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
     """map-as-sequences (G015)
 
-    Finds: a layer for sequences right behind a convolution or a pool over height and width.
-    Why:   a map is (B, C, H, W), and sequences are (B, ..., T, D): each column of each channel would be a sequence of its
-           own, of H steps, with the pixels of a row for their elements.
+    Finds: a sequence layer directly after a convolution or a pooling over height and width.
+    Why:   a feature map is (B, C, H, W), but sequences are (B, ..., T, D): each channel would be treated as a sequence
+           of H steps, whose elements are the rows of pixels.
     Diff:
         model:
           graph:
@@ -170,7 +172,7 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
     +       hidden: {type: self_attention, heads: 2, input: places}
             act: {type: flatten}
             logits: {type: linear, out_features: 10}
-    """  # noqa: E501
+    """
     waiting = [] if draft.scope is None else [draft.scope]
     seen = set()
     while waiting:
@@ -179,20 +181,21 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
         for node in scope.nodes:
             if not isinstance(node, LayerNode) or node.layer.type not in _SEQUENCES or node.span in seen:
                 continue
-            seen.add(node.span)  # the copies of a repeat have one place
+            seen.add(node.span)  # all copies of a repeated node have the same position
             port = node.layer.ports[0].name
             made = _map(scope, node.inputs.get(port, ""))
             if made is not None:
                 message = (
-                    f"`{node.layer.type}` takes sequences (B, ..., T, D), and `{made.name}` makes maps (B, C, H, W)"
+                    f"`{node.layer.type}` expects sequences (B, ..., T, D), but `{made.name}` gives feature maps (B, "
+                    "C, H, W)"
                 )
-                hint = f"`transpose(flatten({made.name}, 2), 1, 2)` makes a sequence of their places, (B, H * W, C)"
+                hint = f"`transpose(flatten({made.name}, 2), 1, 2)` gives a sequence of positions, (B, H * W, C)"
                 related = (Related(made.span, f"`{made.name}` is a `{made.layer.type}`"),)
                 yield warning("G015", node.input_spans.get(port, node.span), message, hint, related)
 
 
 def _map(scope: Scope, wire: Wire) -> LayerNode | None:
-    """Return the layer over height and width whose result a wire holds, changed element by element at most."""
+    """Return the layer over height and width whose result an edge contains, changed only element by element."""
     name, _, output = wire.partition(":")
     node = next((each for each in scope.nodes if each.name == name), None)
     if isinstance(node, BlockNode):
@@ -207,16 +210,16 @@ def _map(scope: Scope, wire: Wire) -> LayerNode | None:
 def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:
     """two-orders-of-last (R130)
 
-    Finds: two sets that are both cut as the last rows, by different columns.
-    Why:   what is last by one column is in the middle by the other: rows that train come after rows that are held back, so
-           that the sets no longer measure how well the future is predicted.
+    Finds: two sets of last rows that are sorted by different columns.
+    Why:   the last rows by one column are not the last by the other: some training rows come after rows of a set, so
+           that the sets do not measure how well the future is predicted.
     Diff:
         data:
           split:
             validation: {type: last, fraction: 0.1, sort: label}
     -       test: {type: last, fraction: 0.1}
     +       test: {type: last, fraction: 0.1, sort: label}
-    """  # noqa: E501
+    """
     data = draft.data
     if data is None:
         return
@@ -228,9 +231,9 @@ def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:
     for name, order in orders.items():
         if first is None or order == orders[first]:
             continue
-        message = f"`{name}` is the last rows by {_order(order)}, and `{first}` by {_order(orders[first])}"
-        hint = "sort both by the same column, or cut one of them with `type: where`"
-        related = (Related(draft.span(f"data.split.{first}"), f"`{first}` is cut here"),)
+        message = f"`{name}` has the last rows by {_order(order)}, but `{first}` by {_order(orders[first])}"
+        hint = "sort both by the same column, or use `type: where` for one of them"
+        related = (Related(draft.span(f"data.split.{first}"), f"`{first}` is defined here"),)
         yield error("R130", draft.span(f"data.split.{name}"), message, hint, related)
 
 

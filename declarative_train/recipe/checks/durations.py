@@ -15,8 +15,8 @@ from declarative_train.core.span import Span
 def bare_duration(span: Span, name: str, number: str, units: Sequence[str]) -> Diagnostic:
     """bare-duration (R001)
 
-    Finds: a number without a unit where a duration is wanted.
-    Why:   `every: 100` may mean steps, epochs or samples, and each is right for someone.
+    Finds: a duration without a unit.
+    Why:   `every: 100` may mean steps, epochs or samples.
     Bad:
         evaluation: {every: 1}
     Good:
@@ -27,7 +27,7 @@ def bare_duration(span: Span, name: str, number: str, units: Sequence[str]) -> D
         for unit in units
         if unit != "%" or float(number) <= 100
     ]
-    if "%" in units and 0 < float(number) < 1:  # other frameworks write a share of the run
+    if "%" in units and 0 < float(number) < 1:  # other frameworks write shares of the run as fractions
         ways = [f"`{100 * float(number):g}%`", *(way for way in ways if not way.endswith("%`"))]
     either = f"{', '.join(ways[:-1])} or {ways[-1]}" if len(ways) > 1 else ways[0]
     return error("R001", span, f"`{name}` is {number} without a unit", f"write {either}")
@@ -36,16 +36,22 @@ def bare_duration(span: Span, name: str, number: str, units: Sequence[str]) -> D
 def bad_duration(span: Span, name: str, problem: str, typed: str = "", units: Sequence[str] = ()) -> Diagnostic:
     """bad-duration (R002)
 
-    Finds: a duration that cannot be read, or in a unit that does not fit the key.
+    Finds: a duration that cannot be parsed, or whose unit the key does not accept.
     Why:   a warm-up in hours or a time limit in epochs has no exact meaning.
     Diff:
         training:
     -     max_time: 5 epochs
     +     max_time: 2 hours
     """
-    # `typed`: the text that was read, which may be in another tool's form; `units`: those of the key.
+    # `typed`: the text in the recipe, possibly in another tool's notation; `units`: those of the key.
     meant = interpret_duration(typed, units)
     if meant is None:
         return error("R002", span, f"`{name}`: {problem}")
     fixes = (Fix(span, str(meant), safe=True),)
-    return error("R002", span, f"`{name}` is `{typed}`, which is not a duration here", f"write `{meant}`", fixes=fixes)
+    return error(
+        "R002",
+        span,
+        f"`{name}` is `{typed}`, which is not a valid duration for this key",
+        f"write `{meant}`",
+        fixes=fixes,
+    )

@@ -1,4 +1,4 @@
-"""Rules about sets, what is watched on them, and how often.
+"""Rules about evaluated sets, watched metrics, and intervals.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -18,8 +18,8 @@ from declarative_train.recipe.sections.training import share_of_run
 def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
     """unknown-metric (K001)
 
-    Finds: a `best` or `early_stop` that watches something no evaluation computes.
-    Why:   the best checkpoint would never be found, and the run would never stop early.
+    Finds: a `best` or `early_stop` that watches a metric that no evaluation computes.
+    Why:   no checkpoint would be the best, and the run would never stop early.
     Bad:
         checkpoint: {best: {metric: validation/acuracy, mode: max}}
     Good:
@@ -38,9 +38,9 @@ def unknown_metric(draft: Draft) -> Iterator[Diagnostic]:
         if not split:
             hint = "there is no set to evaluate: add `data.split`"
         elif first == "training":
-            hint = f"numbers of the training hold for a logging window only; {hint}"
+            hint = f"metrics of the training set are computed per logging window; {hint}"
         elif first in FINAL_SETS and first in split:
-            hint = f"`{first}` is evaluated once, at the end: name it in evaluation.sets, or watch another set"
+            hint = f"`{first}` is evaluated once, at the end: add it to evaluation.sets, or watch another set"
         yield error("K001", span, f"no evaluation computes `{metric}`", hint, fixes=fixes)
 
 
@@ -57,8 +57,8 @@ def watches(draft: Draft) -> Iterator[tuple[str, str, str]]:
 def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
     """worst-is-best (K002)
 
-    Finds: a `best` or `early_stop` whose mode goes against its metric: the least accuracy, the most loss.
-    Why:   the checkpoint kept as the best one would be the worst.
+    Finds: a `best` or `early_stop` with the wrong mode for its metric: the lowest accuracy, the highest loss.
+    Why:   the worst checkpoint would be kept as the best.
     Bad:
         checkpoint: {best: {metric: validation/accuracy, mode: min}}
     Good:
@@ -70,8 +70,8 @@ def worst_is_best(draft: Draft) -> Iterator[Diagnostic]:
     for path, metric, mode in watches(draft):
         if metric in known and known[metric] is not (mode == "max"):
             place = path.removesuffix("metric") + "mode"
-            message = f"of `{metric}`, {'more' if known[metric] else 'less'} is better"
-            hint = f"write `mode: {'max' if known[metric] else 'min'}`"
+            message = f"a {'higher' if known[metric] else 'lower'} `{metric}` is better"
+            hint = f"set `mode: {'max' if known[metric] else 'min'}`"
             yield warning("K002", draft.span(place), message, hint, (Related(draft.span(path), metric),))
 
 
@@ -79,7 +79,7 @@ def unknown_set(draft: Draft) -> Iterator[Diagnostic]:
     """unknown-set (K003)
 
     Finds: a name in `evaluation.sets` that `data.split` does not have.
-    Why:   only what is split off, or has a source of its own, can be evaluated.
+    Why:   only sets of `data.split` can be evaluated.
     Bad:
         evaluation: {sets: [valid]}
     Good:
@@ -99,7 +99,7 @@ def nothing_to_evaluate(draft: Draft) -> Iterator[Diagnostic]:
     """nothing-to-evaluate (K004)
 
     Finds: an `evaluation` section in a recipe that has no set to evaluate.
-    Why:   it does nothing, and the run ends without a single validation number.
+    Why:   the section has no effect, and the run ends without any validation metric.
     Diff:
         data:
     -     split: null
@@ -108,7 +108,7 @@ def nothing_to_evaluate(draft: Draft) -> Iterator[Diagnostic]:
     """
     evaluation = draft.evaluation
     if evaluation is not None and not evaluation.sets and draft.split == () and draft.is_written("evaluation"):
-        message = "there is no set to evaluate: this does nothing"
+        message = "there is no set to evaluate: this has no effect"
         yield warning("K004", draft.span.key("evaluation"), message, "add `split: {validation: 0.1}` to data")
 
 
@@ -116,7 +116,7 @@ def longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
     """longer-than-run (R006)
 
     Finds: an interval or a patience that is longer than the run.
-    Why:   what is due every 10 epochs never happens in a run of 5.
+    Why:   an action every 10 epochs never happens in a run of 5.
     Diff:
         training: {epochs: 5}
     -   evaluation: {every: 10 epochs}
@@ -131,7 +131,7 @@ def longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
         if share is not None and share > 1 and draft.is_written(path):
             message = f"{duration} is longer than the run: it never happens"
             related = (Related(draft.span(length), "the length of the run"),)
-            yield warning("R006", draft.span(path), message, "make it shorter, or leave it out", related)
+            yield warning("R006", draft.span(path), message, "shorten it, or remove it", related)
 
 
 def _durations(draft: Draft) -> Iterator[tuple[str, Duration]]:
@@ -149,7 +149,7 @@ def no_average(draft: Draft) -> Iterator[Diagnostic]:
     """no-average (R008)
 
     Finds: `evaluation.weights: ema` in a run that keeps no moving average.
-    Why:   there are no such weights to evaluate.
+    Why:   there are no averaged weights to evaluate.
     Diff:
     +   training: {ema: {decay: 0.99}}
         evaluation: {every: 1 epoch, weights: ema}

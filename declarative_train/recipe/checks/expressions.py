@@ -15,8 +15,8 @@ from declarative_train.core.span import Span
 def expression_syntax(span: Span, problem: ExpressionError) -> Diagnostic:
     """expression-syntax (E001)
 
-    Finds: an expression that cannot be read.
-    Why:   it is one formula in Python's syntax, on names of nodes and fields.
+    Finds: an expression that cannot be parsed.
+    Why:   an expression is one formula in Python's syntax over names of nodes and fields.
     Diff:
         model:
           graph:
@@ -32,8 +32,8 @@ def expression_syntax(span: Span, problem: ExpressionError) -> Diagnostic:
 def expression_form(span: Span, problem: ExpressionError) -> Diagnostic:
     """expression-form (E002)
 
-    Finds: a form of Python that expressions do not have, or one that uses no tensor.
-    Why:   expressions are read, never run: no attributes, loops, texts or conditions.
+    Finds: Python syntax that expressions do not support, or an expression without a tensor.
+    Why:   expressions are parsed, not executed as Python: they have no attributes, loops, strings or conditions.
     Diff:
         model:
           graph:
@@ -49,8 +49,8 @@ def expression_form(span: Span, problem: ExpressionError) -> Diagnostic:
 def unknown_function(span: Span, problem: ExpressionError) -> Diagnostic:
     """unknown-function (E003)
 
-    Finds: a function that expressions do not know.
-    Why:   the list is closed: everything in it is pure and known to the planner.
+    Finds: a function that expressions do not have.
+    Why:   only listed functions are allowed: they are pure, and the planner knows their cost.
     Diff:
         model:
           graph:
@@ -70,8 +70,8 @@ def unknown_function(span: Span, problem: ExpressionError) -> Diagnostic:
 def function_arguments(span: Span, problem: ExpressionError) -> Diagnostic:
     """function-arguments (E004)
 
-    Finds: arguments that a function of an expression does not take.
-    Why:   torch would refuse them after launch.
+    Finds: wrong arguments of a function in an expression.
+    Why:   torch would reject them after launch.
     Diff:
         model:
           graph:
@@ -87,8 +87,9 @@ def function_arguments(span: Span, problem: ExpressionError) -> Diagnostic:
 def batch_dimension(span: Span, problem: ExpressionError) -> Diagnostic:
     """batch-dimension (E005)
 
-    Finds: an expression that indexes, reduces or moves dimension 0, or a `B` that does not begin a shape.
-    Why:   dimension 0 is the batch, written `B` in a shape; what reads across it depends on how the batch is split.
+    Finds: an expression that indexes, reduces or moves dimension 0, or a `B` that is not at the start of a shape.
+    Why:   dimension 0 is the batch, written `B` in a shape; a result computed across it would depend on how the batch
+           is split.
     Diff:
         model:
           graph:

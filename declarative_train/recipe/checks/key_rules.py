@@ -24,7 +24,7 @@ from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
 from declarative_train.source.node import find
 
-Idle = tuple[str, Callable[[Any], bool], str, str]  # the key, when it does nothing, why, and what would use it
+Idle = tuple[str, Callable[[Any], bool], str, str]
 
 _UNPADDED = "there is no padding"
 
@@ -65,8 +65,8 @@ _OF_CLASSES = ("cross_entropy", "nll")
 def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     """key-without-effect (S009)
 
-    Finds: a key that has no effect, because of the value of another one.
-    Why:   it looks as if it were on; usually another key was forgotten.
+    Finds: a key that has no effect, because of the value of another key.
+    Why:   the setting seems to be active; usually another key was forgotten.
     Bad:
         checkpoint: {keep: 5}
     Good:
@@ -82,17 +82,17 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     yield from _of_checkpointing(draft)
     checkpoint = draft.checkpoint
     if checkpoint is not None and checkpoint.every is None and checkpoint.keep > 1:
-        reason = "one checkpoint is written, at the end of the run"
+        reason = "only one checkpoint is written, at the end of the run"
         yield _idle(draft.span("checkpoint.keep"), "keep", reason, "`every: 1 epoch`")
     if checkpoint is not None and not checkpoint.keep and checkpoint.every is not None and _stand_together(draft):
         yield _idle(draft.span("checkpoint.every"), "every", "`keep: 0` writes no checkpoint", "`keep: 1`")
     if checkpoint is not None and not checkpoint.keep and checkpoint.best is not None:
         place = draft.span.key("checkpoint.best")
-        yield error("S009", place, "`best` keeps a checkpoint, and `keep: 0` writes none", "set `keep` to 1")
+        yield error("S009", place, "`best` keeps a checkpoint, but `keep: 0` writes none", "set `keep` to 1")
 
 
 def _stand_together(draft: Draft) -> bool:
-    """Return whether both keys are from one file.
+    """Return whether both keys are in the same file.
 
     `keep: 0` on the command line, or in a recipe that extends another, also switches off the `every` of the base.
     """
@@ -106,7 +106,7 @@ def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
         return
     at = ("training", "precision")
     if precision.matmul == "tf32":
-        reason = f"in {precision.compute} there are no products of float32 matrices to speak of"
+        reason = f"in {precision.compute} hardly any matrix products are in float32"
         yield _idle(draft.span((*at, "matmul")), "matmul", reason, "`compute: fp32`")
 
 
@@ -122,8 +122,8 @@ def _of_checkpointing(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _idle(span: Span, key: str, reason: str, used_with: str = "") -> Diagnostic:
-    hint = f"leave it out, or add {used_with}" if used_with else "leave it out"
-    return warning("S009", span, f"`{key}` changes nothing: {reason}", hint)
+    hint = f"remove it, or add {used_with}" if used_with else "remove it"
+    return warning("S009", span, f"`{key}` has no effect: {reason}", hint)
 
 
 def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnostic]:
@@ -133,11 +133,11 @@ def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnost
 
 
 def _of_layers(scope: Scope) -> Iterator[Diagnostic]:
-    """Yield the diagnostics of layers, each place once, however many copies it makes."""
+    """Yield the diagnostics of layers, one per position in the recipe, however many copies it makes."""
     said: set[Span] = set()
     for node in _layers(scope):
         if node.params:
-            continue  # of a shipped block, which writes all keys
+            continue  # in a shipped block, which writes all keys
         for found in _of(node.layer, lambda key, node=node: node.field_spans.get(key, node.span)):  # type: ignore[misc]
             if found.span not in said:
                 said.add(found.span)
@@ -163,15 +163,15 @@ def _of_objective(draft: Draft) -> Iterator[Diagnostic]:
         field = None if draft.data is None else draft.data.fields.get(term.target or "")
         classes = getattr(field, "num_classes", None)
         if isinstance(classes, int) and getattr(field, "ignore", None) is not None:
-            classes += 1  # of a mask: the number of the pixels without a class
+            classes += 1  # in a mask: the number of the pixels without a class
         if ignored is not None and isinstance(classes, int) and not 0 <= ignored < classes:
-            reason = f"the classes of `{term.target}` are 0 to {classes - 1}, none is {ignored}"
+            reason = f"the classes of `{term.target}` are 0 to {classes - 1}, so none is {ignored}"
             yield _idle(draft.span(f"{path}.ignore_index"), "ignore_index", reason)
     for name, metric in draft.objective.metrics.items():
         of = losses.get(metric.of or (next(iter(losses)) if len(losses) == 1 and metric.input is None else ""))
         task = getattr(metric.component, "task", None)
         kind = None if of is None else of.component.type
-        key, reason = "threshold", "of several classes the one with the highest score counts"
+        key, reason = "threshold", "with several classes the one with the highest score is predicted"
         if task not in (None, "multiclass") or (task is None and kind not in _OF_CLASSES):
             continue
         if key in metric.component.model_fields_set:
@@ -187,9 +187,11 @@ def _of_parameters(draft: Draft) -> Iterator[Diagnostic]:
         if rule.may_miss or rule.by_index is not None:
             continue
         if settings.frozen and settings.adapter is None:
-            yield from _of_rule(draft, rule, ("lr_scale", "optimizer", "weight_decay"), "what is frozen is not updated")
+            yield from _of_rule(
+                draft, rule, ("lr_scale", "optimizer", "weight_decay"), "frozen parameters are not updated"
+            )
         if settings.tie is not None:
-            reason = f"the parameter is that of `{settings.tie}`, whose settings hold"
+            reason = f"the parameter is tied to `{settings.tie}`, whose settings apply"
             yield from _of_rule(draft, rule, ("init", "lr_scale", "optimizer", "weight_decay"), reason)
 
 
@@ -203,38 +205,41 @@ def _of_rule(draft: Draft, rule: ParameterRule, keys: Iterable[str], reason: str
 def unusable_folder(draft: Draft) -> Iterator[Diagnostic]:
     """unusable-folder (O030)
 
-    Finds: a `logging.dir` or `checkpoint.dir` that cannot be made: there is a file in place of the folder, or the folder above
-           is not writable, or the scheme of its URL is unknown.
-    Why:   the run ends before it begins.
+    Finds: a `logging.dir` or `checkpoint.dir` that cannot be created: a file has the same path, the parent folder is
+           not writable, or the scheme of the URL is unknown.
+    Why:   the run would fail at its start.
     Bad:
         logging: {dir: base.yaml/runs}
     Good:
         logging: {dir: runs}
-    """  # noqa: E501
+    """
     if draft.logging is not None and (reason := _why_not(draft.logging.dir)) is not None:
-        yield error("O030", draft.span("logging.dir"), f"`{draft.logging.dir}` cannot hold runs: {reason}")
+        yield error("O030", draft.span("logging.dir"), f"`{draft.logging.dir}` cannot be used for runs: {reason}")
     folder = None if draft.checkpoint is None else draft.checkpoint.dir
     if folder is not None and (reason := _why_not(folder)) is not None:
-        yield error("O030", draft.span("checkpoint.dir"), f"`{masked(folder)}` cannot hold checkpoints: {reason}")
+        yield error(
+            "O030", draft.span("checkpoint.dir"), f"`{masked(folder)}` cannot be used for checkpoints: {reason}"
+        )
 
 
 def _why_not(folder: str) -> str | None:
     local = local_path(folder)
     if local is None:
         scheme = folder.partition("://")[0]
-        return None if is_known(folder) else f"there is no file system `{scheme}`; s3, gs, abfs and hf are some"
+        return None if is_known(folder) else f"unknown file system `{scheme}`; examples are s3, gs, abfs and hf"
     path = Path(local).expanduser().absolute()
     there = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
     if not there.is_dir():
         return f"{there} is not a folder"
-    return None if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written in"
+    return None if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
 
 
 def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
     """checkpoints-among-runs (O032)
 
-    Finds: a `checkpoint.dir` inside the folder of a run, or in the one where the runs of the recipe are made.
-    Why:   who removes that run removes the checkpoints of all others, and what is there is taken for a run.
+    Finds: a `checkpoint.dir` inside the folder of a run, or in the folder that contains the runs of the recipe.
+    Why:   deleting that run would delete the checkpoints of all others, and the folder of checkpoints would be taken
+           for a run.
     Diff:
         name: digits
     -   checkpoint: {dir: runs/digits/saved}
@@ -251,18 +256,18 @@ def checkpoints_among_runs(draft: Draft) -> Iterator[Diagnostic]:
     inside = next((each for each in (path, *path.parents) if (each / RUN).is_file()), None)
     reason = f"{inside} is the folder of a run" if inside is not None else None
     if reason is None and (path == runs or (name and path.is_relative_to(runs / name))):
-        reason = "the runs of this recipe are made there"
+        reason = "the runs of this recipe are in that folder"
     if reason is not None:
         message = f"checkpoints cannot be kept in `{wanted}`: {reason}"
-        fix = "name a folder of its own, or leave `checkpoint.dir` out: then each run keeps its own"
+        fix = "choose a separate folder, or remove `checkpoint.dir`: each run then has its own"
         yield error("O032", draft.span("checkpoint.dir"), message, fix)
 
 
 def missing_package(draft: Draft) -> Iterator[Diagnostic]:
     """missing-package (O031)
 
-    Finds: a place under `logging.sinks`, or a kind of sweep, whose package is not installed here.
-    Why:   the run would not start. A sweep is separate from the run: `dtrain run` ignores it.
+    Finds: a sink of `logging.sinks`, or a type of sweep, whose package is not installed.
+    Why:   the run would not start. Only `dtrain sweep` needs the package of a sweep.
     Bad:
         logging: {sinks: {mlflow: {}}}
     Good:

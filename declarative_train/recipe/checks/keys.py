@@ -26,14 +26,14 @@ def unknown_key(
     """unknown-key (S001)
 
     Finds: a key that the section, or the component named by `type`, does not have.
-    Why:   an ignored key is a setting that looks as if it were on.
+    Why:   an ignored key would look like an active setting.
     Diff:
         training:
     -     epoch: 5
     +     epochs: 5
     """
-    # `home`: the right place of a key of that name, with its own `fixes`; `present`: the keys that are there already;
-    # `closed`: the keys are the language's, not names that a user gave.
+    # `home`: the right section of a key of that name, with its own `fixes`; `present`: the keys that exist;
+    # `closed`: the keys belong to the language; they are not names chosen by a user.
     names = list(known)
     if home is None:
         fixes = suggest_fix(span, name, names, closed=closed, taken=present)
@@ -43,8 +43,8 @@ def unknown_key(
 def missing_key(span: Span, name: str, where: str, wanted: str = "", help: str | None = None) -> Diagnostic:
     """missing-key (S002)
 
-    Finds: a section or component without a key that it cannot do without.
-    Why:   there is no value that would be right for everyone.
+    Finds: a section or component without a required key.
+    Why:   there is no default that is right for everyone.
     Diff:
         training:
     -     optimizer: {type: sgd}
@@ -60,21 +60,21 @@ def wrong_type(
 ) -> Diagnostic:
     """wrong-type (S003)
 
-    Finds: a value of another kind than the key takes: text for a number, a mapping for a list.
+    Finds: a value of the wrong type: text instead of a number, a mapping instead of a list.
     Why:   values are never converted silently; `"10"` is text, and `yes` is text too.
     Diff:
         training:
     -     global_batch_size: many
     +     global_batch_size: 100
     """
-    return error("S003", span, f"`{name}` is {found}; it takes {wanted}", help, fixes=fixes)
+    return error("S003", span, f"`{name}` is {found}, expected {wanted}", help, fixes=fixes)
 
 
 def wrong_value(span: Span, message: str, help: str | None = None, fixes: tuple[Fix, ...] = ()) -> Diagnostic:
     """wrong-value (S004)
 
-    Finds: a value of the right kind that the key does not allow: out of its range, or not one of its words.
-    Why:   torch would refuse it after launch, or do something else than what was meant.
+    Finds: a value of the right type that is out of range, or not one of the allowed words.
+    Why:   torch would reject it after launch, or do something unintended.
     Diff:
         training:
     -     global_batch_size: -1
@@ -94,8 +94,8 @@ def unknown_type(
 ) -> Diagnostic:
     """unknown-type (S005)
 
-    Finds: a `type` that names no component of the kind that belongs there.
-    Why:   `type` picks the component; the nearest known name is usually the one that was meant.
+    Finds: a `type` that is not a component of the expected kind.
+    Why:   `type` selects the component; the closest known name is usually the intended one.
     Diff:
         model:
           graph:
@@ -103,11 +103,11 @@ def unknown_type(
     +       hidden: {type: linear, out_features: 32, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    # `kind` is the table's word: layer, loss, optimizer; `own`: the names among `known` that a user gave.
+    # `kind` is the table's word: layer, loss, optimizer; `own`: those of `known` that the user defined.
     names = list(known)
     word = type_here(name, names)
     if word is not None:
-        hint, fixes = f"here it is called `{word}`", replace_word(span, name, word)
+        hint, fixes = f"its name here is `{word}`", replace_word(span, name, word)
     else:
         hint = NOT_BUILT.get(letters(name)) or help or did_you_mean(name, names)
         fixes = (
@@ -119,8 +119,8 @@ def unknown_type(
 def newer_dtrain(span: Span, requires: str, version: str) -> Diagnostic:
     """newer-dtrain (S007)
 
-    Finds: a recipe that asks for another dtrain than this one.
-    Why:   keys that only a later version knows would be called mistakes.
+    Finds: a recipe that requires another version of dtrain.
+    Why:   keys that only a later version has would be reported as mistakes.
     Bad:
         requires: dtrain>=99.0
     Good:

@@ -18,7 +18,7 @@ def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """dp-across-nodes (P002)
 
     Finds: `dp`, which is one process, on several nodes.
-    Why:   one process holds the GPUs of one machine only.
+    Why:   one process can only use the GPUs of one machine.
     Diff:
     -   parallelism: dp
     +   parallelism: ddp
@@ -27,7 +27,7 @@ def dp_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
     if draft.parallelism is None or draft.layout is None:
         return
     if draft.parallelism.scatters and draft.layout.num_nodes > 1:
-        message = f"dp is one process and cannot run on {draft.layout.num_nodes} nodes"
+        message = f"dp uses one process and cannot run on {draft.layout.num_nodes} nodes"
         related = (Related(draft.span("parallelism"), "dp is set here"),)
         yield error("P002", draft.span("layout.nodes"), message, "set parallelism to ddp", related)
 
@@ -48,7 +48,7 @@ def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
     key = "layout.gpus" if layout.gpus is not None else "layout.gpus_per_node"
     asked = draft.is_written("parallelism")
     related = (Related(draft.span("parallelism"), "single is set here"),) if asked else ()
-    found = "single" if asked else "parallelism is left out: single"
+    found = "single" if asked else "parallelism is not set: single"
     message = f"{found} uses 1 of {layout.num_gpus} GPUs"
     yield error("P003", draft.span(key), message, "set parallelism to ddp or fsdp, or layout.gpus to 1", related)
 
@@ -56,8 +56,8 @@ def idle_gpus(draft: Draft) -> Iterator[Diagnostic]:
 def half_a_layout(draft: Draft) -> Iterator[Diagnostic]:
     """half-a-layout (P004)
 
-    Finds: a number of nodes without the GPUs of each.
-    Why:   how many ranks there are would be a guess.
+    Finds: a number of nodes without the number of GPUs per node.
+    Why:   the number of ranks would be unknown.
     Bad:
         layout: {nodes: 2}
     Good:
@@ -72,8 +72,8 @@ def half_a_layout(draft: Draft) -> Iterator[Diagnostic]:
 def repeated_gpu(draft: Draft) -> Iterator[Diagnostic]:
     """repeated-gpu (P005)
 
-    Finds: a GPU that is named twice.
-    Why:   two ranks on one device share its memory and its time, and NCCL refuses it.
+    Finds: a GPU that is listed twice.
+    Why:   two ranks on one device share its memory and time, and NCCL does not support it.
     Bad:
         layout: {gpus: [0, 0]}
     Good:
@@ -86,14 +86,14 @@ def repeated_gpu(draft: Draft) -> Iterator[Diagnostic]:
         first = layout.gpus.index(gpu)
         if first < position:
             related = (Related(draft.span(("layout", "gpus", first)), "first here"),)
-            yield error("P005", draft.span(("layout", "gpus", position)), f"GPU {gpu} is named twice", None, related)
+            yield error("P005", draft.span(("layout", "gpus", position)), f"GPU {gpu} is listed twice", None, related)
 
 
 def gpu_numbers_on_cpu(draft: Draft) -> Iterator[Diagnostic]:
     """gpu-numbers-on-cpu (P011)
 
-    Finds: GPUs picked by number, with `device: cpu` or `mps`.
-    Why:   the numbers do nothing there; only how many there are counts.
+    Finds: GPUs selected by number with `device: cpu` or `mps`.
+    Why:   the numbers have no effect there; only their count is used.
     Bad:
         layout: {gpus: [0, 3], device: cpu}
     Good:
@@ -102,7 +102,7 @@ def gpu_numbers_on_cpu(draft: Draft) -> Iterator[Diagnostic]:
     layout = draft.layout
     if layout is not None and layout.device in ("cpu", "mps") and isinstance(layout.gpus, tuple):
         span, number = draft.span("layout.gpus"), len(layout.gpus)
-        message = f"GPU numbers do nothing on {'the CPU' if layout.device == 'cpu' else layout.device}"
+        message = f"GPU numbers have no effect on {'the CPU' if layout.device == 'cpu' else layout.device}"
         yield warning("P011", span, message, f"write `gpus: {number}`", fixes=(Fix(span, str(number), safe=False),))
 
 
@@ -110,7 +110,7 @@ def mps_is_one_device(draft: Draft) -> Iterator[Diagnostic]:
     """mps-is-one-device (P019)
 
     Finds: `device: mps` with another mode than `single`.
-    Why:   an Apple machine has one GPU, and neither gloo nor NCCL carries what is on it from rank to rank.
+    Why:   an Apple machine has one GPU, and neither gloo nor NCCL can send its tensors between ranks.
     Bad:
         parallelism: ddp
         layout: {gpus: 2, device: mps}
@@ -122,7 +122,7 @@ def mps_is_one_device(draft: Draft) -> Iterator[Diagnostic]:
     if layout is None or layout.device != "mps" or (parallelism is not None and parallelism.mode == "single"):
         return
     mode = "this mode" if parallelism is None else parallelism.mode
-    message = f"{mode} cannot run on mps: it is one device, and no backend carries its tensors from rank to rank"
+    message = f"{mode} cannot run on mps: it is one device, and no backend sends its tensors between ranks"
     related = (Related(draft.span("parallelism"), "this mode is set here"),)
     fix = "set parallelism to single and layout.gpus to 1, or layout.device to cpu"
     yield error("P019", draft.span("layout.device"), message, fix, related)
@@ -132,7 +132,7 @@ def mps_computes_in_fp32(draft: Draft) -> Iterator[Diagnostic]:
     """mps-computes-in-fp32 (P020)
 
     Finds: fp64 on `device: mps`, as the precision or as the dtype of a field; and bf16 or fp16.
-    Why:   Apple's GPUs have no float64. Half precision there has not been tried: a run would be a guess.
+    Why:   Apple's GPUs have no float64. Half precision is not tested there.
     Diff:
     -   training: {precision: fp64}
     +   training: {precision: fp32}
@@ -144,20 +144,20 @@ def mps_computes_in_fp32(draft: Draft) -> Iterator[Diagnostic]:
     related = (Related(draft.span("layout.device"), "mps is set here"),)
     precision = "fp32" if draft.training is None else draft.training.precision.compute
     if precision != "fp32":
-        reason = "Apple's GPUs have no float64" if precision == "fp64" else f"{precision} there has not been tried"
+        reason = "Apple's GPUs have no float64" if precision == "fp64" else f"{precision} is not tested there"
         fix = "set training.precision to fp32, or layout.device to cpu"
         yield error("P020", draft.span("training.precision"), f"no {precision} on mps: {reason}", fix, related)
     for name, field in {} if draft.data is None else draft.data.fields.items():
         if getattr(field, "dtype", None) == "float64":
             message = f"field `{name}` is float64, which Apple's GPUs do not have"
-            yield error("P020", draft.span(("data", "fields", name, "dtype")), message, "make it float32", related)
+            yield error("P020", draft.span(("data", "fields", name, "dtype")), message, "set it to float32", related)
 
 
 def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
     """too-many-workers (P014)
 
-    Finds: more loader processes than this machine has cores.
-    Why:   every rank starts its own; past the number of cores they take time from each other and from training.
+    Finds: more loader processes than CPU cores.
+    Why:   every rank starts its own; with more processes than cores they slow each other and training down.
     Diff:
     -   data: {workers: 4096}
     +   data: {workers: 0}
@@ -191,14 +191,14 @@ def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
     layout = draft.layout
     if layout is None or layout.hardware is None:
         return
-    from declarative_train.components.hardware import HARDWARE  # which few recipes name
+    from declarative_train.components.hardware import HARDWARE  # only few recipes set it
 
     if layout.hardware in HARDWARE:
         return
     name = layout.hardware
     like = [known for known in HARDWARE if known.startswith(name.lower().replace("_", "-"))]
     message = f"unknown device `{name}`"
-    hint = f"it is one of {', '.join(like)}" if len(like) > 1 else did_you_mean(name, HARDWARE)
+    hint = f"known: {', '.join(like)}" if len(like) > 1 else did_you_mean(name, HARDWARE)
     fixes = () if len(like) > 1 else suggest_fix(draft.span("layout.hardware"), name, HARDWARE, closed=True)
     yield error("P015", draft.span("layout.hardware"), message, hint, fixes=fixes)
 
@@ -206,8 +206,8 @@ def unknown_hardware(draft: Draft) -> Iterator[Diagnostic]:
 def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
     """hardware-elsewhere (P016)
 
-    Finds: `layout.hardware` that is not of the kind that `layout.device` insists on.
-    Why:   the plan would estimate for a device that this run never uses.
+    Finds: `layout.hardware` of another type than `layout.device`.
+    Why:   the estimates would be for a device that this run does not use.
     Bad:
         layout: {gpus: 1, device: cpu, hardware: h100-sxm}
     Good:
@@ -216,12 +216,12 @@ def hardware_elsewhere(draft: Draft) -> Iterator[Diagnostic]:
     layout = draft.layout
     if layout is None or layout.hardware is None or layout.device == "auto":
         return
-    from declarative_train.components.hardware import HARDWARE  # which few recipes name
+    from declarative_train.components.hardware import HARDWARE  # only few recipes set it
 
     if layout.hardware in HARDWARE and (
         layout.device == "mps" or (layout.hardware == "cpu") != (layout.device == "cpu")
     ):
-        message = f"the estimates are for {layout.hardware}, and the run is on {layout.device}"
-        hint = "leave layout.hardware out, or set layout.device to auto"
+        message = f"the estimates are for {layout.hardware}, but the run is on {layout.device}"
+        hint = "remove layout.hardware, or set layout.device to auto"
         related = (Related(draft.span("layout.device"), f"{layout.device} is set here"),)
         yield warning("P016", draft.span("layout.hardware"), message, hint, related)

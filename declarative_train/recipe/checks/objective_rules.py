@@ -17,7 +17,7 @@ def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:
     """metric-of-which-loss (O001)
 
     Finds: a metric that does not say which of several losses it belongs to.
-    Why:   a metric borrows input, target and mask of a loss term; with two, either could be meant.
+    Why:   a metric uses the input, target and mask of a loss term; with several losses it is not clear of which.
     Diff:
         objective:
           losses:
@@ -31,7 +31,7 @@ def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:
         return
     for name, metric in objective.metrics.items():
         if metric.of is None and metric.input is None:
-            message = f"`{name}` does not say which of {len(objective.losses)} losses it belongs to"
+            message = f"`{name}` does not specify which of the {len(objective.losses)} losses it belongs to"
             hint = f"write `{name}: {{of: {next(iter(objective.losses))}}}`; losses: {', '.join(objective.losses)}"
             yield error("O001", draft.span.key(f"objective.metrics.{name}"), message, hint)
 
@@ -39,8 +39,8 @@ def metric_of_which_loss(draft: Draft) -> Iterator[Diagnostic]:
 def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
     """unknown-term (O002)
 
-    Finds: a metric that is `of` a loss term which does not exist.
-    Why:   the metric takes its input, target and mask from that term.
+    Finds: a metric whose `of` names a loss term that does not exist.
+    Why:   the metric uses the input, target and mask of that term.
     Diff:
         objective:
     -     metrics: {accuracy: {of: kind}}
@@ -59,8 +59,8 @@ def unknown_term(draft: Draft) -> Iterator[Diagnostic]:
 def metric_edges_twice(draft: Draft) -> Iterator[Diagnostic]:
     """metric-edges-twice (O003)
 
-    Finds: a metric with both `of` and edges of its own, or with a target but no input.
-    Why:   `of` borrows input, target and mask together; a mixture would be two things at once.
+    Finds: a metric with both `of` and its own input or target, or with a target but no input.
+    Why:   `of` uses input, target and mask of a loss together; they cannot be combined with others.
     Diff:
         objective:
     -     metrics: {accuracy: {of: loss, input: logits}}
@@ -72,19 +72,21 @@ def metric_edges_twice(draft: Draft) -> Iterator[Diagnostic]:
         path = f"objective.metrics.{name}"
         own = [key for key in ("input", "target", "mask") if getattr(metric, key) is not None]
         if metric.of is not None and own:
-            message = f"`{name}` is of `{metric.of}` and has its own {own[0]}"
-            related = (Related(draft.span(f"{path}.of"), "borrowed here"),)
-            yield error("O003", draft.span.key(f"{path}.{own[0]}"), message, "leave one of them out", related)
+            message = f"`{name}` has both `of: {metric.of}` and its own {own[0]}"
+            related = (Related(draft.span(f"{path}.of"), "set here"),)
+            yield error("O003", draft.span.key(f"{path}.{own[0]}"), message, "remove one of them", related)
         elif own and "input" not in own:
             message = f"`{name}` has its own {own[0]}, but no input"
-            yield error("O003", draft.span.key(f"{path}.{own[0]}"), message, "add `input`, or borrow all with `of`")
+            yield error(
+                "O003", draft.span.key(f"{path}.{own[0]}"), message, "add `input`, or set `of` to use those of a loss"
+            )
 
 
 def loss_target(draft: Draft) -> Iterator[Diagnostic]:
     """loss-target (O004)
 
-    Finds: a loss without the target that it compares with, or with a target that it has no use for.
-    Why:   a target that is not read is a mistake in what is trained.
+    Finds: a loss without its target, or with a target that it does not use.
+    Why:   a target that is not used usually means that the wrong loss is trained.
     Diff:
         objective:
     -     loss: {type: mse, input: logits}
@@ -98,15 +100,15 @@ def loss_target(draft: Draft) -> Iterator[Diagnostic]:
             yield error("O004", draft.span(f"{path}.type"), f"{kind} needs a target", "add `target: FIELD`")
         if not term.component.needs_target and term.target is not None:
             span = draft.span.key(f"{path}.target")
-            yield error("O004", span, f"{kind} does not compare with a target", "leave it out")
+            yield error("O004", span, f"{kind} does not use a target", "remove it")
 
 
 def taken_name(draft: Draft) -> Iterator[Diagnostic]:
     """taken-name (O005)
 
     Finds: a set called `training` or `train`, or a metric called `loss`.
-    Why:   the training set is what the other sets leave over; `training/...` are its numbers, and `<set>/loss` is the
-           total loss.
+    Why:   the training set consists of the rows that are in no other set; `training/...` are its metrics, and
+           `<set>/loss` is the total loss.
     Diff:
         objective:
     -     metrics: {loss: {type: accuracy}}
@@ -115,18 +117,18 @@ def taken_name(draft: Draft) -> Iterator[Diagnostic]:
     for name in ("training", "train"):
         if draft.split is not None and name in draft.split:
             span = draft.span.key(f"data.split.{name}")
-            message = f"the rows that data.split leaves are the training set: no other set can be named `{name}`"
-            yield error("O005", span, message, "leave it out, or give it another name")
+            message = f"the rows outside of data.split are the training set: no other set can be named `{name}`"
+            yield error("O005", span, message, "remove it, or choose another name")
     if draft.objective is not None and "loss" in draft.objective.metrics:
         span = draft.span.key("objective.metrics.loss")
-        yield error("O005", span, "`loss` is the total loss: no metric can have its name", "give it another name")
+        yield error("O005", span, "`loss` is the total loss: a metric cannot have this name", "choose another name")
 
 
 def no_losses(draft: Draft) -> Iterator[Diagnostic]:
     """no-losses (O006)
 
-    Finds: an objective without a single loss.
-    Why:   there would be nothing to minimise.
+    Finds: an objective without a loss.
+    Why:   there is nothing to minimise.
     Diff:
         objective:
     -     loss: null
@@ -140,8 +142,8 @@ def no_losses(draft: Draft) -> Iterator[Diagnostic]:
 def metric_target(draft: Draft) -> Iterator[Diagnostic]:
     """metric-target (O007)
 
-    Finds: a metric that compares with a target, and has none; or one that has a target and no use for it.
-    Why:   a metric borrows the target of its loss term, which may have none, such as `mean`.
+    Finds: a metric without its target, or with a target that it does not use.
+    Why:   a metric uses the target of its loss term, which may have none, such as `mean`.
     Diff:
         objective:
     -     metrics: {accuracy: {input: logits}}
@@ -158,14 +160,14 @@ def metric_target(draft: Draft) -> Iterator[Diagnostic]:
                 yield error("O007", key, f"{kind} needs a target", "add `target: FIELD`")
             if not metric.component.needs_target and metric.target is not None:
                 span = draft.span.key(f"objective.metrics.{name}.target")
-                yield error("O007", span, f"{kind} does not compare with a target", "leave it out")
+                yield error("O007", span, f"{kind} does not use a target", "remove it")
         term = objective.losses.get(metric.of or only or "")
         borrows = metric.input is None and metric.target is None
         if borrows and term is not None and term.target is None and metric.component.needs_target:
             if term.component.needs_target:
                 continue  # the loss is reported to lack it
             hint = f"write `{name}: {{input: NODE, target: FIELD}}`"
-            yield error("O007", key, f"{kind} needs a target, and the loss `{metric.of or only}` has none", hint)
+            yield error("O007", key, f"{kind} needs a target, but the loss `{metric.of or only}` has none", hint)
 
 
 _ACTIVATIONS = ("hardsigmoid", "relu", "relu6", "sigmoid", "softmax")
@@ -180,17 +182,17 @@ _REFUSED = {
 def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
     """activation-before-loss (O008)
 
-    Finds: a softmax, sigmoid or relu, as a layer or in an expression, in front of a loss that takes logits, or logits in
-           front of `nll`.
-    Why:   `cross_entropy` and `bce_with_logits` apply theirs inside: applied twice the model still learns, only worse; and
-           `nll` takes log-probabilities as they are, so that its value falls without bound for anything else.
+    Finds: a softmax, sigmoid or relu, as a layer or in an expression, before a loss that expects logits, or logits
+           before `nll`.
+    Why:   `cross_entropy` and `bce_with_logits` apply softmax or sigmoid themselves: with both the model learns less
+           well. `nll` expects log-probabilities: for other inputs its value is unbounded.
     Diff:
     -   model:
     -     graph: {probs: {type: softmax, input: logits}}
         objective:
     -     loss: {input: probs}
     +     loss: {input: logits}
-    """  # noqa: E501
+    """
     if draft.objective is None or draft.scope is None:
         return
     for name, term in draft.objective.losses.items():
@@ -202,6 +204,6 @@ def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
         kind = term.component.type
         hint = "put a `log_softmax` before it, or use `cross_entropy`"
         if kind != "nll":
-            hint = f"leave the {given} out of what the loss reads; metrics and exports may have a node of their own"
-        message = f"{kind} takes {wanted}, and `{term.input}` comes out of a {given}"
+            hint = f"remove the {given} before the loss; metrics and exports may use a separate node"
+        message = f"{kind} expects {wanted}, but `{term.input}` is the output of a {given}"
         yield warning("O008", draft.span(f"objective.losses.{name}.input"), message, hint)

@@ -1,4 +1,4 @@
-"""Rules about a mode of parallelism and the ranks that it gets.
+"""Rules about modes of parallelism and their ranks.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -21,8 +21,8 @@ from declarative_train.recipe.sections.parallelism import Axes
 def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     """ranks-do-not-divide (P001)
 
-    Finds: GPUs that do not divide over pipelines, replicas or stages.
-    Why:   every rank of a group does the same share of the work; further ranks would be idle or wait for ever.
+    Finds: a number of GPUs that cannot be divided evenly over pipelines, replicas or stages.
+    Why:   all ranks of a group do the same share of the work; remaining ranks would be idle or wait forever.
     Diff:
     -   parallelism: {data: {shard: all, replicate: 3}}
     +   parallelism: {data: {shard: all, replicate: 2}}
@@ -48,19 +48,19 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
-    """Return the error for GPUs that do not divide over the given sizes, or over them and the ranks of a pipeline."""
+    """Return the error if the GPUs cannot be divided over the given sizes, or over them and the ranks of a pipeline."""
     sizes = {} if axes.data is None else axes.data.sizes
     written = [name for name, size in sizes.items() if size != "all"]
     number, gpus = axes.multiply_sizes(), counted(layout.num_gpus, "GPU")
     related = (Related(_gpus(draft), gpus),)
     if axes.pipeline is not None and layout.num_gpus % number == 0:
         message = f"{gpus} cannot be divided evenly over pipelines of {axes.pipeline.most_ranks} ranks"
-        hint = "set layout.gpus to a multiple of that, or say how many pipelines there are, such as `replicate: 2`"
+        hint = "set layout.gpus to a multiple of that, or set the number of pipelines, such as `replicate: 2`"
         return error("P001", draft.span("parallelism.pipeline.stages"), message, hint, related)
     path = f"parallelism.data.{written[0]}"
     what = " x ".join(f"{sizes[name]} {_WHAT[name]}" for name in written)
     if layout.num_gpus % number == 0:
-        message = f"{what} are not all of the {gpus}"
+        message = f"{what} use only a part of the {gpus}"
         hint = f"write `all` for {written[0]}, or set layout.gpus to {number}"
         return error("P001", draft.span(path), message, hint, related)
     others = number // int(sizes[written[0]])
@@ -79,8 +79,9 @@ def _gpus(draft: Draft) -> Span:
 def axes_of_no_size(draft: Draft) -> Iterator[Diagnostic]:
     """axes-of-no-size (P021)
 
-    Finds: a `data` that names no axis, or two axes of it that are `all`.
-    Why:   `all` is what the other axes leave: there is one answer for one of them. `reshard` alone shards nothing.
+    Finds: a `parallelism.data` without an axis, or with two axes set to `all`.
+    Why:   `all` is the number of ranks that remain after the other axes, so only one axis can have it. `reshard` alone
+           shards nothing.
     Diff:
     -   parallelism: {data: {replicate: all, shard: all}}
     +   parallelism: {data: {replicate: 2, shard: all}}
@@ -90,23 +91,23 @@ def axes_of_no_size(draft: Draft) -> Iterator[Diagnostic]:
     if axes is None or axes.data is None:
         return
     if len(axes.open_axes) > 1:
-        message, hint = "`all` for two axes: how many ranks each has would be a guess", "give one of them a number"
+        message, hint = "two axes are `all`: their sizes are undetermined", "set one of them to a number"
         yield error("P021", draft.span.key("parallelism.data.shard"), message, hint)
     elif not axes.data.sizes:
-        message = "`parallelism.data` names no axis"
-        hint = "add `replicate: all` (each rank holds a whole model) or `shard: all` (a part of it)"
+        message = "`parallelism.data` has no axis"
+        hint = "add `replicate: all` (each rank has the whole model) or `shard: all` (a part of it)"
         yield error("P021", draft.span.key("parallelism.data"), message, hint, rests_on="all files")
     elif draft.is_written("parallelism.data.reshard") and (not axes.is_sharded or axes.pipeline is not None):
-        why = "the stages of a pipeline stay gathered for a step" if axes.is_sharded else "there is no axis `shard`"
-        message = f"`reshard` does nothing here: {why}"
-        yield error("P021", draft.span.key("parallelism.data.reshard"), message, "leave it out")
+        why = "stages of a pipeline remain gathered during a step" if axes.is_sharded else "there is no axis `shard`"
+        message = f"`reshard` has no effect here: {why}"
+        yield error("P021", draft.span.key("parallelism.data.reshard"), message, "remove it")
 
 
 def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
     """pipeline-of-one (P009)
 
     Finds: a pipeline whose stages are all on one rank.
-    Why:   there is no other rank to pass anything to; it would only cost time.
+    Why:   there is no other rank to send to; a pipeline only costs time.
     Diff:
         parallelism: {pipeline: {stages: 2, microbatches: 2}}
     -   layout: {gpus: 1}
@@ -130,7 +131,7 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
     """shards-of-one (P012)
 
     Finds: hybrid sharding with as many replicas as GPUs.
-    Why:   each model is then sharded over one rank, which saves no memory: that is ddp.
+    Why:   each replica is sharded over one rank, which saves no memory: it is the same as ddp.
     Diff:
         parallelism: {data: {shard: all, replicate: 2}}
     -   layout: {gpus: 2}
@@ -142,7 +143,7 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
     mesh = axes.mesh(layout.num_gpus) or ()
     if size_of(mesh, "shard") == 1 and (replicas := size_of(mesh, "replicate")) > 1:
         gpus = counted(layout.num_gpus, "GPU")
-        message = f"with {counted(replicas, 'replica')} on {gpus} there is nothing to shard over"
+        message = f"{counted(replicas, 'replica')} on {gpus} leave one rank per replica: nothing is sharded"
         hint = "set parallelism to ddp, or replicate to a smaller number"
         related = (Related(draft.span("layout"), gpus),)
         yield warning("P012", draft.span("parallelism.data.replicate"), message, hint, related)
@@ -151,14 +152,14 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
 def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     """reshard-does-not-divide (P018)
 
-    Finds: a `reshard` whose number of neighbours is not a part of the ranks that share a parameter out.
-    Why:   between forward and backward each group of that many ranks holds a whole copy of what was gathered; as many as
-           all of them is `true`, and a group that is not full would lack a part.
+    Finds: a `reshard` that does not divide the number of ranks that shard a parameter.
+    Why:   between forward and backward each group of that many ranks holds a whole copy of the gathered parameters, so
+           all groups must be complete. One group of all ranks is `reshard: true`.
     Diff:
     -   parallelism: {data: {shard: all, reshard: 3}}
     +   parallelism: {data: {shard: all, reshard: 4}}
         layout: {gpus: 8}
-    """  # noqa: E501
+    """
     axes, layout = draft.axes, draft.layout
     if axes is None or axes.reshard is None or layout is None or isinstance(axes.reshard, bool):
         return
@@ -177,8 +178,9 @@ def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
 def channels_last_of_shards(draft: Draft) -> Iterator[Diagnostic]:
     """channels-last-of-shards (P022)
 
-    Finds: `channels_last: true` where parameters are sharded, or the model is cut into stages.
-    Why:   tensors gathered from shards, and those between stages, have the usual order: it would have no effect.
+    Finds: `channels_last: true` with sharded parameters or pipeline stages.
+    Why:   tensors gathered from shards, or sent between stages, have the default memory format, so the setting has no
+           effect.
     Diff:
     -   training: {channels_last: true}
     +   training: {channels_last: auto}
@@ -190,33 +192,31 @@ def channels_last_of_shards(draft: Draft) -> Iterator[Diagnostic]:
         return
     if axes.is_sharded or axes.pipeline is not None:
         found = "shards of parameters" if axes.is_sharded else "the stages of a pipeline"
-        message = f"`channels_last: true` does nothing here: {found} keep the usual order"
+        message = f"`channels_last: true` has no effect here: {found} keep the default memory format"
         place = (Related(draft.span("parallelism"), "the mode is set here"),)
-        yield error(
-            "P022", draft.span("training.channels_last"), message, "leave it out, or take single, dp or ddp", place
-        )
+        yield error("P022", draft.span("training.channels_last"), message, "remove it, or use single, dp or ddp", place)
 
 
 def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
     """shards-refused (P013)
 
-    Finds: an optimizer that cannot update sharded parameters, where parameters are sharded.
-    Why:   adafactor takes norms over a whole parameter, and a rank of fsdp holds only its shard: torch stops, or would take
-           the norm of the shard for that of the parameter.
+    Finds: an optimizer that cannot update shards, in a mode that shards parameters.
+    Why:   adafactor computes norms of whole parameters, but a rank of fsdp has only a shard: torch fails, or uses the
+           norm of the shard.
     Diff:
         training:
     -     optimizer: {type: adafactor, lr: 0.01}
     +     optimizer: {type: adamw, lr: 0.001}
         parallelism: fsdp
         layout: {gpus: 2}
-    """  # noqa: E501
+    """
     place = _sharding_key(draft)
     if place is None:
         return
     for optimizer, span in _optimizers(draft):
         if not optimizer.takes_shards:
-            message = f"`{optimizer.type}` needs whole parameters, and fsdp gives each rank a shard of them"
-            hint = "take another optimizer, such as adamw, or ddp"
+            message = f"`{optimizer.type}` needs whole parameters, but in fsdp each rank has a shard of them"
+            hint = "use another optimizer, such as adamw, or ddp"
             yield error("P013", span, message, hint, (Related(draft.span(place), "parameters are sharded here"),))
 
 
@@ -226,7 +226,7 @@ def _sharding_key(draft: Draft) -> str | None:
 
 
 def _optimizers(draft: Draft) -> Iterator[tuple[Optimizer, Span]]:
-    """Yield the optimizer of the run, and those of some parameters."""
+    """Yield the optimizer of the run, and those set for single parameters."""
     if draft.training is not None:
         yield draft.training.optimizer, draft.span("training.optimizer.type")
     for rule in draft.rules:
@@ -238,19 +238,18 @@ def ranks_of_one(draft: Draft) -> Iterator[Diagnostic]:
     """ranks-of-one (S010)
 
     Finds: `ddp`, `fsdp` or `dp` on one GPU.
-    Why:   there is no other rank to share the batch with: the run is that of `single`, with the cost of a process group.
-           Often the number of GPUs was forgotten in `layout`.
+    Why:   the run is the same as `single`, plus the cost of a process group. Often `layout` lacks the number of GPUs.
     Diff:
         parallelism: ddp
     -   layout: {gpus: 1}
     +   layout: {gpus: 2}
-    """  # noqa: E501
+    """
     parallelism, layout = draft.parallelism, draft.layout
     if parallelism is None or parallelism.mode in ("single", "pipeline") or layout is None or layout.num_gpus > 1:
         return
     if parallelism.mesh(layout.num_gpus) is None:
-        return  # which is refused by its own rule
-    said = "`layout` gives 1 GPU" if draft.is_written("layout") else "`layout` is left out: 1 GPU"
-    message = f"{parallelism.mode} shares a batch out over GPUs, and {said}"
+        return  # reported by its own rule
+    said = "`layout` gives 1 GPU" if draft.is_written("layout") else "`layout` is not set: 1 GPU"
+    message = f"{parallelism.mode} divides a batch over GPUs, but {said}"
     hint = "set layout.gpus to 2 or more, or parallelism to single"
     yield warning("S010", draft.span("parallelism"), message, hint)

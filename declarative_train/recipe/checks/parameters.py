@@ -15,8 +15,8 @@ from declarative_train.core.span import Span
 def bad_selector(span: Span, selector: str, problem: str) -> Diagnostic:
     """bad-selector (U001)
 
-    Finds: a key of `model.parameters` that cannot be read as a selector.
-    Why:   a selector that means something else than it seems to would train the wrong parameters.
+    Finds: a key of `model.parameters` that is not a valid selector.
+    Why:   a misread selector would apply settings to the wrong parameters.
     Diff:
         model:
           parameters:
@@ -29,19 +29,19 @@ def bad_selector(span: Span, selector: str, problem: str) -> Diagnostic:
 def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str]) -> Diagnostic:
     """selector-matches-nothing (U002)
 
-    Finds: an entry of `model.parameters` that no parameter of the model meets.
-    Why:   a frozen encoder that is not frozen costs a whole run before anyone sees it.
+    Finds: an entry of `model.parameters` that matches no parameter of the model.
+    Why:   otherwise, for example, an encoder that should be frozen would be trained without notice.
     Diff:
         model:
           parameters:
     -       hiden: {frozen: true}
     +       hidden: {frozen: true}
     """
-    # `parameters`: the names that the selector could have met, as it sees them.
+    # `parameters`: the names that the selector is matched with.
     inside = next((name for name in parameters if f".{selector}." in f"{name}."), None)
     if "." in selector and inside is not None:
         way = inside[: inside.index(f".{selector}") + 1 + len(selector)]
-        hint = f"with a dot a selector begins at the root: `{way}`"
+        hint = f"a selector with a dot starts at the root: `{way}`"
         return error("U002", span, f"no parameter matches `{selector}`", hint)
     known = _ways(parameters) if "." in selector else {part for name in parameters for part in name.split(".")}
     close = nearest(selector, known)
@@ -53,7 +53,7 @@ def selector_matches_nothing(span: Span, selector: str, parameters: Sequence[str
 
 
 def _ways(parameters: Sequence[str]) -> set[str]:
-    """Return every parameter and every node that holds parameters."""
+    """Return all parameters and all nodes that have parameters."""
     parts = [name.split(".") for name in parameters]
     return {".".join(way[:end]) for way in parts for end in range(1, len(way) + 1)}
 
@@ -61,14 +61,14 @@ def _ways(parameters: Sequence[str]) -> set[str]:
 def newest_run(span: Span, path: str) -> Diagnostic:
     """newest-run (U003)
 
-    Finds: start values taken from the folder of a run that is on another machine.
-    Why:   whether they fit, and which statistics and class numbers go with them, shows only where the run starts.
+    Finds: start values from the folder of a run on another machine.
+    Why:   shapes, statistics and class numbers can only be checked when the run starts.
     Diff:
         model:
     -     weights: s3://bucket/runs/digits
     +     weights: {hidden: {path: hidden.safetensors}}
     """
-    message = f"`{path}` is not on this machine: whether its weights and statistics fit shows when the run starts"
+    message = f"`{path}` is not on this machine: its weights and statistics are checked when the run starts"
     return unverified("U003", span, message)
 
 
@@ -83,5 +83,5 @@ def unknown_weights_node(span: Span, name: str, known: Iterable[str]) -> Diagnos
     +     weights: {hidden: {path: hidden.safetensors}}
     """
     names = list(known)
-    message = f"there is no node `{name}` to give weights to"
+    message = f"there is no node `{name}` to load weights into"
     return error("U004", span, message, did_you_mean(name, names), fixes=suggest_fix(span, name, names))

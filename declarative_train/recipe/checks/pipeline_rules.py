@@ -1,4 +1,4 @@
-"""Rules about the stages, cuts and schedules of a pipeline.
+"""Rules about stages, cuts and schedules of a pipeline.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -19,8 +19,8 @@ from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope, num
 def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
     """schedule-needs-stages (P006)
 
-    Finds: a pipeline schedule with another number of stages per rank than it works with.
-    Why:   gpipe and 1f1b hold one stage on each rank, zbv and dualpipev exactly two, the looped ones two or more.
+    Finds: a number of stages per rank that the pipeline schedule does not support.
+    Why:   gpipe and 1f1b have one stage on each rank, zbv and dualpipev exactly two, the looped schedules two or more.
     Diff:
     -   parallelism: {pipeline: {stages: 4, schedule: 1f1b, microbatches: 4}}
     +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
@@ -43,7 +43,7 @@ def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
         "P006",
         draft.span("parallelism.pipeline.stages"),
         f"{pipeline.schedule} needs {wanted} {'stage' if wanted.endswith('1') else 'stages'} on each rank; "
-        f"{pipeline.stages} stages on {ranks} ranks are {held}",
+        f"{pipeline.stages} stages on {ranks} ranks give {held}",
         f"set parallelism.pipeline.stages to {ranks * least}, or parallelism.pipeline.schedule to {', '.join(others)}",
         (Related(draft.span("parallelism.pipeline.schedule"), pipeline.schedule),),
     )
@@ -52,9 +52,9 @@ def schedule_needs_stages(draft: Draft) -> Iterator[Diagnostic]:
 def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     """schedule-needs-microbatches (P007)
 
-    Finds: a number of microbatches that the pipeline schedule cannot work with.
-    Why:   1f1b and dualpipev fill every stage before the first backward; the interleaved ones go in equal rounds.
-           An accumulation step is so many microbatches more.
+    Finds: a number of microbatches that the pipeline schedule does not support.
+    Why:   1f1b and dualpipev fill every stage before the first backward; the interleaved ones need equal rounds. All
+           accumulation steps count together.
     Diff:
     -   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 1}}
     +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 2}}
@@ -68,7 +68,7 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     if ranks is None or steps is None or pipeline.stages % ranks:
         return
     if draft.scope is not None and num_nodes(draft.scope) < pipeline.stages:
-        return  # P017 is reported: with fewer stages, fewer microbatches do
+        return  # P017 is reported: fewer stages need fewer microbatches
     number, schedule = steps * pipeline.microbatches, PIPELINE_SCHEDULES[pipeline.schedule]
     most = 2 * number + pipeline.stages
     fits = [each for each in range(1, most + 1) if schedule.takes(each, ranks, pipeline.stages)]
@@ -83,15 +83,15 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
     values = " or ".join(str(each) for each in near if each and each % steps == 0) or str(near[1])
     message = f"{pipeline.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}"
-    hint = f"make it {values} in all" if steps > 1 else f"set parallelism.pipeline.microbatches to {values}"
+    hint = f"set the total to {values}" if steps > 1 else f"set parallelism.pipeline.microbatches to {values}"
     yield error("P007", draft.span("parallelism.pipeline.microbatches"), message, hint)
 
 
 def cut_count(draft: Draft) -> Iterator[Diagnostic]:
     """cut-count (P008)
 
-    Finds: `cut_before` with another number of names than there are stages to open, or a name twice.
-    Why:   each name opens a new stage; the first stage needs none.
+    Finds: `cut_before` with the wrong number of names, or with a name twice.
+    Why:   each name starts a new stage, except the first stage.
     Diff:
     -   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [act, logits]}}
     +   parallelism: {pipeline: {stages: 2, microbatches: 2, cut_before: [logits]}}
@@ -106,13 +106,13 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
             yield error(
                 "P008",
                 draft.span(("parallelism", "pipeline", "cut_before", position)),
-                f"`{name}` opens a stage already",
+                f"`{name}` already starts a stage",
             )
     wanted = pipeline.stages - 1
     if len(cuts) != wanted:
         message = f"{counted(len(cuts), 'cut')} for {counted(len(cuts) + 1, 'stage')}, not {pipeline.stages}"
         more = f"set parallelism.pipeline.stages to {len(cuts) + 1}"
-        hint = f"name {counted(wanted, 'node')}, {more}, or leave cut_before out"
+        hint = f"name {counted(wanted, 'node')}, {more}, or remove cut_before"
         related = (Related(draft.span("parallelism.pipeline.stages"), counted(pipeline.stages, "stage")),)
         yield error("P008", draft.span("parallelism.pipeline.cut_before"), message, hint, related)
 
@@ -121,7 +121,7 @@ def zero_bubble_compile(draft: Draft) -> Iterator[Diagnostic]:
     """zero-bubble-compile (P010)
 
     Finds: `compile: true` with interleaved_zero_bubble, zbv or dualpipev.
-    Why:   these schedules split each backward in two, which torch refuses for compiled stages.
+    Why:   these schedules split each backward in two, which torch does not support for compiled stages.
     Diff:
     -   parallelism: {pipeline: {stages: 4, schedule: zbv, microbatches: 4}}
     +   parallelism: {pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}
@@ -142,7 +142,7 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
     """more-stages-than-nodes (P017)
 
     Finds: more pipeline stages than the model has nodes.
-    Why:   a stage holds at least one node; a node is never split, one of `transformers` or `timm` neither.
+    Why:   a stage has at least one node, and nodes are not split, including those of `transformers` and `timm`.
     Bad:
         parallelism: {pipeline: {stages: 64, microbatches: 64}}
         layout: {gpus: 64}
@@ -156,12 +156,12 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
         return
     stages, nodes = pipeline.stages, num_nodes(draft.scope)
     if stages > nodes:
-        message = f"{counted(stages, 'stage')}, and the model has {counted(nodes, 'node')} to share out"
+        message = f"{counted(stages, 'stage')}, but the model has only {counted(nodes, 'node')}"
         hint = f"at most {nodes}"
         if whole := next(_library_nodes(draft.scope), None):
             hint = (
-                f"`{whole.path}` is computed by {whole.layer.type} as a whole; fsdp shards it, and blocks such as "
-                "`llama`, `gpt` and `vit` can be cut"
+                f"`{whole.path}` is one {whole.layer.type} model, which cannot be split; use fsdp, or a block such "
+                "as `llama`, `gpt` or `vit`"
             )
         yield error("P017", draft.span("parallelism.pipeline.stages"), message, hint)
 

@@ -15,8 +15,8 @@ from declarative_train.core.span import Span
 def missing_plugin(span: Span, path: str, reason: str, others: Iterable[str]) -> Diagnostic:
     """missing-plugin (X001)
 
-    Finds: a plugin file that is not there, or that cannot be read.
-    Why:   its layers would be unknown types everywhere.
+    Finds: a plugin file that does not exist or cannot be read.
+    Why:   its types would be unknown in the recipe.
     Bad:
         plugins: [my_layer.py]
     Good:
@@ -33,7 +33,7 @@ def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
     """unreadable-plugin (X002)
 
     Finds: a plugin whose Python cannot be parsed.
-    Why:   its layers cannot be known, and the run would fail on it.
+    Why:   its types are unknown, and the run would fail.
     Diff:
         # whole file
     -   plugins: [broken.py]
@@ -46,13 +46,14 @@ def unreadable_plugin(span: Span, problem: str, named: Span) -> Diagnostic:
 def plugin_signature(span: Span, problem: str, named: Span, help: str | None = None) -> Diagnostic:
     """plugin-signature (X003)
 
-    Finds: a class of a plugin whose methods do not say what a recipe must know.
-    Why:   the arguments of `__init__` are the keys of a node, those of `forward` its ports: each needs a name and a kind.
+    Finds: a class of a plugin whose methods do not declare their arguments.
+    Why:   the arguments of `__init__` are the keys of a node, those of `forward` its ports: each needs a name and a
+           type.
     Diff:
         # whole file
     -   plugins: [vague.py]   # def forward(self, x, scale=1.0): ...
     +   fragment: true        # def __init__(self, scale: float = 1.0): ...
-    """  # noqa: E501
+    """
     # `span` is in the plugin, `named` in the recipe.
     return error("X003", span, problem, help, (Related(named, "a plugin of this recipe"),))
 
@@ -61,8 +62,8 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
     """plugin-without-layers (X004)
 
     Finds: a plugin file without a class that a recipe can name.
-    Why:   it does nothing. The base class decides: a layer derives from `torch.nn.Module`, an optimizer from
-           `torch.optim.Optimizer`, a source from `torch.utils.data.Dataset`, and all else (losses, metrics, lr
+    Why:   it has no effect. The base class decides: a layer derives from `torch.nn.Module`, an optimizer from
+           `torch.optim.Optimizer`, a source from `torch.utils.data.Dataset`, and everything else (losses, metrics, lr
            schedules, sinks, sources, fields, transforms) from a class of `declarative_train.plugins`.
     Diff:
         # whole file
@@ -76,8 +77,8 @@ def plugin_without_layers(span: Span, path: str) -> Diagnostic:
 def plugin_fails(span: Span, path: str, problem: str) -> Diagnostic:
     """plugin-fails (X005)
 
-    Finds: a plugin that raises when it is imported (only where that is asked for: `--plugins`, `run`).
-    Why:   the run would fail on it.
+    Finds: a plugin that raises when it is imported (only with `--plugins`, and in `run`).
+    Why:   the run would fail.
     Diff:
         # whole file
     -   plugins: [raises.py]

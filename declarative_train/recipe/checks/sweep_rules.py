@@ -1,4 +1,4 @@
-"""Rules about the settings that a sweep tries.
+"""Rules about the settings that a sweep varies.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -25,8 +25,8 @@ _RANGE = ("low", "high", "log", "step")
 def sweep_key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-key-without-effect (K010)
 
-    Finds: a key of `sweep` that belongs to another type, or `trials` missing where points are drawn.
-    Why:   a grid is every combination: there is nothing to draw, and a draw without an end never ends.
+    Finds: a key of `sweep` that belongs to another type, or a random sweep without `trials`.
+    Why:   a grid runs every combination, and a random sweep needs a number of points.
     Bad:
         sweep: {type: grid, trials: 10, over: {training.optimizer.lr: [0.1, 0.01]}}
     Good:
@@ -41,7 +41,7 @@ def sweep_key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
             kinds = " and ".join(f"`{kind}`" for kind, keys in _KEYS.items() if key in keys)
             span = draft.span.key(f"sweep.{key}")
             yield error(
-                "K010", span, f"`{key}` does nothing for a sweep of type `{sweep.type}`", f"it is a key of {kinds}"
+                "K010", span, f"`{key}` has no effect for a sweep of type `{sweep.type}`", f"it belongs to {kinds}"
             )
         elif key == "trials" and not is_there and key in _KEYS[sweep.type]:
             span = draft.span("sweep.type")
@@ -51,8 +51,8 @@ def sweep_key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
 def sweep_values(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-values (K011)
 
-    Finds: an entry of `sweep.over` that is neither a list of values nor a range that can be drawn from.
-    Why:   a range has a lower and a higher end, above 0 where it is drawn by its logarithm; a grid has no ranges.
+    Finds: an entry of `sweep.over` that is neither a list of values nor a valid range.
+    Why:   a range needs `low` below `high`, both above 0 with `log: true`; a grid needs lists.
     Bad:
         sweep: {type: random, trials: 10, over: {training.optimizer.lr: {low: 0.1, high: 0.001, log: true}}}
     Good:
@@ -70,28 +70,28 @@ def _wrong(entry: Entry, sweep: Sweep) -> tuple[str, str] | None:
     if isinstance(node, Sequence):
         return None if node.items else ("there is no value to try", "write a list of values")
     if isinstance(node, Scalar):
-        return f"`{node.text}` is one value", f"write a list, `[{node.text}, ...]`, or set it where it belongs"
+        return f"`{node.text}` is a single value", f"write a list, `[{node.text}, ...]`, or set it in its section"
     found = to_value(node)
     assert isinstance(found, dict)
     unknown = next((key for key in found if key not in _RANGE), None)
     if unknown is not None:
         return (
             f"a range has no `{unknown}`",
-            "a range is `{low, high, log, step}`; a mapping as a value belongs in a list",
+            "a range is `{low, high, log, step}`; put a mapping that is a value in a list",
         )
     if sweep.type == "grid":
-        return "a grid tries lists of values, not ranges", "write the values, or `type: random`"
+        return "a grid needs lists of values, not ranges", "list the values, or use `type: random`"
     low, high, step, log = (found.get(key) for key in ("low", "high", "step", "log"))
     if not is_number(low) or not is_number(high):
         return "a range needs the numbers `low` and `high`", "write `{low: 1e-4, high: 1e-1, log: true}`"
     if low >= high:
-        return f"`low` ({low:g}) is not below `high` ({high:g})", "turn them round"
+        return f"`low` ({low:g}) is not below `high` ({high:g})", "swap them"
     if log not in (None, True, False) or (step is not None and not (is_number(step) and step > 0)):
-        return "`log` is true or false, `step` a number above 0", "leave them out"
+        return "`log` is true or false, `step` a number above 0", "remove them"
     if log and low <= 0:
-        return f"`log: true` needs a `low` above 0, and it is {low:g}", "raise it, or leave `log` out"
+        return f"`log: true` needs a `low` above 0, but it is {low:g}", "raise it, or remove `log`"
     if log and step is not None:
-        return "`log` and `step` do not go together", "leave one out"
+        return "`log` and `step` cannot be combined", "remove one"
     return None
 
 
@@ -102,8 +102,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-path (K012)
 
-    Finds: a path of `sweep.over` that names no setting of a recipe.
-    Why:   paths are those of `--set`; points with an unknown path would all be the same.
+    Finds: a path of `sweep.over` that is not a setting of a recipe.
+    Why:   paths are written as for `--set`; with an unknown path all points would be the same.
     Bad:
         sweep: {type: grid, over: {optimizer.lr: [0.1, 0.01]}}
     Good:
@@ -114,7 +114,7 @@ def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
         first = "" if placed is None else next(iter(placed)).name
         if first not in _SWEPT:
             whole = f"training.{entry.name}" if first in ("optimizer", "lr_schedule") else None
-            hint = f"write `{whole}`" if whole else f"begin with a section: {did_you_mean(first, _SWEPT)}"
+            hint = f"write `{whole}`" if whole else f"start with a section: {did_you_mean(first, _SWEPT)}"
             fixes = () if whole is None else suggest_fix(entry.key.span, entry.name, [whole])
             yield error("K012", entry.key.span, f"`{entry.name}` cannot be set by a sweep", hint, fixes=fixes)
 
@@ -122,7 +122,8 @@ def sweep_path(draft: Draft) -> Iterator[Diagnostic]:
 def sweep_metric(draft: Draft) -> Iterator[Diagnostic]:
     """sweep-metric (K013)
 
-    Finds: a `sweep.metric` that no run computes, or none on the way where points are to be given up early.
+    Finds: a `sweep.metric` that no run computes, or that is computed only at the end although a pruner stops runs
+           early.
     Why:   the points could not be compared.
     Bad:
         sweep: {type: grid, metric: validation/acuracy, over: {training.optimizer.lr: [0.1, 0.01]}}
@@ -143,9 +144,9 @@ def sweep_metric(draft: Draft) -> Iterator[Diagnostic]:
         seen = list_watched_names(on_the_way, objective)
         if not seen or (sweep.metric is not None and sweep.metric not in seen):
             what = f"`{sweep.metric}`" if sweep.metric else "nothing"
-            message = f"a pruner looks at evaluations on the way, and {what} is evaluated there"
+            message = f"a pruner needs evaluations during the run, but {what} is evaluated then"
             yield error(
-                "K013", draft.span("sweep.pruner"), message, "take a metric of a set that is evaluated every so often"
+                "K013", draft.span("sweep.pruner"), message, "use a metric of a set that is evaluated regularly"
             )
 
 

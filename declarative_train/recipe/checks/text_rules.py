@@ -1,4 +1,4 @@
-"""Rules about the text of a recipe: they read its tree of nodes, or its document, not a draft.
+"""Rules about the text of a recipe: they check its tree of nodes or its document, not a draft.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -21,21 +21,21 @@ VALUES = re.compile(
     r"|hf_[A-Za-z0-9]{30,}"
     r"|sk-[A-Za-z0-9_-]{20,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-    r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s@]+@"  # a password inside a URL
+    r"|[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s@]+@"  # a password in a URL
 )
 
 
 def secret_in_recipe(tree: Mapping) -> list[Diagnostic]:
     """secret-in-recipe (H001)
 
-    Finds: what looks like a password, a key or a token.
+    Finds: a value that looks like a password, a key or a token.
     Why:   recipes are committed, copied into run directories and shown in TensorBoard.
     Bad:
         meta: {api_key: 0c1f8a7be2d94c55}
     Good:
         meta: {api_key: "{{ env.API_KEY | default('') }}"}
     """
-    # Over the tree as written, before templates are rendered: what comes from `env` is where it belongs.
+    # Before templates are rendered: values from `env` are allowed.
     found: list[Diagnostic] = []
     _walk(tree, "", found)
     return found
@@ -50,7 +50,7 @@ def _walk(node: Node, key: str, found: list[Diagnostic]) -> None:
             _walk(item, key, found)
     elif isinstance(node.value, str) and _is_secret(node.value, key):
         what = f"`{key}`" if KEYS.search(key) else "this value"
-        hint = 'keep it in the environment: "{{ env.NAME }}"'
+        hint = 'move it to the environment: "{{ env.NAME }}"'
         found.append(warning("H001", node.span, f"{what} looks like a secret", hint))
 
 
@@ -62,21 +62,21 @@ def _is_secret(text: str, key: str) -> bool:
 
 _PAIRS = (
     *(pair for pair in EXCLUSIVE if not pair.is_said_by_reader),
-    Alternatives(("objective",), "loss", "losses"),  # which merging writes as one
+    Alternatives(("objective",), "loss", "losses"),  # merging turns them into one key
 )
 
 
 def exclusive_keys(tree: Mapping) -> Iterator[Diagnostic]:
     """exclusive-keys (S006)
 
-    Finds: two keys in one section that say the same thing in different ways.
-    Why:   which of them holds would be a guess.
+    Finds: two keys in one section that set the same thing in different ways.
+    Why:   it is not clear which one applies.
     Diff:
         training:
           gradient_accumulation_steps: 2
     -     microbatch_size: 10
     """
-    # Over the tree, so that it also holds for a section that cannot be read.
+    # On the tree of nodes, so that it also works for sections that cannot be parsed.
     for path, either, other, _ in _PAIRS:
         holder = find(tree, path)
         if not isinstance(holder, Mapping):
@@ -96,20 +96,20 @@ _LOSS, _LOSSES = ("objective", "loss"), ("objective", "losses")
 def displaced_loss(document: Document) -> Iterator[Diagnostic]:
     """displaced-loss (W017)
 
-    Finds: `losses` in a derived recipe that take the place of the `loss` of its base, unsaid.
-    Why:   `loss` is the short form of `losses` with one term, so the two do not add up: a term that was to be added trains
-           alone.
+    Finds: `losses` in a derived recipe that replace the `loss` of its base without mentioning it.
+    Why:   `loss` is the short form of `losses` with one term, so they are not merged: a term that should be added would
+           be the only one.
     Diff:
         objective:
     -     losses: {other: {type: cross_entropy, input: logits, target: digit}}
     +     losses: {loss: {}, other: {type: cross_entropy, input: logits, target: digit, weight: 0.5}}
     +     metrics: {accuracy: {of: loss}}
-    """  # noqa: E501
+    """
     now = document.find(_LOSSES)
     if not isinstance(now, Mapping) or now.alone or document.find(_LOSS) is not None:
-        return  # a `loss` that displaces several is meant to; both in one file have a rule of their own
+        return  # a `loss` that replaces several is intended; both in one file have their own rule
     for gone in document.dropped:
         if gone.path == _LOSSES and gone.reason == "alternative":
             message = "these replace the `loss` of the base"
-            hint = "`losses: {loss: {}, ...}` keeps it, too; `loss: null` removes it on purpose"
+            hint = "`losses: {loss: {}, ...}` keeps it as well; `loss: null` removes it explicitly"
             yield warning("W017", gone.by, message, hint, (Related(gone.span, "the loss of the base"),))

@@ -1,4 +1,4 @@
-"""Rules about the length of a run, its batches and its optimizers.
+"""Rules about run length, batches and optimizers.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -20,8 +20,8 @@ from declarative_train.recipe.sections.training import share_of_run
 def uneven_batch(draft: Draft) -> Iterator[Diagnostic]:
     """uneven-batch (R003)
 
-    Finds: a global batch that does not divide over the ranks, accumulation steps and microbatches.
-    Why:   nothing is floored: the batch that is trained is the one that the recipe names.
+    Finds: a global batch that cannot be divided evenly over ranks, accumulation steps and microbatches.
+    Why:   sizes are not rounded: a step uses exactly the batch size in the recipe.
     Diff:
         training:
     -     global_batch_size: 100
@@ -50,7 +50,9 @@ def uneven_batch(draft: Draft) -> Iterator[Diagnostic]:
     share, rest = divmod(size, ranks * chunks)
     if not rest and own > 1:
         hint += f", or training.{key} to {_either(_divisors_near(share, own))}"
-    yield error("R003", draft.span("training.global_batch_size"), f"{size} does not divide over {over}{total}", hint)
+    yield error(
+        "R003", draft.span("training.global_batch_size"), f"{size} cannot be divided evenly over {over}{total}", hint
+    )
 
 
 def _multiples(size: int, unit: int) -> list[int]:
@@ -75,7 +77,7 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
     """no-run-length (R004)
 
     Finds: a training section with neither `epochs` nor `steps`.
-    Why:   the learning-rate schedule, warm-up and every duration in % rest on the length of the run.
+    Why:   the learning-rate schedule and all durations in % depend on the length of the run.
     Diff:
         training:
     -     epochs: null
@@ -83,7 +85,7 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
     """
     training = draft.training
     if draft.is_written("training.epochs") or draft.is_written("training.steps"):
-        return  # one that is left empty is reported
+        return  # an empty one is reported by another rule
     if training is not None and training.epochs is None and training.steps is None:
         hint = "add `epochs: 10` or `steps: 1000`"
         yield error("R004", draft.span.key("training"), "`training` does not set a length", hint, rests_on="all files")
@@ -92,8 +94,8 @@ def no_run_length(draft: Draft) -> Iterator[Diagnostic]:
 def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
     """warmup-longer-than-run (R005)
 
-    Finds: a warm-up that takes the whole run or more.
-    Why:   the learning rate would never reach the value that the recipe names.
+    Finds: a warm-up as long as the run or longer.
+    Why:   the learning rate would never reach the value in the recipe.
     Diff:
         training:
           epochs: 5
@@ -106,8 +108,8 @@ def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
     share = share_of_run(training.lr_schedule.warmup, training)
     if share is not None and share >= 1:
         length = "epochs" if training.epochs is not None else "steps"
-        message = f"a warm-up of {training.lr_schedule.warmup} leaves nothing of the run"
-        hint = "make it shorter, such as `5%`"
+        message = f"a warm-up of {training.lr_schedule.warmup} takes the whole run"
+        hint = "shorten it, for example to `5%`"
         related = (Related(draft.span(f"training.{length}"), "the length of the run"),)
         yield error("R005", draft.span("training.lr_schedule.warmup"), message, hint, related)
 
@@ -115,8 +117,8 @@ def warmup_longer_than_run(draft: Draft) -> Iterator[Diagnostic]:
 def narrow_reduction(draft: Draft) -> Iterator[Diagnostic]:
     """narrow-reduction (R007)
 
-    Finds: a run in fp64 whose gradients are to be reduced in fp32 or bf16.
-    Why:   every digit that fp64 was asked for would be lost on the way between two ranks.
+    Finds: a run in fp64 that reduces gradients in fp32 or bf16.
+    Why:   the precision of fp64 would be lost in the reduction.
     Diff:
         training:
     -     precision: {compute: fp64, reduce: fp32}
@@ -125,8 +127,8 @@ def narrow_reduction(draft: Draft) -> Iterator[Diagnostic]:
     precision = None if draft.training is None else draft.training.precision
     if precision is not None and precision.compute == "fp64" and precision.reduce is not None:
         span = draft.span("training.precision.reduce")
-        said = f"`reduce: {precision.reduce}` under `compute: fp64`: what was computed in fp64 would be rounded"
-        yield error("R007", span, said, "leave `reduce` out: gradients travel as wide as they are")
+        said = f"`reduce: {precision.reduce}` with `compute: fp64` rounds the gradients"
+        yield error("R007", span, said, "remove `reduce`: gradients are then reduced in fp64")
 
 
 _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
@@ -135,18 +137,18 @@ _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
 def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
     """implausible-lr (O013)
 
-    Finds: a learning rate far outside of what people train with by that optimizer, or one of 0.
-    Why:   with ten times the largest usual rate a run diverges in its first steps or learns nothing; with a thousandth of
-           the smallest, or with 0, its parameters hardly move, and it ends without an error.
+    Finds: a learning rate far outside of the usual range of the optimizer, or 0.
+    Why:   with ten times the largest usual rate a run diverges in its first steps or learns nothing; with a thousandth
+           of the smallest, or with 0, its parameters hardly change, without an error.
     Diff:
         training:
     -     optimizer: {type: adam, lr: 10}
     +     optimizer: {type: adam, lr: 1e-3}
-    """  # noqa: E501
+    """
     for optimizer, path, at in optimizers_of(draft):
         lr = getattr(optimizer, "lr", None)
         low, high = optimizer.usual_lr
-        usual = f"the usual ones are {low:g} to {high:g}"
+        usual = f"usual values are {low:g} to {high:g}"
         span = at if path is None else draft.span((*path, "lr"))
         if lr == 0:
             yield warning("O013", span, "an lr of 0: no step changes a parameter", usual)
@@ -156,7 +158,7 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
-    """Yield every optimizer of the recipe, with its path if it is in the recipe's own tree, and a place."""
+    """Yield every optimizer of the recipe, with its path if it is in the recipe's own tree, and its span."""
     if draft.training is not None:
         path: tuple[str, ...] = ("training", "optimizer")
         yield draft.training.optimizer, path, draft.span(path)
@@ -169,22 +171,20 @@ def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | N
 def swapped_betas(draft: Draft) -> Iterator[Diagnostic]:
     """swapped-betas (O014)
 
-    Finds: `betas` of which the first is larger than the second.
-    Why:   the average of the gradient then remembers longer than that of its square: the steps go on in a direction that
-           is long gone, and training becomes unstable. It is nearly always the pair the wrong way round.
+    Finds: `betas` whose first number is larger than the second.
+    Why:   the average of the gradient then changes more slowly than that of its square: steps follow outdated
+           directions, and training becomes unstable. The two are usually swapped.
     Diff:
         training:
     -     optimizer: {type: adam, lr: 1e-3, betas: [0.999, 0.9]}
     +     optimizer: {type: adam, lr: 1e-3, betas: [0.9, 0.999]}
-    """  # noqa: E501
+    """
     for optimizer, path, at in optimizers_of(draft):
         betas = getattr(optimizer, "betas", None)
         if betas is None or betas[0] <= betas[1]:
             continue
         span = at if path is None else draft.span((*path, "betas"))
         turned = f"[{betas[1]:g}, {betas[0]:g}]"
-        message = (
-            f"`betas` of `{optimizer.type}` are {betas[0]:g}, {betas[1]:g}: the second is the larger one as a rule"
-        )
+        message = f"`betas` of `{optimizer.type}` are {betas[0]:g}, {betas[1]:g}, but the second is usually larger"
         hint = f"write `betas: {turned}`"
         yield warning("O014", span, message, hint, fixes=() if path is None else (Fix(span, turned, safe=False),))

@@ -16,8 +16,8 @@ from declarative_train.core.span import Span
 def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None = None) -> Diagnostic:
     """unknown-edge (W001)
 
-    Finds: an input, an expression or an output that names no node and no field.
-    Why:   a wire must come from somewhere; a block sees its own inputs and nodes only.
+    Finds: an input, an expression or an output that refers to no node or field.
+    Why:   every edge starts at a node or field; inside a block only its own inputs and nodes are visible.
     Diff:
         model:
           graph:
@@ -28,7 +28,7 @@ def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None =
     names, message = list(known), f"there is no node or field `{name}` here"
     if help is not None:
         return error("W001", span, message, help, rests_on="data.fields")
-    rests_on: Basis | None = "data.fields" if nearest(name, names) is None else None  # else it is that one, misspelt
+    rests_on: Basis | None = "data.fields" if nearest(name, names) is None else None  # else a misspelling
     fixes = suggest_fix(span, name, names)
     return error("W001", span, message, did_you_mean(name, names), fixes=fixes, rests_on=rests_on)
 
@@ -36,8 +36,8 @@ def unknown_edge(span: Span, name: str, known: Iterable[str], help: str | None =
 def unknown_port(span: Span, name: str, kind: str, known: Iterable[str]) -> Diagnostic:
     """unknown-port (W002)
 
-    Finds: an input by a name that the component does not have.
-    Why:   ports have names so that a memory is never taken for a mask.
+    Finds: an input with a name that is not a port of the component.
+    Why:   inputs are bound by name, so that, for example, a memory cannot be confused with a mask.
     Diff:
         model:
           graph:
@@ -56,7 +56,7 @@ def unknown_output(
     """unknown-output (W003)
 
     Finds: a reference to an output that the node does not have.
-    Why:   only a component's outputs can be read; what happens inside of it stays there.
+    Why:   only the declared outputs of a component can be read.
     Diff:
         model:
           graph:
@@ -64,7 +64,7 @@ def unknown_output(
     -       logits: {type: linear, out_features: 10, input: act.memory}
     +       logits: {type: linear, out_features: 10, input: act}
     """
-    # `span`: of the whole reference, `name` at its end.
+    # `span`: of the whole reference; `name` is its last part.
     names = list(known)
     at = Span(span.path, span.line, span.end_column - len(name), span.end_line, span.end_column)
     fixes = () if help else suggest_fix(at, name, names)
@@ -75,7 +75,7 @@ def input_and_inputs(span: Span, other: Span) -> Diagnostic:
     """input-and-inputs (W004)
 
     Finds: `input` and `inputs` on one node.
-    Why:   `input: a` is short for `inputs: [a]`; which of the two counts would be a guess.
+    Why:   `input: a` is short for `inputs: [a]`; it is not clear which of the two applies.
     Diff:
         model:
           graph:
@@ -83,16 +83,16 @@ def input_and_inputs(span: Span, other: Span) -> Diagnostic:
     -       logits: {type: linear, out_features: 10, input: act, inputs: [act]}
     +       logits: {type: linear, out_features: 10, input: act}
     """
-    related = (Related(other, "the other one"),)
+    related = (Related(other, "the other key"),)
     message = "a node has `input` or `inputs`, not both"
-    return error("W004", span, message, "join them in `inputs`", related)
+    return error("W004", span, message, "combine them in `inputs`", related)
 
 
 def open_port(span: Span, message: str, help: str) -> Diagnostic:
     """open-port (W005)
 
-    Finds: an input that must be wired and is not.
-    Why:   only the first input takes the node above by itself, and the first node of the model has none above.
+    Finds: a required input that is not connected.
+    Why:   only the first input is connected to the node above by default, and the first node has no node above.
     Diff:
         model:
           graph:
@@ -106,8 +106,8 @@ def open_port(span: Span, message: str, help: str) -> Diagnostic:
 def cycle(span: Span, way: Sequence[str], places: Sequence[Span]) -> Diagnostic:
     """cycle (W006)
 
-    Finds: nodes that wait for each other.
-    Why:   a graph is computed once, from the fields to the outputs; a loop has no first node.
+    Finds: nodes that depend on each other.
+    Why:   a graph is computed once, from the fields to the outputs, so it cannot have cycles.
     Diff:
         model:
           graph:
@@ -115,19 +115,19 @@ def cycle(span: Span, way: Sequence[str], places: Sequence[Span]) -> Diagnostic:
     +       hidden: {type: linear, out_features: 32, input: pixels}
             logits: {type: linear, out_features: 10}
     """
-    # `way`: from a node through those that it reads, back to it; `places`: where each reads the next.
+    # `way`: from a node through the nodes that it reads back to it; `places`: where each reads the next.
     shown = " <- ".join(f"`{name}`" for name in way)
     steps = zip(places, way[:-1], way[1:], strict=True)
     related = tuple(Related(place, f"`{name}` reads `{read}`") for place, name, read in steps)
-    message = f"nodes wait for each other: {shown}"
-    return error("W006", span, message, "cut the loop at one of these inputs", related[1:])
+    message = f"nodes depend on each other: {shown}"
+    return error("W006", span, message, "break the cycle at one of these inputs", related[1:])
 
 
 def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
     """dead-node (W007)
 
     Finds: a node whose result is not used.
-    Why:   it costs time and trains nothing; mostly another node reads the wrong name.
+    Why:   it costs time without effect; usually another node reads the wrong name.
     Diff:
         model:
           graph:
@@ -135,7 +135,7 @@ def dead_node(span: Span, name: str, readers: str) -> Diagnostic:
     -       spare:  {type: relu, input: hidden}
             logits: {type: linear, out_features: 10}
     """
-    # `readers`: who could use it (the objective, the outputs of a block).
+    # `readers`: possible users (the objective, the outputs of a block).
     hint = f"use it in a node or in {readers}, or remove it"
     return error("W007", span, f"nothing uses the result of `{name}`", hint)
 
@@ -159,8 +159,8 @@ def moved_default_wire(
 ) -> Diagnostic:
     """moved-default-wire (W009)
 
-    Finds: a recipe that adds or removes a node of its base, so that another node gets another node above.
-    Why:   the base wired that node without naming its input, and now it reads something else than its author saw.
+    Finds: a recipe that adds or removes a node of its base, so that the default input of another node changes.
+    Why:   that node has no explicit input, and now reads another node than in the base.
     Diff:
         # whole file
         extends: base.yaml
@@ -169,18 +169,18 @@ def moved_default_wire(
             act: null
     +       logits: {input: hidden}
     """
-    # `before_at`: the node in the base, if its place is known; `now_at`: the node that it reads now.
+    # `before_at`: the node in the base, if its position is known; `now_at`: the node that it reads now.
     there = () if before_at is None else (Related(before_at, f"it reads `{before}` in the base"),)
     related = (*there, Related(now_at, f"`{now}` is above it now"))
-    message = f"`{name}` reads the node above, which was `{before}` in the base and is now `{now}`"
-    return warning("W009", span, message, f"name it: `input: {now}`", related)
+    message = f"`{name}` reads the node above it, which is `{before}` in the base but `{now}` here"
+    return warning("W009", span, message, f"set it explicitly: `input: {now}`", related)
 
 
 def name_clash(span: Span, name: str, what: str, other: Span | None) -> Diagnostic:
     """name-clash (W010)
 
-    Finds: a node that has the name of a field, or in a block that of an input.
-    Why:   fields and nodes share one namespace, so a reference never means two things.
+    Finds: a node with the name of a field, or, in a block, of an input.
+    Why:   fields and nodes share one namespace, so that every reference is unambiguous.
     Diff:
         model:
           graph:
@@ -189,14 +189,14 @@ def name_clash(span: Span, name: str, what: str, other: Span | None) -> Diagnost
             logits: {type: linear, out_features: 10}
     """
     related = () if other is None else (Related(other, f"the {what}"),)
-    return error("W010", span, f"the node `{name}` has the name of a {what}", "give the node another name", related)
+    return error("W010", span, f"the node `{name}` has the same name as a {what}", "rename the node", related)
 
 
 def too_many_inputs(span: Span, kind: str, ports: Sequence[str]) -> Diagnostic:
     """too-many-inputs (W011)
 
-    Finds: more inputs in a list than the component takes.
-    Why:   a list binds inputs in order; those left over would be dropped.
+    Finds: more inputs in a list than the component has.
+    Why:   a list binds inputs in order; the remaining ones would be ignored.
     Diff:
         model:
           graph:
@@ -204,15 +204,15 @@ def too_many_inputs(span: Span, kind: str, ports: Sequence[str]) -> Diagnostic:
     -       logits: {type: linear, out_features: 10, inputs: [act, pixels]}
     +       logits: {type: linear, out_features: 10, inputs: [act]}
     """
-    takes = f"takes {len(ports)}: {', '.join(ports)}" if ports else "takes none"
-    return error("W011", span, f"one input too many: `{kind}` {takes}", "`add` and `concat` join several tensors")
+    takes = f"takes {len(ports)}: {', '.join(ports)}" if ports else "has no inputs"
+    return error("W011", span, f"too many inputs: `{kind}` {takes}", "`add` and `concat` join several tensors")
 
 
 def open_input(span: Span, name: str, block: str, reader: str) -> Diagnostic:
     """open-input (W012)
 
-    Finds: an optional input of a block that is left open here, and read by something that cannot do without.
-    Why:   what is optional outside must be optional inside too.
+    Finds: an optional input of a block that is not connected here, but required inside the block.
+    Why:   an input can only be optional if every reader of it can do without.
     Diff:
         model:
           blocks:
@@ -226,14 +226,14 @@ def open_input(span: Span, name: str, block: str, reader: str) -> Diagnostic:
     +       hidden: {type: gate, inputs: {x: pixels, mask: pixels}}
             logits: {type: linear, out_features: 10}
     """
-    message = f"`{reader}` needs `{name}`, an optional input of `{block}` that is open here"
-    return error("W012", span, message, f"make `{name}` required in `{block}`, or wire it where the block is used")
+    message = f"`{reader}` needs `{name}`, an optional input of `{block}` that is not connected here"
+    return error("W012", span, message, f"make `{name}` required in `{block}`, or connect it where the block is used")
 
 
 def unknown_copy(span: Span, name: str, num_copies: int | None) -> Diagnostic:
     """unknown-copy (W013)
 
-    Finds: a reference to a copy of a node that is not repeated, or not so often.
+    Finds: a reference to a copy that does not exist: the node is not repeated, or has fewer copies.
     Why:   copies are counted from 0, so the last of 4 is 3.
     Diff:
         model:
@@ -250,9 +250,8 @@ def unknown_copy(span: Span, name: str, num_copies: int | None) -> Diagnostic:
 def bad_reference(span: Span, found: str, help: str | None = None) -> Diagnostic:
     """bad-reference (W014)
 
-    Finds: an input that is not a reference: an expression, a number, a mapping.
-    Why:   wires live under `input` and `inputs` by name alone, so that a graph can be drawn without knowing its
-           components.
+    Finds: an input that is not a reference but an expression, a number or a mapping.
+    Why:   `input` and `inputs` contain only names, so that a graph can be drawn without knowing its components.
     Diff:
         model:
           graph:
@@ -262,14 +261,14 @@ def bad_reference(span: Span, found: str, help: str | None = None) -> Diagnostic
     +       act: {type: relu, input: doubled}
     """
     wanted = "`node`, `node.output`, `node.3` (a copy) or `node.3.output`"
-    return error("W014", span, f"{found} is not a reference", help or f"a reference is {wanted}")
+    return error("W014", span, f"{found} is not a reference", help or f"expected {wanted}")
 
 
 def unused_param(span: Span, name: str, block: str) -> Diagnostic:
     """unused-param (W015)
 
     Finds: a param of a block that no template of the block reads.
-    Why:   who sets it believes that it does something; most often a number was left in the block's body.
+    Why:   setting it has no effect; usually the block's body still has a fixed number.
     Diff:
         model:
           blocks:
@@ -290,7 +289,7 @@ def unused_input(span: Span, name: str, block: str) -> Diagnostic:
     """unused-input (W016)
 
     Finds: an input of a block that none of its nodes reads.
-    Why:   what is wired to it has no effect: a mask that is handed in and never applied trains on the padding.
+    Why:   the connected tensor has no effect: with a mask that is never applied, the model trains on padding.
     Diff:
         model:
           blocks:

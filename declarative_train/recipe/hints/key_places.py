@@ -25,7 +25,7 @@ def home_of(name: str, near: str | None = None) -> str | None:
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
         return None
     if name == "mode":
-        return "how the ranks share the work is `parallelism: ddp`; `mode` is a key of `sweep`, `early_stop` and `best`"
+        return "the mode of parallelism is `parallelism: ddp`; `mode` is a key of `sweep`, `early_stop` and `best`"
     for word in ALIASES.get(name, (name,)):
         if places := paths_of(word):
             break
@@ -33,10 +33,10 @@ def home_of(name: str, near: str | None = None) -> str | None:
         return None
     shown = " or ".join(f"`{place}`" if place else "the top level" for place in places[:3])
     if name in ALIASES and near == word:
-        return f"here it is called `{word}`"
+        return f"its name here is `{word}`"
     if word == name:
         return f"`{name}` belongs in {shown}"
-    return f"here it is called `{word}`, in {shown}"
+    return f"its name here is `{word}`, in {shown}"
 
 
 def paths_of(word: str) -> list[str]:
@@ -69,7 +69,7 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
 def home_in_axes(name: str, near: str | None) -> str | None:
     """Return the help line for a key below `parallelism`."""
     if name in KEPT:
-        return f"`{name}` is kept for an axis that is not built yet; `data` and `pipeline` are"
+        return f"`{name}` is reserved for an axis that is not implemented yet; `data` and `pipeline` are"
     if name in ("mode", "type", "strategy"):
         return "parallelism is a word (`fsdp`) or axes: `{data: {shard: all}}`, `{pipeline: {stages: 4, ...}}`"
     if name == "data_parallel":

@@ -13,11 +13,11 @@ MADE: tuple[tuple[frozenset[str], str, str], ...] = (  # keys that tell it, what
     (
         frozenset({"version", "dtrain_version", "fingerprint"}),
         "a plan",
-        "`dtrain plan {path}` shows it, `dtrain run {path}` runs it; the recipe that it was made of is {recipe}",
+        "`dtrain plan {path}` shows it, `dtrain run {path}` runs it; it was made from {recipe}",
     ),
     (frozenset({"num_ranks", "started_unix_s", "settings"}), "the record of a run", "`dtrain trace {folder}`"),
     (frozenset({"sha256", "fingerprint", "files"}), "a checkpoint's list", "`dtrain predict {folder} INPUT` uses it"),
-    (frozenset({"$schema", "$defs"}), "a JSON schema", "editors read it; name a recipe: a YAML file"),
+    (frozenset({"$schema", "$defs"}), "a JSON schema", "it is for editors; pass a recipe: a YAML file"),
 )
 COMMON = frozenset({"description", "meta", "name", "plugins", "seed", "vars", "version"})  # of other programs, too
 SLIPS = 0.4  # of the keys, which are near to one of a recipe's by chance: `site_name`, `validation`
@@ -65,4 +65,4 @@ def _recipe_of(root: Mapping) -> str:
     """Return the recipe file from which a plan was compiled, if the plan names it."""
     texts = root.get("recipe")
     names = [f"`{entry.name}`" for entry in texts] if isinstance(texts, Mapping) else []
-    return names[0] if names else "named in it"
+    return names[0] if names else "referred to in it"

@@ -176,7 +176,7 @@ def _diagnostic(problem: _Problem | list[_Problem], reading: Reading) -> Diagnos
     if kind == "extra_forbidden":
         return _unknown_key(problem, reading)
     if kind == "missing" and isinstance(error["loc"][-1], int):
-        return wrong_value(problem.span, f"`{name}` has too few entries", f"give {error['loc'][-1] + 1} or more")
+        return wrong_value(problem.span, f"`{name}` has too few entries", f"set {error['loc'][-1] + 1} or more")
     if kind == "missing":
         name = str(error["loc"][-1])
         return missing_key(problem.key_span, name, inside, _words_of(reading.model, problem.path, name))
@@ -210,13 +210,13 @@ def _unknown_key(problem: _Problem, reading: Reading) -> Diagnostic:
     present = {entry.name for entry in entries if entry.key.span.path == span.path}  # a base may have it
     word, note = OTHERWISE.get(key, ("", ""))
     if word in known:
-        return unknown_key(span, key, where, known, f"here it is called `{word}`, {note}")
+        return unknown_key(span, key, where, known, f"its name here is `{word}`, {note}")
     word = next((word for word in KEYS.get(key, ()) if word in known), "")
     if word:
         fixes = () if word in present else replace_word(span, key, word)
-        return unknown_key(span, key, where, known, f"here it is called `{word}`", fixes=fixes)
+        return unknown_key(span, key, where, known, f"its name here is `{word}`", fixes=fixes)
     if key in FROM_THE_INPUT:
-        return unknown_key(span, key, where, known, "leave it out: it follows from the input")
+        return unknown_key(span, key, where, known, "remove it: it follows from the input")
     home = NOTES.get(key) or hint_for(key, where) or reading.elsewhere(key, nearest(key, known))
     return unknown_key(span, key, where, known, home, present)
 
@@ -228,11 +228,11 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
     if kind == "literal_error":
         allowed = _parse_words(context["expected"])
         typed = f"`{problem.node.text}`" if isinstance(problem.node, Scalar) else found
-        message = f"`{name}` is {typed}; it is one of {', '.join(allowed)}"
+        message = f"`{name}` is {typed}, expected one of {', '.join(allowed)}"
         said = value_hint(problem.node, "bool_type") if "true" in allowed else ValueHint()
         if (word := value_here(typed.strip("`"), allowed)) is not None:
             fixes = replace_word(problem.span, typed.strip("`"), word)
-            return wrong_value(problem.span, message, f"here it is called `{word}`", fixes)
+            return wrong_value(problem.span, message, f"its name here is `{word}`", fixes)
         text = str(to_value(problem.node))
         if said.help is None:
             said = ValueHint(did_you_mean(text, allowed), suggest_fix(problem.span, text, allowed, closed=True))
@@ -240,7 +240,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
     if kind in _BOUNDS:
         is_number = isinstance(to_value(problem.node), int | float)
         hint = value_hint(problem.node, kind, name).help if is_number else None
-        return wrong_value(problem.span, f"`{name}` is {found}; it must be {_format_bound(kind, context)}", hint)
+        return wrong_value(problem.span, f"`{name}` is {found}, but must be {_format_bound(kind, context)}", hint)
     if kind in ("too_short", "too_long", "string_too_short", "string_too_long"):
         few = kind.endswith("short")
         bound = context["min_length" if few else "max_length"]

@@ -10,8 +10,8 @@ _EVALUATED = "`evaluation: {every: 500 steps}` sets how often, with a unit: `1 e
 _SAVED = "`checkpoint: {every: 500 steps}` sets how often, with a unit: `1 epoch`"
 _LOGGED = "`logging: {every: 50 steps}` sets how often, with a unit"
 _WARMED = "`training.lr_schedule: {type: cosine, warmup: 5%}`; also `100 steps` or `1 epoch`"
-_RESUMED = "`dtrain run RECIPE --resume` goes on with a run; `model.weights: RUN` starts from its weights"
-_TRIED = "`dtrain run RECIPE --max-steps 5` ends early; `dtrain lint` and `dtrain plan` try a recipe without training"
+_RESUMED = "`dtrain run RECIPE --resume` continues a run; `model.weights: RUN` starts from its weights"
+_TRIED = "`dtrain run RECIPE --max-steps 5` stops early; `dtrain lint` and `dtrain plan` try a recipe without training"
 _FIELD = "the inputs of a model are fields: `data.fields: {NAME: {column: ...}}`; a loss names its `input` and `target`"
 _LENGTH = "`data.window: {length: 1024}` sets the number of rows, such as tokens, of a sample"
 _SIZES = "the sizes of a model are keys of its nodes, under `model.graph`"
@@ -21,23 +21,26 @@ _DEVICES = "`layout: {gpus: 4}`, or `{nodes: 2, gpus_per_node: 8}`"
 _NO_AXIS = "models are split by `fsdp` and `pipeline`; there is no such axis yet"
 _WEIGHTS = "`model.weights: PATH` starts from a file or a run, `{NODE: PATH}` below one node"
 _LOSS = "`objective: {loss: {type: ..., input: NODE, target: FIELD}}`"
-_BASES = "`extends: base.yaml` builds on another recipe; `--with FILE` lays one over it"
-_NOTES = "`meta:` holds notes of any kind, which are not checked"
+_BASES = "`extends: base.yaml` builds on another recipe; `--with FILE` merges one over it"
+_NOTES = "`meta:` contains notes of any kind, which are not checked"
 _SWEPT = "`sweep: {type: random, over: {training.optimizer.lr: {low: 1e-4, high: 1e-1, log: true}}, trials: 20}`"
 _CLUSTER = "`layout` sets the numbers of nodes and GPUs; a job script starts the ranks (docs/launching.md)"
 _SMOOTHED = "`label_smoothing` is a key of the loss `cross_entropy`"
 _BALANCED = "the loss `cross_entropy` has `class_weights`, `bce_with_logits` has `pos_weight`; either may be `balanced`"
 _NO_OFFLOAD = "there is no offloading to the CPU; `fsdp` and `activation_checkpointing` save memory"
-_QUANTISED = "`model.parameters: {SELECTOR: {frozen: true, storage: nf4}}` holds frozen weights in nf4, int8 or bf16"
-_ROWS = "`source` names the rows; `split` takes sets from them, and the rest is for training"
-_SOURCE = "`source: {type: csv, path: ...}` names the rows"
+_QUANTISED = "`model.parameters: {SELECTOR: {frozen: true, storage: nf4}}` stores frozen weights in nf4, int8 or bf16"
+_ROWS = "`source` defines the rows; `split` takes sets from them, and the rest is for training"
+_SOURCE = "`source: {type: csv, path: ...}` defines the rows"
 _PREPARED = (
-    "a field prepares its numbers: `data.fields: {NAME: {column: ..., normalize: standard}}`; a transform, pictures"
+    "a field prepares its numbers: `data.fields: {NAME: {column: ..., normalize: standard}}`; a transform changes "
+    "images"
 )
 _WHOLE = "a model is a `graph` of nodes, of which a whole model may be one: `model.graph: {net: {type: resnet}}`"
-_WIRED = "a node names the fields that it reads, `input: FIELD`; the losses name what they read of the graph"
+_WIRED = "a node refers to its fields by `input: FIELD`; losses refer to nodes of the graph"
 _STAGES = "`{pipeline: {stages: 4, microbatches: 8}}`"
-_SHARED_OUT = "the GPUs of `layout` are divided: `{data: {replicate: 2}}` are whole copies, `{data: {shard: 2}}` parts"
+_SHARED_OUT = (
+    "the GPUs of `layout` are divided: `{data: {replicate: 2}}` makes whole copies, `{data: {shard: 2}}` shards"
+)
 _PART = "`max: 1000 samples` evaluates a part of each set"
 _SINKS = "`logging: {sinks: {tensorboard: {}, csv: {}, wandb: {}, mlflow: {}}}` sets where numbers go"
 
@@ -61,14 +64,14 @@ ANYWHERE = {
     **dict.fromkeys(("quantization", "quantization_config", "load_in_4bit", "load_in_8bit", "qlora"), _QUANTISED),
     **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len", "sequence_len"), _LENGTH),
     **dict.fromkeys(("cpu_offload", "offload"), _NO_OFFLOAD),
-    "find_unused_parameters": "parameters that no loss reaches are found before a run; leave it out",
+    "find_unused_parameters": "parameters that no loss reaches are found before a run; remove it",
     "ema_decay": "`training.ema: {decay: 0.9999}`",
-    "swa": "`training.ema: {decay: 0.999}` averages the weights; an average of equal parts is not there",
+    "swa": "`training.ema: {decay: 0.999}` averages the weights; an unweighted average is not available",
     "sync_batchnorm": "`over: 32 samples` on a `batch_norm` sets the number of samples, on any number of GPUs",
     "min_lr": "`training.lr_schedule: {type: cosine, min_factor: 0.1}`: a part of the lr",
     "tf32": "`training.precision: {matmul: tf32}`",
     "autocast": "`training.precision: bf16`",
-    "grad_accum": "here it is called `gradient_accumulation_steps`, in `training`",
+    "grad_accum": "its name here is `gradient_accumulation_steps`, in `training`",
     "train_on_inputs": "a `mask` of the loss selects the tokens that count",
     "seed_everything": "`seed: 0` belongs at the top level",
     "dataloader": "its keys are in `data`: `shuffle`, `workers`, `last_batch`",
@@ -95,11 +98,11 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         **dict.fromkeys(("feature_columns", "x", "y"), _FIELD),
         **dict.fromkeys(("file", "files", "root", "format"), _SOURCE),
         **dict.fromkeys(("normalize", "mean", "std", "scale"), _PREPARED),
-        "image_size": "a field of pictures has a size: `fields: {image: {type: image, column: image, size: 224}}`",
+        "image_size": "a field of images has a size: `fields: {image: {type: image, column: image, size: 224}}`",
         "sample_packing": "`window: {length: 1024}` cuts a text into samples without padding",
         "shuffle_buffer": "it is `data.shuffle_window`: samples mixed with each other, where files are read in blocks",
-        "streaming": "rows are read when they are needed: leave it out",
-        "cache": "rows are read when they are needed: leave it out",
+        "streaming": "rows are read when they are needed: remove it",
+        "cache": "rows are read when they are needed: remove it",
     },
     "`image`": dict.fromkeys(("normalize", "mean", "std"), _NORMALIZED),
     "`model`": {
@@ -120,10 +123,10 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
         "memory": "`hardware: h100-sxm` is for a plan's estimates; `dtrain plan` shows the memory of a step",
     },
     "`checkpoint`": {
-        "save_last": "the last checkpoint is always kept: leave it out",
+        "save_last": "the last checkpoint is always kept: remove it",
         "best_metric": "`best: {metric: validation/accuracy, mode: max}`",
         "mode": "`best: {metric: validation/accuracy, mode: max}`",
-        "async": "how a checkpoint is written is not a choice: leave it out",
+        "async": "how a checkpoint is written cannot be chosen: remove it",
     },
     "`logging`": {
         "every_n_steps": _LOGGED,
@@ -131,7 +134,7 @@ IN_SECTIONS: dict[str, dict[str, str]] = {  # by what messages call the section
     },
     "`evaluation`": {
         **dict.fromkeys(("num_samples", "limit", "limit_val_batches"), _PART),
-        "val_sets": "here it is called `sets`",
+        "val_sets": "its name here is `sets`",
     },
     "`objective`": {
         **dict.fromkeys(("weight", "target", "label", "input"), f"it is a key of a loss: {_LOSS}"),
@@ -144,7 +147,7 @@ MODES = {  # of parallelism, by letters alone
     **dict.fromkeys(("deepspeed", "zero1", "zero2"), ZERO),
     **dict.fromkeys(("megatron", "tensor", "tensorparallel", "tp"), _NO_SPLIT_LAYERS),
     **dict.fromkeys(("hsdp", "hybridshard"), "`parallelism: {data: {replicate: 2, shard: all}}`: copies of shards"),
-    "horovod": "`ddp` averages gradients over ranks that each hold the whole model",
+    "horovod": "`ddp` averages gradients over ranks that each have the whole model",
 }
 
 

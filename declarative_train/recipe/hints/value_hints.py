@@ -32,7 +32,7 @@ WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: words of other tools
         "auto": "write the number of samples of a step: results depend on it; `microbatch_size` and "
         "`gradient_accumulation_steps` fit it into memory"
     },
-    "microbatch_size": {"auto": "write the number, or leave it out; `dtrain plan` estimates the memory"},
+    "microbatch_size": {"auto": "write the number, or remove it; `dtrain plan` estimates the memory"},
     "epochs": dict.fromkeys(
         _ENDLESS,
         "a run has a length, which its lr schedule needs: write one, and stop it by `early_stop` or `max_time`",
@@ -43,12 +43,12 @@ WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: words of other tools
     ),
     "workers": {"auto": "write the number of loader processes per rank: `workers: 2`; with 0 the rank reads by itself"},
 }
-_NO_BATCH = "`B` is the batch where a shape begins, and nowhere else"
+_NO_BATCH = "`B` is the batch, and only allowed at the start of a shape"
 _FOR_THE_BATCH = {  # by key
-    "dim": "the batch stays as it is: the first dimension of a sample is 1, the last is -1",
+    "dim": "the batch cannot be selected: the first dimension of a sample is 1, the last is -1",
     "dims": "in an order the batch is 0, and the first: [0, 2, 1]",
-    "shape": "this is a shape without the batch: leave it out",
-    "sizes": "these are the sizes that one dimension becomes: leave the batch out",
+    "shape": "this is a shape without the batch: remove it",
+    "sizes": "these are the sizes that one dimension becomes: omit the batch",
 }
 
 
@@ -73,7 +73,7 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
         return ValueHint()
     word = _WORDS_OF_1_1.get(node.value.lower())
     if word is not None:
-        return _write(node, word) if kind == "bool_type" else ValueHint(f"`{node.text}` is a text in YAML 1.2")
+        return _write(node, word) if kind == "bool_type" else ValueHint(f"`{node.text}` is text in YAML 1.2")
     text = node.value.strip()
     if text == "B" and kind in _NUMBERS:
         return ValueHint(_FOR_THE_BATCH.get(key.partition(".")[0], _NO_BATCH))
@@ -108,7 +108,7 @@ def _of_list(node: Scalar, text: str) -> ValueHint:
 
 def _of_template(node: Scalar) -> ValueHint:
     if isinstance(node.value, float):
-        return ValueHint("`//` divides without a rest, `| int` cuts one off")
+        return ValueHint("`//` is integer division, `| int` truncates")
     return ValueHint("a template keeps the type of its value only without any text around it, not even a space")
 
 

@@ -29,9 +29,7 @@ def find_word(word: str, names: Collection[str]) -> str | None:
 def _as_type(word: str, names: Collection[str]) -> str | None:
     """Return the name here of another library's class, or a way to do without it."""
     here, letters = aliases.type_here(word, names), aliases.letters(word)
-    return (
-        f"here it is called `{here}`" if here else aliases.NOT_BUILT.get(letters) or relocated_keys.MODES.get(letters)
-    )
+    return f"its name here is `{here}`" if here else aliases.NOT_BUILT.get(letters) or relocated_keys.MODES.get(letters)
 
 
 def _as_key(word: str) -> str | None:
@@ -55,7 +53,7 @@ def _elsewhere(word: str) -> str | None:
     """Return the equivalent of another tool's word."""
     if word in aliases.OTHERWISE:
         key, rest = aliases.OTHERWISE[word]
-        return f"here it is called `{key}`, {rest}"
+        return f"its name here is `{key}`, {rest}"
     hints = (
         each[word]
         for each in (aliases.NOTES, relocated_keys.ANYWHERE, *relocated_keys.IN_SECTIONS.values())
@@ -63,4 +61,4 @@ def _elsewhere(word: str) -> str | None:
     )
     if (hint := next(hints, None)) is not None or word not in aliases.KEYS:
         return hint
-    return home_of(word) or f"here it is called `{aliases.KEYS[word][0]}`"
+    return home_of(word) or f"its name here is `{aliases.KEYS[word][0]}`"

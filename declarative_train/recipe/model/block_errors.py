@@ -34,7 +34,7 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
     return problem._replace(
         span=given[0] if len(given) == 1 else at,
         message=f"inside the shipped block `{block.name}`: {problem.message}",
-        related=(*problem.related, Related(problem.span, "it shows here")),
+        related=(*problem.related, Related(problem.span, "the cause is here")),
         fixes=(),
     )
 

@@ -171,7 +171,7 @@ def _read_ports(node: Node | None, where: str, at: Span) -> tuple[tuple[Port, ..
         for entry in node:
             word = entry.value.value if isinstance(entry.value, Scalar) else None
             if word not in ("required", "optional"):
-                message = f"the input `{entry.name}` is {describe_node(entry.value)}; it is `required` or `optional`"
+                message = f"the input `{entry.name}` is {describe_node(entry.value)}, expected `required` or `optional`"
                 diagnostics.append(wrong_value(entry.value.span, message))
             declared.append((entry.key, word == "optional"))
     else:
@@ -185,14 +185,14 @@ def _read_ports(node: Node | None, where: str, at: Span) -> tuple[tuple[Port, ..
             diagnostics.append(problem)
         spans.setdefault(name.text, name.span)
     if not declared and not diagnostics:
-        diagnostics.append(wrong_value(node.span, f"{where} has no inputs", "`inputs: [x]` names one"))
+        diagnostics.append(wrong_value(node.span, f"{where} has no inputs", "declare one with `inputs: [x]`"))
     return tuple(Port(name.text, optional) for name, optional in declared), spans, diagnostics
 
 
 def _read_outputs(node: Mapping, where: str, at: Span) -> tuple[dict[str, Edge], list[Diagnostic]]:
     one, many = node.entry("output"), node.entry("outputs")
     if one is not None and many is not None:
-        return {}, [wrong_value(many.key.span, f"{where} has `output` and `outputs`", "join them in `outputs`")]
+        return {}, [wrong_value(many.key.span, f"{where} has `output` and `outputs`", "combine them in `outputs`")]
     if one is not None:
         return _references([(None, one.value)])
     if many is None:
@@ -249,7 +249,7 @@ class TypeLibrary:
         self.layers = layers
         self._shipped = list_shipped()
         taken = dict.fromkeys(layers, "a layer")
-        taken |= dict.fromkeys(self._shipped, "a shipped block") | {REUSE: "a word of the language"}
+        taken |= dict.fromkeys(self._shipped, "a shipped block") | {REUSE: "a reserved word"}
         self._blocks, self.diagnostics = read_blocks(node, taken)
         self.files: dict[str, SourceFile] = {}
         """Files of the shipped blocks that were used, by name."""

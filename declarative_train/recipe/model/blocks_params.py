@@ -99,7 +99,7 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
             default = Scalar(None, "null", key_span)
         param = Param(name, spec.type, default, spec.min, spec.max, spec.choices, spec.items)
         if default is not None and not is_open(default) and to_value(default) is not None:
-            _, found = check_value(param, default, "its own declaration")
+            _, found = check_value(param, default, "its declaration")
         return param, found
     if isinstance(node, Mapping) and node.entries and all(each.name in ParamSpec.model_fields for each in node):
         return None, [bad_param(key_span, name, f"has `{node.entries[0].name}` but no `type`")]
@@ -198,13 +198,13 @@ def _is(value: object, kind: str) -> bool:
 def _bounds(param: Param, value: object, span: Span) -> list[Diagnostic]:
     if param.choices is not None and value not in param.choices:
         known = ", ".join(map(str, param.choices))
-        return [wrong_value(span, f"`{param.name}` is {value}; it is one of {known}")]
+        return [wrong_value(span, f"`{param.name}` is {value}, expected one of {known}")]
     is_number = isinstance(value, int | float)
     size = value if isinstance(value, int | float) else len(value) if isinstance(value, tuple | str) else None
     what = "" if is_number else " entries" if isinstance(value, tuple) else " characters"
     if size is None:
         return []
-    has = f"`{param.name}` is {size}; it must be" if is_number else f"`{param.name}` has {size}{what}; it must have"
+    has = f"`{param.name}` is {size}; it must be" if is_number else f"`{param.name}` has {size}{what}, but must have"
     if param.minimum is not None and size < param.minimum:
         return [wrong_value(span, f"{has} at least {param.minimum}")]
     if param.maximum is not None and size > param.maximum:

@@ -331,7 +331,7 @@ class _Expander:
             self._say([recursive_block(at, [*names, block.name])])
             return None
         if len(frame.chain) >= MOST_NESTED:
-            self._say([model_too_large(at, f"more than {MOST_NESTED} blocks inside each other")])
+            self._say([model_too_large(at, f"more than {MOST_NESTED} nested blocks")])
             return None
         ports = tuple(port.name for port in block.ports)
         still_open = frozenset(ports) - bound
@@ -356,7 +356,7 @@ class _Expander:
         scope = self.build(frame, wiring, {} if is_wrong else block.outputs, used, "the block's outputs")
         if scope is not None and not is_wrong and len(scope.outputs) < len(block.outputs):
             lost = next(edge for name, edge in block.outputs.items() if name not in scope.outputs)
-            self._say([bad_reference(lost.span, f"`{lost.text}`, which is an input left open,")])
+            self._say([bad_reference(lost.span, f"`{lost.text}`, which is an unconnected input,")])
             return None
         return None if is_wrong else scope
 
@@ -378,7 +378,7 @@ class _Expander:
                 message = (
                     f"`{node.name}` wires {_list_names(node.inputs)}, but `{target.name}` {_list_names(target.inputs)}"
                 )
-                self._say([bad_reuse(node.span, message, "a block is called again with the same inputs wired")])
+                self._say([bad_reuse(node.span, message, "a block is called again with the same inputs connected")])
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:

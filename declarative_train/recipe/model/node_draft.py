@@ -182,7 +182,7 @@ class EntryReader:
         if scalar is None:
             return None
         if not isinstance(scalar, Scalar) or not isinstance(scalar.value, str):
-            hint = "templates give parts of an expression"
+            hint = "templates can only be parts of an expression"
             self.found.append(bad_node(scalar.span, entry.name, describe_node(scalar), hint))
             return None
         try:
@@ -207,11 +207,11 @@ class EntryReader:
         if isinstance(draft, LayerDraft) and counts_only(draft):
             for word in ("repeat", "when"):
                 if (entry_of := node.entry(word)) is not None:
-                    hint = "one dimension more in `shape` holds several" if word == "repeat" else "leave the node out"
+                    hint = "one more dimension in `shape` gives several" if word == "repeat" else "remove the node"
                     message = f"`{draft.type_name}` takes no `{word}`"
                     self.found.append(wrong_value(entry_of.key.span, message, hint))
         if (handed := node.entry("params")) is not None:  # in a block it is written out by now
-            message = "`params` hands on the params of a block, and this node is in none"
+            message = "`params` passes on the params of a block, but this node is not in a block"
             self.found.append(wrong_value(handed.key.span, message, "write the keys with their values"))
         if draft is None or is_broken:
             return BrokenDraft(name=entry.name, entry=entry, is_off=is_off, wanted=wanted)
@@ -279,7 +279,7 @@ class EntryReader:
             self.found.append(wrong_type(called.span, "node", describe_node(called), "the name of a node"))
             return None
         if target.output is not None:
-            hint = f"a node is called again whole: `node: {target.name}`"
+            hint = f"a node can only be called again as a whole: `node: {target.name}`"
             self.found.append(bad_reuse(target.span, f"`{target.text}` is an output, not a node", hint))
             return None
         return None if others else target
@@ -290,7 +290,7 @@ class EntryReader:
             return None
         value = node.value if isinstance(node, Scalar) else None
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            hint = "`when: false` switches a node off" if value == 0 else None
+            hint = "`when: false` disables a node" if value == 0 else None
             self.found.append(bad_repeat(node.span, describe_node(node), hint))
         elif value > MOST_NODES:
             self.found.append(model_too_large(node.span, f"more than {MOST_NODES:,} nodes"))

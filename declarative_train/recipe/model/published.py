@@ -61,7 +61,7 @@ def _params(family: Family, published: Published) -> dict[str, object]:
     except (TypeError, ValueError, ZeroDivisionError, AttributeError) as problem:
         if isinstance(problem, PublishedError):
             raise PublishedError(f"{published.folder}: {problem}", problem.hint) from None
-        raise PublishedError(f"{published.folder}: its config.json cannot be understood: {problem}") from None
+        raise PublishedError(f"{published.folder}: its config.json is not valid: {problem}") from None
 
 
 def _node(value: object, span: Span) -> Node:

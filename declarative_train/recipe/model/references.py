@@ -107,7 +107,7 @@ def _edges(node: Sequence) -> tuple[tuple[Edge | None, ...], list[Diagnostic]]:
 
 def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        hint = "a list belongs under `inputs`" if isinstance(node, Sequence) else None
+        hint = "put a list under `inputs`" if isinstance(node, Sequence) else None
         return None, [bad_reference(node.span, describe_node(node), hint)]
     edge = read_reference(node.value, node.span)
     if edge is not None:
@@ -118,7 +118,7 @@ def _edge(node: Node) -> tuple[Edge | None, list[Diagnostic]]:
 def no_reference(text: str, span: Span) -> Diagnostic:
     """Return the error of a text that `read_reference` cannot read."""
     looks_computed = any(sign in text for sign in "+-*/[(<>=&|~@ ")
-    hint = f"give the expression a node of its own, `NAME: {text}`, and name that node" if looks_computed else None
+    hint = f"make the expression a node, `NAME: {text}`, and refer to it" if looks_computed else None
     if read_reference(text.lower(), span) is not None:
         hint = f"names are lower-case: `{text.lower()}`"
     return bad_reference(span, f"`{text}`", hint)

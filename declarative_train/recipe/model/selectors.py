@@ -71,7 +71,7 @@ def _braces(inside: str) -> list[str]:
     if last < first:
         raise ValueError(f"`{{{inside}}}` counts down: write `{{{last}..{first}}}`")
     if last - first >= _MOST_NUMBERS:
-        raise ValueError(f"`{{{inside}}}` holds more than {_MOST_NUMBERS} numbers: write `*`")
+        raise ValueError(f"`{{{inside}}}` has more than {_MOST_NUMBERS} numbers: write `*`")
     return [str(number) for number in range(first, last + 1)]
 
 

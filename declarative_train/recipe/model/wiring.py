@@ -128,7 +128,7 @@ class Wiring:
             if isinstance(target, BrokenDraft):
                 return None
             if isinstance(target, ExpressionDraft):
-                message = f"`{edge.name}` is an expression and holds no parameters"
+                message = f"`{edge.name}` is an expression and has no parameters"
                 self.diagnostics.append(bad_reuse(edge.span, message, "write the expression again"))
                 return None
             if not self._is_one_node(edge, target):
@@ -137,7 +137,9 @@ class Wiring:
                 draft.target = edge
                 return target
             if target.name in seen:
-                self.diagnostics.append(bad_reuse(edge.span, "these reuses call each other", "name a layer or a block"))
+                self.diagnostics.append(
+                    bad_reuse(edge.span, "these reuses refer to each other", "refer to a layer or a block")
+                )
                 return None
             seen.add(target.name)
             edge = target.target
@@ -205,13 +207,13 @@ class Wiring:
 
     def _open_port(self, draft: Typed, port: Port) -> Diagnostic:
         if port is draft.ports[0]:
-            message = f"`{draft.name}` is the first node and must name its input"
+            message = f"`{draft.name}` is the first node, so its input must be set"
             close = ", ".join(self.around.inputs[:6])
             return open_port(
                 draft.type_span, message, f"add `input: NAME`; fields: {close}" if close else "add `input: NAME`"
             )
-        message = f"`{draft.name}` leaves the input `{port.name}` of `{draft.type_name}` open"
-        return open_port(draft.type_span, message, f"wire it: `inputs: {{{port.name}: NAME}}`")
+        message = f"`{draft.name}` does not connect the input `{port.name}` of `{draft.type_name}`"
+        return open_port(draft.type_span, message, f"connect it: `inputs: {{{port.name}: NAME}}`")
 
     # -- following references
 
@@ -270,7 +272,7 @@ class Wiring:
     def _problem_of_off(self, edge: Edge, draft: NodeDraft) -> Diagnostic | None:
         if edge.copy is None and edge.output in (None, draft.outputs[0]) and not edge.below:
             return None
-        message = f"`{edge.name}` is switched off here and means its first input, so there is no `{edge.text}`"
+        message = f"`{edge.name}` is disabled here and equals its first input, so there is no `{edge.text}`"
         return unknown_output(edge.span, message, [], help=f"write `{edge.name}`")
 
     def _no_output(self, edge: Edge, draft: NodeDraft) -> Diagnostic:
@@ -279,7 +281,7 @@ class Wiring:
         called = find_called(draft)
         if isinstance(called, BlockDraft) and called.block.graph.entry(output) is not None:
             name = called.block.name
-            hint = f"a block shows its outputs only: add `outputs: {{..., {output}: {output}}}` to `{name}`"
+            hint = f"only the outputs of a block are visible: add `outputs: {{..., {output}: {output}}}` to `{name}`"
             return unknown_output(edge.span, message, [], help=hint)
         return unknown_output(edge.span, message, draft.outputs, output)
 
@@ -291,7 +293,7 @@ class Wiring:
             hint = f"for the layer write `{{type: {edge.name}}}`"
         elif self.around.block and nearest(edge.name, known) is None:
             inputs = ", ".join(self.around.inputs)
-            hint = f"the block `{self.around.block}` sees its nodes and its inputs ({inputs}) only: add an input"
+            hint = f"the block `{self.around.block}` sees only its nodes and its inputs ({inputs}): add an input"
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:

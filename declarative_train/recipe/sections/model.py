@@ -21,7 +21,7 @@ class WeightsSection(Section):
     `torchvision`: `path` is a file with its tensors, under their names there.
     """
     rename: dict[str, str] = {}
-    """Prefixes of names in the file, and their replacements, or `drop` to leave them out:
+    """Prefixes of names in the file, and their replacements, or `drop` to remove them:
     {"encoder.blocks.": "layers.", "head.": drop}. With `*` or `{a,b}` a selector: {"h.*.attention": "layers.*.attn"}
     keeps the rest of the name, and {"{query,key,value}": qkv} joins tensors by rows.
     """

@@ -25,7 +25,9 @@ _NAME_SCHEMA = {"type": "string", "pattern": _NAME}
 
 def _of_a_folder(name: str) -> str:
     if not re.match(_NAME, name):
-        raise ValueError(f"`{name}` names a folder: letters, digits, `.`, `_` and `-`, a letter or digit first")
+        raise ValueError(
+            f"`{name}` is used as a folder name: use letters, digits, `.`, `_` and `-`, starting with a letter or digit"
+        )
     return name
 
 

@@ -71,7 +71,7 @@ class BackgroundSink(Sink):
         self._thread.join(self.wait_s)
         self._raise_failure()
         if self._thread.is_alive():
-            raise TimeoutError(f"no answer for {self.wait_s:g} s; the last values may be missing there")
+            raise TimeoutError(f"no answer for {self.wait_s:g} s; its last values may be missing")
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -261,7 +261,7 @@ def summarize(steps: Collection[StepDone]) -> dict[str, float]:
 def format_memory(event: MemoryMeasured) -> str:
     """Return predicted and measured memory of the rank that needed the most."""
     rank = max(range(len(event.measured)), key=lambda each: event.measured[each])
-    whose = f" on rank {rank}, the most of {len(event.measured)}" if len(event.measured) > 1 else ""
+    whose = f" on rank {rank}, the maximum of {len(event.measured)}" if len(event.measured) > 1 else ""
     predicted, measured = amount(event.predicted[rank], "B"), amount(event.measured[rank], "B")
     return f"predicted {predicted}, measured {measured}{whose} ({event.how} in step {event.step:,})"
 

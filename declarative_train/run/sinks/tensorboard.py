@@ -183,7 +183,7 @@ class EventWriter:
             table = png(confusion_matrix(title, event.classes, event.confusion))
             sheet = samples_sheet(event.answers)
         except ImportError:
-            self._text(NOTICES, f"nothing is drawn without Pillow: {install('images')}", 0, event.time_unix_s)
+            self._text(NOTICES, f"drawings need Pillow: {install('images')}", 0, event.time_unix_s)
             self._can_draw = False
             return
         self._image(f"{event.set}/confusion_matrix{of}", table, event)

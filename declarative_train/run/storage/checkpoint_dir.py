@@ -32,8 +32,7 @@ def claim(folder: str, name: str, run_dir: Path) -> str:
         if not any(run_dir.iterdir()):
             run_dir.rmdir()
         raise RunFailure(
-            f"the folder for checkpoints {format_path(folder)} cannot be made: {error}; help: let `checkpoint.dir` "
-            "name a folder or a URL that can be written, or leave it out"
+            f"the folder for checkpoints {format_path(folder)} cannot be created: {error}; help: set `checkpoint.dir` to a writable folder or URL, or remove it"
         ) from None
 
 
@@ -90,7 +89,7 @@ def dir_notices(folder: str | None, run_dir: Path) -> list[str]:
     begins = None if root is None else root.rsplit("/", 3)[0]
     if begins == (None if folder is None else _absolute(folder)):
         return []
-    return [f"the checkpoints stay in {format_path(root or str(run_dir))}: `checkpoint.dir` is for new runs"]
+    return [f"the checkpoints remain in {format_path(root or str(run_dir))}: `checkpoint.dir` is for new runs"]
 
 
 def newest_below(folder: str, name: str, look: DamageCheck) -> tuple[CheckpointEntry | None, list[str]]:

@@ -99,7 +99,7 @@ def open_place(
     changed: list[str] = []
     if found.entry is not None:
         also, changed = changes_since(plan, found.entry)
-        notices = [f"going on from {found.entry.path}", *also]
+        notices = [f"continuing from {found.entry.path}", *also]
     else:
         notices = list(found.notices)
         weights, passed_over = resolve_weights(plan.weights, look)
@@ -111,7 +111,7 @@ def open_place(
             if plan.logging.checkpoints is not None:
                 elsewhere = claim(plan.logging.checkpoints, plan.name, run_dir)
             if found.entry is not None:
-                notices[0] = f"going on from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
+                notices[0] = f"continuing from {found.entry.path} in a new folder, {run_dir}, as {found.why}"
         else:
             elsewhere = external_root(run_dir)
             notices += dir_notices(plan.logging.checkpoints, run_dir)
@@ -126,8 +126,8 @@ def open_place(
         path = run_dir or folder or _runs(plan)
         key = "`logging.dir`" if folder is None else "`--run-dir`"
         raise RunFailure(
-            f"the run's folder {path} cannot be made: {_reason(path, error)}; help: set {key} to a folder "
-            "that can be written, on a disk with free space"
+            f"the run's folder {path} cannot be created: {_reason(path, error)}; help: set {key} to a writable "
+            "folder on a disk with free space"
         ) from None
     warnings = (*(f"skipped: {reason}" for reason in skipped), *changed)
     return RunPlace(run_dir, found.entry, weights, tuple(notices), warnings, elsewhere)
@@ -180,7 +180,7 @@ def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[s
 def _another_run(entry: CheckpointEntry, reasons: Sequence[str]) -> CheckpointFailure:
     rest = f", and {counted(len(reasons) - MOST_CHANGES, 'more change')}" if len(reasons) > MOST_CHANGES else ""
     return CheckpointFailure(
-        f"the checkpoint {entry.path} is of another run: {', '.join(reasons[:MOST_CHANGES])}{rest}; help: run the "
+        f"the checkpoint {entry.path} belongs to another run: {', '.join(reasons[:MOST_CHANGES])}{rest}; help: run the "
         "recipe as it was, or start a new run from its weights with `model.weights`"
     )
 
@@ -252,7 +252,7 @@ def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageChec
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
-                f"{folder} holds a run already; help: add --resume to go on with it, or name another folder"
+                f"{folder} already contains a run; help: add --resume to continue it, or use another folder"
             )
         return ResumePoint(None)
     found = _find_in_run(checkpoints_root(str(folder)), lock, look)
@@ -283,7 +283,7 @@ def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Re
         found = _find_in_runs(Path(path), lock, look)
     if found is None:
         raise RunFailure(
-            f"no checkpoint in {path}; help: give a run's folder ({_runs(plan)}/<time>-...), a checkpoint's "
+            f"no checkpoint in {path}; help: use a run's folder ({_runs(plan)}/<time>-...), a checkpoint's "
             f"(.../{CHECKPOINTS}/step_<number>), or `--resume auto`"
         )
     return found
@@ -323,7 +323,7 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
         return None
     if run is not None:
         return ResumePoint(entry, Path(run), passed_over=tuple(reasons))
-    return ResumePoint(entry, None, "that is not in the folder of a run here", passed_over=tuple(reasons))
+    return ResumePoint(entry, None, "that is not in a run's folder on this machine", passed_over=tuple(reasons))
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
@@ -345,7 +345,11 @@ def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoi
     if run is not None and newest == entry.step:
         lock.take(Path(run))
         return ResumePoint(entry, Path(run))
-    why = f"that run has gone on to step {newest}" if newest > entry.step else "that is not in the folder of a run here"
+    why = (
+        f"that run has continued to step {newest}"
+        if newest > entry.step
+        else "that is not in a run's folder on this machine"
+    )
     return ResumePoint(entry, None, why)
 
 
@@ -357,7 +361,7 @@ def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)
     if entry is None and reasons:
         raise NoWholeCheckpoint(format_path(plan.logging.checkpoints), reasons)
-    why = "that is not in the folder of a run here"
+    why = "that is not in a run's folder on this machine"
     return None if entry is None else ResumePoint(entry, None, why, passed_over=tuple(reasons))
 
 

@@ -43,7 +43,7 @@ class RunLock:
         if (problem := self._lock.problem) is not None:
             self.release()
             why = (problem.strerror or str(problem)).lower()
-            return f"nothing keeps another process from writing to {run_dir}: it cannot be locked ({why})"
+            return f"{run_dir} cannot be locked ({why}): another process could write to it"
         self._lock.name_holder()
         return None
 
@@ -73,8 +73,8 @@ def _in_use(run_dir: Path, holder: dict[str, object]) -> str:
     host, pid = holder.get("host", "?"), holder.get("pid", "?")
     where = "this machine" if host == socket.gethostname() else f"the machine {host}"
     return (
-        f"the run in {run_dir} is still going on: process {pid} on {where} writes to it; help: wait for its end, or "
-        "stop it (SIGTERM: with a checkpoint) and give the same command again"
+        f"the run in {run_dir} is still running: process {pid} on {where} writes to it; help: wait for its end, or "
+        "stop it (SIGTERM: with a checkpoint) and repeat the command"
     )
 
 

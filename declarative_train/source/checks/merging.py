@@ -24,12 +24,12 @@ def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterabl
     Good:
         meta: {owner: me}
     """
-    # `beside`: the YAML files in that folder, as they would be typed.
+    # `beside`: the YAML files in that folder, as a user would type them.
     names = list(beside)
     close = nearest(typed, names)
     hint = f"did you mean `{close}`?" if close else None
     if hint is None and path != typed:
-        hint = f"`{path}` was looked for: the path is relative to the file that names it"
+        hint = f"the path `{path}` is relative to the file that contains it"
     return error("M001", span, f"`{typed}` {reason}", hint, fixes=suggest_fix(span, typed, names))
 
 
@@ -37,16 +37,16 @@ def circular_extends(span: Span, chain: Sequence[str]) -> Diagnostic:
     """circular-extends (M002)
 
     Finds: a file that extends itself, directly or through other files.
-    Why:   there is no first file to begin with.
+    Why:   there is no file to start from.
     Bad:
         # file: recipe.yaml
         extends: recipe.yaml
     Good:
         meta: {owner: me}
     """
-    # `chain`: the files of the circle; the first one is repeated at its end.
+    # `chain`: the files of the cycle; the last one is the first.
     way = " -> ".join(f"`{path}`" for path in chain)
-    return error("M002", span, f"`extends` goes in a circle: {way}", "take one of these `extends` out")
+    return error("M002", span, f"`extends` is circular: {way}", "remove one of these `extends`")
 
 
 def extends_too_long(span: Span, limit: int) -> Diagnostic:
@@ -56,7 +56,7 @@ def extends_too_long(span: Span, limit: int) -> Diagnostic:
 def wrong_extends(span: Span, found: str) -> Diagnostic:
     """wrong-extends (M003)
 
-    Finds: an `extends` that is neither a path nor a list of paths, holds a template, or comes from `--set`.
+    Finds: an `extends` that is neither a path nor a list of paths, contains a template, or comes from `--set`.
     Why:   files are merged before templates are rendered and before `--set` is applied.
     Bad:
         # file: recipe.yaml
@@ -65,13 +65,13 @@ def wrong_extends(span: Span, found: str) -> Diagnostic:
         meta: {owner: me}
     """
     return error(
-        "M003", span, f"`extends` is {found}; it takes a path, or a list of paths", "write `extends: base.yaml`"
+        "M003", span, f"`extends` is {found}, expected a path or a list of paths", "write `extends: base.yaml`"
     )
 
 
 def template_in_extends(span: Span) -> Diagnostic:
     message = "`extends` cannot be a template: files are merged before templates are rendered"
-    return error("M003", span, message, "name the file, and choose another one with `--with`")
+    return error("M003", span, message, "write the path, and use `--with` for alternatives")
 
 
 def extends_by_option(span: Span) -> Diagnostic:
@@ -108,8 +108,8 @@ def null_removes_nothing(entry: Entry, where: str, known: Iterable[str], beside:
     # `known`: the keys that could be removed; `beside`: the keys of the file with the null.
     name, keys = entry.name, list(known)
     close, fixes = nearest(name, keys), suggest_fix(entry.key.span, name, keys, taken=beside)
-    hint = f"did you mean `{close}`?" if close else "leave the key out: `null` only removes a key of a base"
-    message = f"`{name}: null` removes nothing: {where} has no such key so far"
+    hint = f"did you mean `{close}`?" if close else "remove the key: `null` only removes a key of a base"
+    message = f"`{name}: null` removes nothing: {where} has no such key"
     return error("M005", entry.value.span, message, hint, fixes=fixes, rests_on="all files")
 
 
@@ -136,5 +136,5 @@ def set_inside_list(span: Span, name: str, there: Span) -> Diagnostic:
     Good:
         # options: --set meta.sizes=[1,2] --set meta.sizes=[5,2]
     """
-    message = f"`{name}` is a list; lists are replaced whole"
-    return error("M007", span, message, f"give the whole list: `{name}=[...]`", (Related(there, "the list"),))
+    message = f"`{name}` is a list; lists can only be replaced as a whole"
+    return error("M007", span, message, f"set the whole list: `{name}=[...]`", (Related(there, "the list"),))

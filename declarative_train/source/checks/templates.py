@@ -15,8 +15,8 @@ from declarative_train.core.span import Span
 def template_syntax(span: Span, message: str, help: str | None = None) -> Diagnostic:
     """template-syntax (T001)
 
-    Finds: a template that is not written in Jinja's expression syntax.
-    Why:   a template that cannot be read has no value.
+    Finds: a template whose Jinja expression syntax is wrong.
+    Why:   a template that cannot be parsed has no value.
     Diff:
         vars: {width: 32}
         meta:
@@ -39,9 +39,9 @@ _SECTIONS = (
     "training",
 )
 _WHERE = {
-    **dict.fromkeys(_SECTIONS, "a template sees no section: put the value into `vars`, and use it in both places"),
-    "params": "`params` are known inside a block only",
-    "index": "`index` is known on a node with `repeat` only",
+    **dict.fromkeys(_SECTIONS, "templates cannot read sections: put the value into `vars`, and use it in both places"),
+    "params": "`params` are defined only inside a block",
+    "index": "`index` is defined only on a node with `repeat`",
     "vars": "the recipe has no section `vars`",
 }
 
@@ -59,15 +59,15 @@ def undefined_name(
     -     size: "{{ vars.widht }}"
     +     size: "{{ vars.width }}"
     """
-    # `owner`: the value that lacks the name (`vars`), None for a name by itself; `holder`: the value that has it.
+    # `owner`: the value that lacks the name (`vars`), None for a bare name; `holder`: the value that has it.
     names = [str(each) for each in known]
     if owner is None:
         hint = _WHERE.get(name) if name not in names else None
         if name == "vars" and "params" in names:
-            hint = "a block sees its `params` only: hand the value on as one"
+            hint = "a block sees only its `params`: pass the value as a param"
         elif holder is not None:
             hint = f"did you mean `{holder}.{name}`?"
-        message = f"`{name}` is not known here"
+        message = f"`{name}` is not defined here"
         if hint is None and name not in names:
             return error("T002", span, message, did_you_mean(name, names), fixes=suggest_fix(span, name, names))
         return error("T002", span, message, hint)
@@ -88,14 +88,14 @@ def unset_variable(span: Span, name: str, known: Iterable[str]) -> Diagnostic:
     by_lower = {each.lower(): each for each in known}
     close = nearest(name, by_lower)
     hint = f"did you mean `{by_lower[close]}`? or " if close else ""
-    hint += f"set it (`{name}=... dtrain ...`), or give a default: `env.{name} | default('...')`"
+    hint += f"set it (`{name}=... dtrain ...`), or set a default: `env.{name} | default('...')`"
     return error("T003", span, f"the environment variable `{name}` is not set", hint)
 
 
 def circular_vars(span: Span, chain: Sequence[str]) -> Diagnostic:
     """circular-vars (T004)
 
-    Finds: a value of `vars` that needs itself, directly or through others.
+    Finds: a value of `vars` that refers to itself, directly or through others.
     Why:   it has no value.
     Diff:
         vars:
@@ -104,7 +104,7 @@ def circular_vars(span: Span, chain: Sequence[str]) -> Diagnostic:
     +     heads: 4
     """
     way = " -> ".join(f"`{name}`" for name in chain)
-    return error("T004", span, f"these vars go in a circle: {way}", "give one of them a value of its own")
+    return error("T004", span, f"these vars are circular: {way}", "replace one of them by a value")
 
 
 def template_too_costly(span: Span, message: str) -> Diagnostic:

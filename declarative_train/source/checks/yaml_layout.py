@@ -40,7 +40,7 @@ def unclosed_quote(span: Span, quote: str, closed_on: int | None) -> Diagnostic:
     """
     # `closed_on`: the line of the next such quote, which was meant to open another text.
     if closed_on is None:
-        return error("Y002", span, f"the quote `{quote}` is never closed", f"add `{quote}` where the text ends")
+        return error("Y002", span, f"the quote `{quote}` is not closed", f"add `{quote}` where the text ends")
     message = f"the quote `{quote}` is closed only on line {closed_on}, by the quote of another text"
     return error("Y002", span, message, f"add `{quote}` where the text on line {span.line} ends")
 
@@ -65,7 +65,7 @@ CLOSERS = {"[": "]", "{": "}"}
 def unclosed_bracket(span: Span, bracket: str) -> Diagnostic:
     """unclosed-bracket (Y004)
 
-    Finds: a `[` or `{` that is never closed, is closed by the wrong bracket, or a `]` or `}` that closes nothing.
+    Finds: a `[` or `{` that is not closed, is closed by the wrong bracket, or a `]` or `}` that closes nothing.
     Why:   the lines after it are read as part of the list or mapping.
     Diff:
         meta:
@@ -74,7 +74,7 @@ def unclosed_bracket(span: Span, bracket: str) -> Diagnostic:
           owner: me
     """
     closer = CLOSERS[bracket]
-    return error("Y004", span, f"the `{bracket}` is never closed", f"add `{closer}` where the value ends")
+    return error("Y004", span, f"the `{bracket}` is not closed", f"add `{closer}` where the value ends")
 
 
 def wrong_bracket(span: Span, found: str, opened: Span, bracket: str) -> Diagnostic:

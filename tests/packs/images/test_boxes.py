@@ -369,10 +369,10 @@ def test_the_same_bits_in_all_layouts_and_with_workers(look: Describe, table: Pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"transforms": [{"type": "mixup", "labels": []}]}, "the boxes stay those of one"),
-        ({"transforms": [{"type": "cutmix", "labels": []}]}, "the boxes stay those of one"),
-        ({"transforms": [{"type": "random_flip", "fields": ["boxes"]}]}, "move with their picture alone"),
-        ({"boxes": {"picture": "photo"}}, "no field of pictures has this name"),
+        ({"transforms": [{"type": "mixup", "labels": []}]}, "boxes belong to one of them"),
+        ({"transforms": [{"type": "cutmix", "labels": []}]}, "boxes belong to one of them"),
+        ({"transforms": [{"type": "random_flip", "fields": ["boxes"]}]}, "only move together with their image"),
+        ({"boxes": {"picture": "photo"}}, "no image field has this name"),
         ({"boxes": {"column": "kinds"}}, "not four numbers"),
         ({"boxes": {"column": "picture"}}, "boxes are lists of four numbers"),
         ({"boxes": {"length": 2}}, "has 3 boxes, and `length` is 2"),

@@ -201,7 +201,7 @@ def test_one_draw_serves_pictures_and_masks_and_cutmix_both(look: Describe, tabl
     ("transform", "words"),
     [
         ({"type": "color_jitter", "strength": 0.2, "fields": ["mask"]}, "`color_jitter` does not change a mask"),
-        ({"type": "mixup", "labels": []}, "between two classes of a mask there is none"),
+        ({"type": "mixup", "labels": []}, "classes of a mask cannot be averaged"),
         ({"type": "mixup", "labels": ["mask"], "fields": ["image"]}, "`mask` is int64"),
         ({"type": "center_crop", "size": 8, "fields": ["image"], "only": "training"}, "8 x 8 in training"),
     ],

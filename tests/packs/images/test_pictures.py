@@ -168,15 +168,15 @@ def test_the_spec_says_shape_and_range(look: Describe, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("transforms", "code", "words"),
     [
-        ([], "D041", "nothing brings its pictures to one size"),
+        ([], "D041", "its images have no common size"),
         ([{"type": "center_crop", "size": 8, "only": "training"}], "D041", "8 x 8 in training and each its own size"),
-        ([{"type": "resize", "size": 8, "fields": ["label"]}], "D042", "`label` holds no pictures"),
+        ([{"type": "resize", "size": 8, "fields": ["label"]}], "D042", "`label` is not a field of images"),
         ([{"type": "resize", "size": 8, "fields": ["imag"]}], "D042", "there is no field `imag`"),
         ([{"type": "random_flip", "only": "evaluation"}], "D042", "`random_flip` draws"),
         (
             [{"type": "normalize", "mean": [0.5], "std": [0.5]}, {"type": "center_crop", "size": 8}],
             "D042",
-            "an entry above made numbers of them",
+            "an entry above has converted them to numbers",
         ),
     ],
 )

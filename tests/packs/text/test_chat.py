@@ -182,7 +182,7 @@ def test_another_template_is_not_that_of_the_plan(
     open_sets(found)
     prepared_sets._latest.clear()
     path.write_text(PLAIN_CHATML.replace("<|im_start|>", "<s>"))
-    with pytest.raises(DataError, match="field `chat` is not that of the plan: its chat template has changed"):
+    with pytest.raises(DataError, match="field `chat` differs from the plan: its chat template has changed"):
         open_sets(found)
 
 
@@ -452,5 +452,5 @@ def test_what_no_template_reads_is_reported(
                                                  "{{- '<|im_start|>'")  # fmt: skip
     assert reported(reads) == []
     (message,) = reported("{%- if tools %}{{- tools }}{%- endif %}" + reads)
-    assert "its chat template writes tools, and does not get those of the column `tools`" in message
+    assert "its chat template writes tools, but does not get those of the column `tools`" in message
     assert reported("{%- if tools %}{{- tools }}{%- endif %}" + reads, tools="tools") == []

@@ -208,7 +208,7 @@ def test_a_set_that_is_not_held_gives_the_same(tmp_path: Path, spec: Callable[..
     ("fields", "window", "message"),
     [
         ({"n": {"column": "n"}}, None, "`n` is a value of one row"),
-        ({}, {"length": 2}, "`window` takes rows one after the other"),
+        ({}, {"length": 2}, "`window` needs consecutive rows"),
     ],
 )
 def test_a_packed_field_stands_alone(

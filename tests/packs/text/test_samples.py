@@ -164,7 +164,7 @@ def texts_of_tensorboard(run_dir: Path) -> dict[str, list[tuple[int, str]]]:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"evaluation": {"samples": {"prompts": ["a" * 40]}}}, "has 40 tokens, and the model sees 32"),
+        ({"evaluation": {"samples": {"prompts": ["a" * 40]}}}, "has 40 tokens, but the model's context is 32"),
         ({"objective": {"loss": {"type": "mean", "input": "gpt"}}}, "no `cross_entropy` reads logits"),
     ],
 )

@@ -293,7 +293,7 @@ def test_another_tokenizer_is_not_that_of_the_plan(
     vocabulary = changed["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]  # as many tokens, others
     path.write_text(json.dumps(changed))
-    with pytest.raises(DataError, match="field `text` is not that of the plan: it has another tokenizer"):
+    with pytest.raises(DataError, match="field `text` differs from the plan: it has another tokenizer"):
         open_sets(found)
 
 

@@ -100,8 +100,8 @@ output: out
         ("{width: {type: int, default: x}}", "S003", "an integer"),
         ("{width: {min: 1, max: 3}}", "B009", "no `type`"),
         ("{width: {type: int, optional: true, default: 3}}", "B009", "is optional, and has a default"),
-        ("{repeat: 3}", "B002", "reserved word"),
-        ("{Width: 3}", "B003", "cannot be called"),
+        ("{repeat: 3}", "B002", "which is reserved"),
+        ("{Width: 3}", "B003", "cannot be named"),
         ("[width]", "S003", "a mapping of names"),
     ],
 )

@@ -121,7 +121,7 @@ def test_the_rules_of_a_users_block_must_meet_something_somewhere() -> None:
         (
             "type: gpt, vocabulary: 100, width: 32, heads: 4, max_length: 9",
             "`max_length: 9` is shorter",
-            "leave it out",
+            "remove it",
         ),
     ],
 )

@@ -138,7 +138,7 @@ def test_reuse_of_one_copy(open_model) -> None:
         ("again: {type: reuse, node: many}", "B007", "many", "2 nodes in a chain"),
         ("again: {type: reuse, node: many.2}", "W013", "many.2", "2 copies"),
         ("again: {type: reuse, node: hidden.0}", "W013", "hidden.0", "not repeated"),
-        ("again: {type: reuse, node: again}", "B007", "again", "call each other"),
+        ("again: {type: reuse, node: again}", "B007", "again", "refer to each other"),
         ("again: {type: reuse}", "S002", "reuse", "`reuse` needs `node`"),
         ("again: {type: reuse, node: hidden, out_features: 3}", "S001", "out_features", "`reuse` has no key"),
     ],

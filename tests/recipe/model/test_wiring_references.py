@@ -85,7 +85,7 @@ graph:
 """
     opened = open_model(text, vars={"width": 4})
     assert [(code, word) for code, word in opened.said() if code == "W001"] == [("W001", "pixels"), ("W001", "hidden")]
-    assert "add an input" in opened.diagnostics[0].help or "sees its nodes" in opened.diagnostics[0].help
+    assert "add an input" in opened.diagnostics[0].help or "sees only its nodes" in opened.diagnostics[0].help
     assert any(code.startswith("T") for code in opened.codes)
 
 
@@ -150,7 +150,7 @@ def test_repeat_of_one_still_names_its_copy(open_model) -> None:  # decisions, Q
         ("logits: {type: linear, out_features: 10, input: 3}", "W014", "3", "not a reference"),
         ("logits: {type: linear, out_features: 10, inputs: hidden}", "S003", "hidden", "one name"),
         ("logits: {type: linear, out_features: 10, inputs: {y: hidden}}", "W002", "y", "no input `y`"),
-        ("logits: {type: linear, out_features: 10, inputs: [hidden, pixels]}", "W011", "pixels", "one input too many"),
+        ("logits: {type: linear, out_features: 10, inputs: [hidden, pixels]}", "W011", "pixels", "too many inputs"),
         ("logits: {type: linear, out_features: 10, inputs: {x: [hidden]}}", "ok", "", ""),
         ("logits: {type: linear, out_features: 10, inputs: {x: [hidden, pixels]}}", "S003", "x", "a list"),
         ("logits: hidden + hiden.3", "W001", "hiden.3", "no node or field `hiden`"),
@@ -171,7 +171,7 @@ def test_references_that_lead_nowhere(open_model, line: str, code: str, caret: s
 
 def test_an_expression_in_the_place_of_a_name_is_shown_as_a_node(open_model) -> None:
     line = "logits: {type: linear, out_features: 10, input: 'hidden[:, :4]'}"
-    hint = "give the expression a node of its own, `NAME: hidden[:, :4]`, and name that node"
+    hint = "make the expression a node, `NAME: hidden[:, :4]`, and refer to it"
     assert open_model(graph(FIRST, line)).diagnostics[0].help == hint
 
 

@@ -159,7 +159,7 @@ def test_a_server_that_goes_away_costs_a_run_nothing_but_one_warning(
     sinks.close()
     assert [event.step for event in kept.events if isinstance(event, StepDone)] == [1, 2, 3]
     assert [event.message for event in kept.events if isinstance(event, Notice)] == [
-        "Lost gets nothing more of this run, which goes on: no route to host"
+        "Lost is disabled for the rest of this run: no route to host"
     ]
 
 
@@ -317,7 +317,7 @@ def test_a_server_that_is_not_there_does_not_end_a_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "declarative_train", "run", "plan.json", "--quiet"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert "Mlflow gets nothing more of this run, which goes on" in done.stderr
+    assert "Mlflow is disabled for the rest of this run" in done.stderr
 
 
 @pytest.mark.long

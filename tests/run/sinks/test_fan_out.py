@@ -31,7 +31,7 @@ def test_a_sink_that_fails_is_reported_once_and_the_others_go_on() -> None:
     notices = [event for event in kept.events if isinstance(event, Notice)]
     assert [event.step for event in kept.events if isinstance(event, Progress)] == [1, 2, 3]
     assert [(notice.message, notice.is_warning) for notice in notices] == [
-        ("Broken gets nothing more of this run, which goes on: no space left on device", True)
+        ("Broken is disabled for the rest of this run: no space left on device", True)
     ]
     assert kept.is_closed
     assert broken.is_closed

@@ -1,4 +1,4 @@
-"""Sinks of a recipe's plugins: read without being imported, opened by the run, left out when they fail."""
+"""Sinks of a recipe's plugins: read without being imported, opened by the run, skipped when they fail."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_one_that_fails_is_left_out(tmp_path: Path) -> None:
     assert launch(plan, quiet=True).code == 0
     run_dir, _ = newest(tmp_path)
     assert len((run_dir / "losses.txt").read_text().splitlines()) == 1
-    assert "gets nothing more of this run, which goes on: the server said no" in (run_dir / "events.jsonl").read_text()
+    assert "is disabled for the rest of this run: the server said no" in (run_dir / "events.jsonl").read_text()
 
 
 def test_one_that_cannot_be_made_ends_the_run_with_its_name(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_settings_are_checked_without_running_it(tmp_path: Path, sinks: object, 
         ("def flush", "def flushed", ("X003", "the sink `LossesSink` has no `flush`")),
         ("(self, run_dir: Path, file: str, factor: float = 1.0, fails_at: int = 0, tags: list[str] = [])", "(self)",
          ("X003", "the sink `LossesSink` has no `__init__` that takes the run's folder")),
-        ("class LossesSink", "class CsvSink", ("B001", "the plugin's sink `csv` has the name of a sink")),
+        ("class LossesSink", "class CsvSink", ("B001", "the plugin's sink `csv` has the same name as a sink")),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_the_class_is_said(

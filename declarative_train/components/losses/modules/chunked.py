@@ -1,7 +1,7 @@
-"""A term over classes together with the linear layer that gives its scores, a part of the items at a time: of all
-scores of a batch only those of one part ever exist, and none wait for the backward, which computes them once more.
+"""Loss over classes computed together with the linear layer before it, one chunk of the items at a time: only the
+scores of one chunk exist at once, and backward computes them again instead of keeping them.
 
-N items, D width, C classes. Wijmans et al., Cut your losses in large-vocabulary language models, 2024, go further, in
+N items, D width, C classes. Wijmans et al., Cut your losses in large-vocabulary language models, 2024, go further, with
 kernels of their own.
 """
 
@@ -19,13 +19,14 @@ from declarative_train.components.losses.modules.classes import OverClasses
 
 
 class ChunkedHead(nn.Module):
-    """In the place of a linear layer, with its parameters: x (B, *S, D), class numbers (B, *S) and mask (B, *S) -> the
-    term of each item (B, *S), weights and rows of padding not counted."""
+    """Replacement of a linear layer, with its parameters: x (B, *S, D), class numbers (B, *S) and mask (B, *S) -> the
+    loss of each item (B, *S), before class weights and weights of padding rows.
+    """
 
     bias: Tensor | None
 
     def __init__(self, linear: nn.Linear, term: OverClasses, num_chunks: int) -> None:
-        """`term` is over one item a row."""
+        """Take over the parameters of `linear`; `term` is the loss over rows of single items."""
         super().__init__()
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)
@@ -37,7 +38,7 @@ class ChunkedHead(nn.Module):
         device = x.device.type
         weight: Tensor = self.weight
         bias = self.bias
-        if torch.is_autocast_enabled(device):  # which does not reach into the function
+        if torch.is_autocast_enabled(device):  # autocast does not apply inside an autograd.Function
             dtype = torch.get_autocast_dtype(device)
             x, weight = x.to(dtype), weight.to(dtype) if self.packed is None else weight
             bias = None if bias is None else bias.to(dtype)
@@ -49,7 +50,9 @@ class ChunkedHead(nn.Module):
 
 
 class _Term:
-    """No part of the model: its class weights are numbers of the recipe, there also where the model is on meta."""
+    """Loss term kept outside of the model: its class weights come from the recipe, and are real even if the model is on
+    meta.
+    """
 
     def __init__(self, term: OverClasses) -> None:
         self._term = term
@@ -99,7 +102,7 @@ class _Chunked(torch.autograd.Function):
                 with torch.enable_grad():
                     items = ctx.term(scores, target_N[rows], _of(mask_N, rows))
                 (dscores,) = torch.autograd.grad(items, scores, gradient_N[rows])
-                del items, scores  # before the products, which need as much again
+                del items, scores  # free before the products, which need as much memory again
                 if dx_ND is not None:
                     torch.mm(dscores, weight_CD, out=dx_ND[rows])
                 if dweight_CD is not None:

@@ -1,6 +1,7 @@
-"""Terms over classes: a score for each class against the number of the right one, or a part for each class.
+"""Loss terms over classes: scores against class numbers or class probabilities.
 
-B batch, C classes, S the other dimensions. Scores (B, *S with C somewhere), class numbers (B, *S), parts as the scores.
+B batch, C classes, S the other dimensions. Scores (B, *S with C somewhere), class numbers (B, *S), probabilities shaped
+like the scores.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from declarative_train.components.component import LossModule
 from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
 
-NOTHING_IGNORED = -(2**62)  # torch always has an ignore_index: one that no target can hold
+NOTHING_IGNORED = -(2**62)  # torch always has an ignore_index: this one cannot occur in a target
 
 
 class ClassFunction(Protocol):
@@ -24,8 +25,9 @@ class ClassFunction(Protocol):
 
 
 class OverClasses(nn.Module, LossModule):
-    """`function` is torch's, with classes in dimension 1. The count is what torch's "mean" divides by: the items that
-    are not ignored, each with the weight of its class; for soft targets the items alone; all of it times the mask."""
+    """Term of torch's `function`, with classes in dimension 1. The count is the divisor of torch's "mean": the items
+    that are not ignored, each weighted by its class; for soft targets the number of items; all multiplied by the mask.
+    """
 
     class_weights: Tensor | None
 
@@ -40,7 +42,7 @@ class OverClasses(nn.Module, LossModule):
         class_weights: tuple[float, ...] | None,
         masked: bool,
     ) -> None:
-        """`axis`: the class dimension's place in `shape`, that of one row of scores."""
+        """Store the function; `axis` is the class dimension in `shape`, the shape of one row of scores."""
         super().__init__()
         self.function = function
         self.axis, self.rank, self.num_classes, self.soft = axis, len(shape), shape[axis], soft
@@ -68,7 +70,7 @@ class OverClasses(nn.Module, LossModule):
         return value if weight is None else (value * weight).sum()
 
     def items(self, input: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        """(B, *S), of class numbers: what `sum` adds up, 0 where the mask is."""
+        """Return the loss of each item (B, *S) for class numbers, 0 where the mask is 0."""
         x, y = in_full(input), target.to(torch.int64)
         if mask is not None:
             x, y = self._without_masked(x, y, mask)
@@ -91,27 +93,27 @@ class OverClasses(nn.Module, LossModule):
             assert counted is not None
             weight = counted.to(torch.float64)
         else:
-            at = target if counted is None else torch.where(counted, target, 0)  # an ignored one may be no class at all
+            at = target if counted is None else torch.where(counted, target, 0)  # an ignored target may be out of range
             weight = self.class_weights[at]
             weight = weight if counted is None else weight * counted
         rest = item_weight(mask, row_weight, target.ndim, torch.float64)
         return weight.sum() if rest is None else (weight * rest).sum()
 
     def _without_masked(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the mask is 0 neither the scores nor the class may matter, be they nan or out of range."""
+        """Replace masked scores and classes, which may be nan or out of range."""
         keep = mask if mask.dtype == torch.bool else mask != 0
         keep_classes = keep.unsqueeze(self.axis + 1)
         return torch.where(keep_classes, x, 0), torch.where(keep_classes if self.soft else keep, y, 0)
 
     def _item_shape(self, x: Tensor) -> tuple[int, ...]:
-        """(B, *S)."""
+        """Return the shape of the items, (B, *S)."""
         return (*x.shape[: self.axis + 1], *x.shape[self.axis + 2 :])
 
     def _classes_at_1(self, x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return all three with classes in dimension 1, as torch wants it.
+        """Return all three with classes in dimension 1, as torch expects.
 
-        With classes last this joins the dimensions before them. So it does where the run is deterministic: the kernel
-        of CUDA for pictures of classes, `nll_loss2d`, is not.
+        If classes are last, the dimensions before them are joined. The same is done in deterministic runs: CUDA's
+        kernel for images of classes, `nll_loss2d`, is not deterministic.
         """
         if self.rank > 1 and (self.axis == self.rank - 1 or torch.are_deterministic_algorithms_enabled()):
             x = x.movedim(self.axis + 1, -1).reshape(-1, self.num_classes)
@@ -123,7 +125,7 @@ class OverClasses(nn.Module, LossModule):
 
 
 class OfItems(OverClasses):
-    """The same term where a `ChunkedHead` gives it for each item: (B, *S) in the place of the scores."""
+    """Term whose items (B, *S) a `ChunkedHead` has computed already, in place of the scores."""
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         weight = item_weight(mask, row_weight, input.dim(), input.dtype)

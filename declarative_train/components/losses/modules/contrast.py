@@ -1,4 +1,4 @@
-"""Views of samples -> how well each finds its other one within its group of samples.
+"""Contrastive term: match each view of a sample with its other view within a group of samples.
 
 R rows of this rank, N samples of a group, G groups, D width.
 """
@@ -18,11 +18,11 @@ from declarative_train.components.losses.modules.elementwise import count_items,
 
 
 class Contrast(nn.Module, LossModule):
-    """input, target: (R, D). The count is that of the rows. Padding rows are nobody's negatives.
+    """Term of two views; input, target: (R, D). The count is the number of rows. Padding rows are not negatives.
 
-    `groups` is written by the engine (`components/layers/sample_groups.py`). In training, a group wider than a rank's
-    microbatch is gathered with gradients. In evaluation all ranks' rows are gathered, and wait until their group is
-    whole; each rank then looks at a part of it.
+    The engine writes `groups` (`components/layers/sample_groups.py`). In training, a group larger than a rank's
+    microbatch is gathered with gradients. In evaluation the rows of all ranks are gathered and kept until their group
+    is complete; each rank then computes its share of it.
     """
 
     def __init__(self, temperature: float, symmetric: bool, normalize: bool, over: int | None) -> None:
@@ -31,7 +31,7 @@ class Contrast(nn.Module, LossModule):
         self.over = over
         self.groups = SampleGroups()
         self.items_per_row = 1.0
-        self._waiting: Tensor | None = None  # (rows, 2, D) of all ranks: the begin of a group
+        self._waiting: Tensor | None = None  # (rows, 2, D) of all ranks: the start of an incomplete group
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         assert target is not None
@@ -52,14 +52,14 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, a, weight, weight, own)) / 2 if self.symmetric else value
 
     def take_rest(self) -> Tensor:
-        """This rank's part of the last, smaller group of an evaluation."""
+        """Return this rank's share of the last, smaller group of an evaluation."""
         waiting, self._waiting = self._waiting, None
         if waiting is None or self.groups.ranks is None:
             return torch.zeros(())
         return self._share(waiting, self.groups.ranks)
 
     def _whole_groups(self, views: Tensor, over: int, ranks: Collective) -> Tensor:
-        """This rank's part of the groups that these rows (R, 2, D) and those of the other ranks make whole."""
+        """Return this rank's share of the groups that these rows (R, 2, D) of all ranks complete."""
         found = ranks.concatenate(views.detach())
         waiting = found if self._waiting is None else torch.cat([self._waiting, found])
         *whole, rest = waiting.tensor_split(list(range(over, len(waiting) + 1, over)))
@@ -67,7 +67,7 @@ class Contrast(nn.Module, LossModule):
         return sum((self._share(group, ranks) for group in whole), waiting.new_zeros(()))
 
     def _share(self, group: Tensor, ranks: Collective) -> Tensor:
-        """Every `size`-th row of a group (n, 2, D), found among all of it."""
+        """Return this rank's share of a group (n, 2, D): every `size`-th row matched against all rows."""
         a, b = group.unbind(1)
         own = torch.arange(len(group), device=group.device)[ranks.rank :: ranks.size]
         weight = group.new_ones(len(group))
@@ -75,7 +75,9 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b[own], a, weight[own], weight, own)) / 2 if self.symmetric else value
 
     def _across_ranks(self, a: Tensor, b: Tensor, weight: Tensor, span: int) -> Tensor:
-        """This rank's rows (slot, D) among those of `span` neighbouring ranks; the other ranks add theirs."""
+        """Match this rank's rows (slot, D) against those of `span` neighbouring ranks; the others do the same with
+        theirs.
+        """
         group = self.groups.process_groups[span]
         all_a, all_b = _gather(torch.stack([a, b], 1), group).unbind(1)
         all_weight = _gather(weight, group)
@@ -84,10 +86,10 @@ class Contrast(nn.Module, LossModule):
         return (value + self._find(b, all_a, weight, all_weight, own)) / 2 if self.symmetric else value
 
     def _find(self, x: Tensor, among: Tensor, weight: Tensor, weight_among: Tensor, own: Tensor) -> Tensor:
-        """Sum over rows of x (..., R, D) of the cross entropy with the right one of `among` (..., N, D)."""
+        """Return the sum over rows of x (..., R, D) of the cross entropy with their own row of `among` (..., N, D)."""
         scores = x @ among.mT / self.temperature
         absent = (weight_among == 0).unsqueeze(-2)
-        scores = scores.masked_fill(absent, torch.finfo(scores.dtype).min)  # -inf would be nan where all are absent
+        scores = scores.masked_fill(absent, torch.finfo(scores.dtype).min)  # -inf would give nan if all are absent
         each = F.cross_entropy(scores.flatten(0, -2), own.flatten(), reduction="none").view_as(weight)
         return torch.where(weight > 0, each * weight, 0).sum()
 
@@ -96,13 +98,14 @@ class Contrast(nn.Module, LossModule):
 
 
 def _pad(x: Tensor, rows: int) -> Tensor:
-    """Rows of 0 below, up to `rows`."""
+    """Append rows of 0, up to `rows`."""
     return x if x.shape[0] == rows else torch.cat([x, x.new_zeros(rows - x.shape[0], *x.shape[1:])])
 
 
 class _Gather(torch.autograd.Function):
-    """(R, ...) on each rank of a group -> (ranks * R, ...) on all, in rank order. Backward adds up what all ranks
-    make of a row."""
+    """All-gather with a gradient: (R, ...) on each rank -> (ranks * R, ...) on all, in rank order. Backward sums the
+    gradients of all ranks for a row.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:

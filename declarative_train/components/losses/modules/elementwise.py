@@ -1,4 +1,4 @@
-"""Terms that compare element with element; and mask and row weights as one weight per item, for every term."""
+"""Loss terms element by element, and the weight of each item from mask and row weights, for every term."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from declarative_train.components.component import LossModule
 
 
 def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype: torch.dtype) -> Tensor | None:
-    """What each item (B, *S), of `rank` dimensions, counts; it may have dimensions of 1 in the place of S. None: 1."""
+    """Return the weight of each item (B, *S), of `rank` dimensions; S may be broadcast (sizes of 1). None: all 1."""
     if row_weight is not None:
         rows = row_weight.to(dtype).reshape(-1, *[1] * (rank - 1))
         return rows if mask is None else rows * mask.to(dtype)
@@ -22,7 +22,7 @@ def item_weight(mask: Tensor | None, row_weight: Tensor | None, rank: int, dtype
 
 
 def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items_per_row: int) -> Tensor:
-    """The sum of all items' weights, () float64, on the device of what it is made from."""
+    """Return the sum of all items' weights, () float64, on the device of its input."""
     if mask is not None:
         weight = mask.to(torch.float64)
         if row_weight is not None:
@@ -34,7 +34,7 @@ def count_items(mask: Tensor | None, row_weight: Tensor | None, rows: int, items
 
 
 def in_full(input: Tensor) -> Tensor:
-    """Sums of half precision would lose what they add: float32 at least, as autocast does for losses."""
+    """Convert half precision to float32, as autocast does for losses: sums would lose precision."""
     return input if input.dtype in (torch.float32, torch.float64) else input.float()
 
 
@@ -43,9 +43,10 @@ Function = Callable[[Tensor, Tensor, str], Tensor]
 
 
 class ElementwiseModule(nn.Module, LossModule):
-    """input, target, mask: (B, *shape). The count is that of the elements, or the sum of their mask.
+    """Term of `function`. input, target, mask: (B, *shape). The count is the number of elements, or the sum of their
+    mask.
 
-    Where the mask is 0 the values do not matter, not even nan: they are put aside before the function sees them.
+    Masked values are replaced before the function sees them, even nan.
     """
 
     def __init__(self, function: Function, shape: tuple[int, ...], masked: bool) -> None:
@@ -70,7 +71,9 @@ class ElementwiseModule(nn.Module, LossModule):
 
 
 class Divergence(nn.Module, LossModule):
-    """input (log-probabilities) and target: (B, ...); mask (B,). The count is that of the rows: torch's `batchmean`."""
+    """KL divergence. input (log-probabilities) and target: (B, ...); mask (B,). The count is the number of rows:
+    torch's `batchmean`.
+    """
 
     def __init__(self, log_target: bool, masked: bool) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class Divergence(nn.Module, LossModule):
         assert target is not None
         x = in_full(input)
         y = target.to(x.dtype)
-        if mask is not None:  # where it is 0 the values do not matter, not even nan
+        if mask is not None:  # masked values are ignored, even nan
             keep = (mask != 0).reshape(-1, *[1] * (x.ndim - 1))
             x, y = torch.where(keep, x, 0), torch.where(keep, y, 0)
         weight = item_weight(mask, row_weight, 1, x.dtype)
@@ -135,7 +138,7 @@ class PoissonNllFunction:
 
 
 class BinaryCrossEntropy(nn.Module):
-    """A module, so that the weights of the positives go to the device with the term."""
+    """Binary cross entropy as a module, so that `pos_weight` moves to the device with it."""
 
     pos_weight: Tensor | None
 

@@ -1,4 +1,4 @@
-"""Losses and metrics of plugins at work: their values summed, and what they do with made samples.
+"""Losses and metrics of plugins: sums of their values, and their values for generated samples.
 
 B batch (rows, padding included), S the dimensions of an item within a row.
 """
@@ -18,11 +18,11 @@ from declarative_train.core.tensor_spec import TensorSpec
 Forward = Callable[..., Tensor]
 
 _ROWS, _FEWER = 6, 4
-_TOLERANCE = 1e-4  # of the largest value: other numbers of rows are added up in another order
+_TOLERANCE = 1e-4  # relative to the largest value: other numbers of rows are summed in another order
 
 
 class OfPlugin(nn.Module, LossModule):
-    """`forward` gives values (B, *shape). Where the mask is 0 they do not matter, not even nan."""
+    """Term of a plugin's `forward`, which gives values (B, *shape). Masked values are ignored, even nan."""
 
     def __init__(self, forward: Forward, shape: tuple[int, ...], masked: bool) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class OfPlugin(nn.Module, LossModule):
 
 
 def called(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """Raises ValueError where it gives anything but a tensor (B, ...)."""
+    """Return the values of `forward`. Raises ValueError unless it returns a tensor (B, ...)."""
     values = forward(input) if target is None else forward(input, target)
     if not isinstance(values, Tensor) or not values.ndim or len(values) != len(input):
         found = f"a tensor {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
@@ -49,13 +49,13 @@ def called(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
 
 
 def tried(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Its values for a few made samples."""
+    """Return the values of `forward` for a few generated samples."""
     with torch.no_grad():
         return called(forward, *made_samples(input, target))
 
 
 def depends_on_others(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> bool:
-    """Whether a sample has other values among fewer samples."""
+    """Return whether the values of a sample change if there are fewer other samples."""
     judged, wanted = made_samples(input, target)
     with torch.no_grad():
         whole = called(forward, judged, wanted)[:_FEWER]

@@ -1,4 +1,4 @@
-"""Edges of a metric -> its items in rows, with the weight of each; what counts them, and what looks at their order."""
+"""Items of a metric in rows, with weights; metrics of counts and of rankings over them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from declarative_train.components.losses.modules.elementwise import in_full, ite
 
 
 def weights(shape: torch.Size, counted: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor | None:
-    """(B, *S) float64, 0 for what does not count; None: all count the same. `counted`: bool, where not ignored."""
+    """Return the weights (B, *S) float64, 0 for items that are not counted; None: all 1. `counted`: bool, false if
+    ignored.
+    """
     weight = item_weight(mask, row_weight, len(shape), torch.float64)
     if counted is not None:
         weight = counted.to(torch.float64) if weight is None else weight * counted
@@ -25,9 +27,10 @@ def not_ignored(target: Tensor, ignore_index: int | None) -> Tensor | None:
 
 
 class ClassItems:
-    """Scores (B, ..., C, ...) and targets, as numbers (B, *S) or parts for each class, -> (N, C), (N,), weights (N,).
+    """Items of classes: scores (B, ..., C, ...) and targets, as numbers (B, *S) or probabilities, -> (N, C), (N,),
+    weights (N,).
 
-    The class of a soft target is that of its largest part.
+    The class of a soft target is the one with the highest probability.
     """
 
     def __init__(self, axis: int, ignore_index: int | None) -> None:
@@ -40,7 +43,7 @@ class ClassItems:
         number = target.argmax(self.dim) if target.is_floating_point() else target.to(torch.int64)
         weight = weights(number.shape, not_ignored(target, self.ignore_index), mask, row_weight)
         if weight is not None:
-            number = torch.where(weight > 0, number, 0)  # what is ignored may be no class
+            number = torch.where(weight > 0, number, 0)  # ignored targets may be out of range
         return (
             scores.reshape(-1, scores.shape[-1]),
             number.reshape(-1),
@@ -49,8 +52,9 @@ class ClassItems:
 
 
 class YesNoItems:
-    """Scores and answers (B, *S) -> (N, L), bool (N, L), weights (N, L), of L labels along `axis` of a sample; without
-    one all elements are of 1 label. An answer above one half is yes."""
+    """Binary items: scores and answers (B, *S) -> (N, L), bool (N, L), weights (N, L), of L labels along `axis` of a
+    sample; without an axis all elements are of 1 label. An answer above one half is positive.
+    """
 
     def __init__(self, axis: int | None, ignore_index: int | None) -> None:
         self.dim, self.ignore_index = None if axis is None else axis + 1, ignore_index
@@ -67,7 +71,7 @@ class YesNoItems:
 
 
 Score = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(right, said, there), each (C,): items of a class that were said to be of it, all said to be, all that are."""
+"""(true positives, predicted, actual), each (C,)."""
 
 
 def precision(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
@@ -87,9 +91,10 @@ def iou(right: Tensor, said: Tensor, there: Tensor) -> Tensor:
 
 
 class FromCounts(MetricModule):
-    """`threshold` None: the class with the highest score is what is said. Else yes or no, of each of C labels.
+    """Metric of counts. `threshold` None: the class with the highest score is predicted. Otherwise each of C labels is
+    positive or negative.
 
-    Without anything said or there a class or label has 0; `macro` leaves such a class out, and keeps such a label:
+    A class or label that is neither predicted nor actual has 0; `macro` excludes such a class and keeps such a label:
     torchmetrics' rules.
     """
 
@@ -140,7 +145,7 @@ class FromCounts(MetricModule):
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:
-    """0 where there is nothing to divide by."""
+    """Divide; 0 where the divisor is 0."""
     return torch.where(b == 0, 0, a / torch.where(b == 0, 1, b))
 
 
@@ -180,7 +185,7 @@ class OfRanking(MetricModule):
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
-        """Keep scores (N, C) and answers, -1 for what does not count; copies, as the batch's tensors are used again."""
+        """Keep scores (N, C) and answers, -1 if not counted; copies, since the batch's tensors are reused."""
         assert target is not None
         with torch.no_grad():
             scores, answer, weight = self._items(input, target, mask, row_weight)

@@ -1,5 +1,6 @@
-"""Metrics that are a mean over items, or a function of one: two sums, kept on the device; and the coefficient of
-determination, of four."""
+"""Metrics that are a mean over items, or a function of one, from two sums kept on the device; and the coefficient of
+determination, from four.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ Values = Callable[[Tensor, Tensor | None, Tensor | None, Tensor | None], tuple[T
 
 
 class MeanOfItems(MetricModule):
-    """`values` gives what is averaged, `finish` makes the metric of the mean (a root, an exponential)."""
+    """Mean over items: `values` computes the items, `finish` turns the mean into the metric (by a root, say)."""
 
     def __init__(
         self, values: Values, device: torch.device, finish: Callable[[Tensor], Tensor] = lambda mean: mean
@@ -29,7 +30,7 @@ class MeanOfItems(MetricModule):
     def reset(self) -> None:
         self._sum = torch.zeros((), dtype=torch.float64, device=self._device)
         self._weight = torch.zeros((), dtype=torch.float64, device=self._device)
-        self._whole = 0  # items that count 1, known without asking the device
+        self._whole = 0  # items of weight 1, counted without reading from the device
 
     def update(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> None:
         with torch.no_grad():
@@ -47,7 +48,7 @@ class MeanOfItems(MetricModule):
 
 
 class Itself:
-    """Items (B, *S) as they are."""
+    """Items (B, *S), unchanged."""
 
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
@@ -71,7 +72,7 @@ class Errors:
 
 
 class Hits:
-    """1 where the right class is among the `top_k` highest scores."""
+    """1 where the target class is among the `top_k` highest scores."""
 
     def __init__(self, items: ClassItems, top_k: int) -> None:
         self._items, self._top_k = items, top_k
@@ -87,7 +88,7 @@ class Hits:
 
 
 class Agreements:
-    """1 where a score above the threshold meets a yes, or one that is not a no."""
+    """1 where score and answer are both positive or both negative."""
 
     def __init__(self, items: YesNoItems, threshold: float) -> None:
         self._items, self._threshold = items, threshold
@@ -115,7 +116,7 @@ class Surprises:
 
 
 class ItemLoss:
-    """Cross entropy of each item (B, *S), as the loss found it."""
+    """Cross entropy of each item (B, *S), already computed by the loss."""
 
     def __init__(self, ignore_index: int | None) -> None:
         self._ignore_index = ignore_index
@@ -136,7 +137,7 @@ def absolute(x: Tensor, y: Tensor) -> Tensor:
 
 
 def relative(x: Tensor, y: Tensor) -> Tensor:
-    """With torchmetrics' least target."""
+    """Return the relative error, with torchmetrics' lower bound of the target."""
     return (x - y).abs() / y.abs().clamp(min=1.17e-06)
 
 

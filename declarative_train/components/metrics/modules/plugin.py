@@ -13,7 +13,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 
 class PluginValues:
-    """What `forward` gives for each item (B, *S)."""
+    """Values of `forward` for each item (B, *S)."""
 
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
@@ -26,7 +26,9 @@ class PluginValues:
 
 
 class OfAllRows(MetricModule):
-    """Rows are kept until the end, those of all ranks put together; padding, and rows whose mask is 0, left out."""
+    """Metric of all rows: they are kept until the end, then gathered from all ranks; padding and masked rows are
+    excluded.
+    """
 
     def __init__(self, whole: Forward, edges: MetricInputs, device: torch.device) -> None:
         self._whole, self._edges, self._device = whole, edges, device
@@ -57,15 +59,15 @@ class OfAllRows(MetricModule):
 
 
 def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
-    """() float64. Raises ValueError where it gives anything else."""
+    """Return the number, () float64, that `whole` gives. Raises ValueError if it is not one number."""
     with torch.no_grad():
         found = whole(input) if target is None else whole(input, target)
     value = torch.as_tensor(found, dtype=torch.float64)
     if value.ndim:
-        raise ValueError(f"`whole` gives a tensor {tuple(value.shape)}; it gives one number")
+        raise ValueError(f"`whole` gives a tensor {tuple(value.shape)}; expected one number")
     return value
 
 
 def number_of(whole: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
-    """Of a few made samples."""
+    """Return the number that `whole` gives for a few generated samples."""
     return one_number(whole, *made_samples(input, target))

@@ -1,1 +1,1 @@
-"""Update rules over torch's tensors. They import torch at the top: only a `build()` body imports them."""
+"""Update rules on torch tensors. They import torch at the top: only a `build()` body imports them."""

@@ -1,5 +1,5 @@
-"""Adafactor without the two numbers that torch's reads on the host for every parameter in every step: on a GPU each of
-them waits until all that was launched is done.
+"""Adafactor without reading two numbers per parameter and step from the device, as torch's implementation does: on a
+GPU each read waits until all launched work is done.
 
 Shazeer and Stern, https://arxiv.org/abs/1804.04235, in the form of `torch.optim.Adafactor`, with its state.
 """
@@ -15,8 +15,9 @@ from torch import Tensor
 
 
 class AdafactorOptimizer(torch.optim.Optimizer):
-    """State as torch's: `step` (a number on the host), and `row_var`, `col_var` of the last two dimensions of a matrix,
-    `variance` of a vector."""
+    """Optimizer with torch's state: `step` (a number on the host), and `row_var`, `col_var` of the last two dimensions
+    of a matrix, `variance` of a vector.
+    """
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class AdafactorOptimizer(torch.optim.Optimizer):
 
 
 def _squares(state: dict[str, Tensor], grad: Tensor, moved: float, least_square: float) -> Tensor:
-    """The estimate of the gradient's square, in memory of its own; the state moves by the part `moved`."""
+    """Update the state by the share `moved` and return a new tensor with the estimate of the squared gradient."""
     if "variance" in state:
         return state["variance"].lerp_(grad.square(), moved).clone()
     row_var, col_var = state["row_var"], state["col_var"]
@@ -73,7 +74,7 @@ def _squares(state: dict[str, Tensor], grad: Tensor, moved: float, least_square:
 
 
 def _mean_square(grad: Tensor, dim: int) -> Tensor:
-    """By a norm, which needs no tensor of squares."""
+    """Return the mean square along `dim`, from a norm, which needs no tensor of squares."""
     norm: Tensor = torch.linalg.vector_norm(grad, dim=dim, keepdim=True)
     return norm.square_().div_(grad.size(dim))
 

@@ -1,12 +1,11 @@
-"""adam, adamw and sgd as one kernel over all parameters, without what torch's objects cost around it.
+"""Adam, AdamW and SGD as one kernel over all parameters, with less per-step overhead than torch.optim.
 
-Any of torch's own objects imports `torch._dynamo` (0.9 s) at its first use, and gathers its lists anew in every step:
-of the 29 us of `torch.optim.adamw.adamw(..., fused=True)` 18 go into grouping tensors (4 parameters, CPU). These gather
-once. Same `param_groups` and `state`, so that a checkpoint goes both ways.
+torch.optim imports `torch._dynamo` (0.9 s) at its first use, and collects its lists of tensors in every step: of the 29
+us of `torch.optim.adamw.adamw(..., fused=True)` 18 go into grouping tensors (4 parameters, CPU). These optimizers
+collect once. `param_groups` and `state` are the same, so that checkpoints are interchangeable.
 
-Of tensors that are shared out over ranks each updates its own rows, which these rules take for whole ones: every
-element goes by itself. torch would work out how the result is shared out, for each new list of tensors (70 ms for 159,
-CPU), and has no rule for `_fused_sgd_`.
+Of sharded tensors each rank updates its own rows, which is exact since these rules are elementwise. torch would compute
+the placement of the result for each new list of tensors (70 ms for 159, CPU), and has no rule for `_fused_sgd_`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ FUSED_DEVICES = ("cpu", "cuda", "xpu")
 
 
 def runs_fused(groups: Iterable[Mapping[str, Any]], *, sharded: bool, devices: tuple[str, ...] = FUSED_DEVICES) -> bool:
-    """Whether a fused kernel takes these parameters; `sharded`: also those that are shared out over ranks."""
+    """Return whether a fused kernel accepts these parameters; `sharded`: DTensors are accepted too."""
     return all(
         parameter.is_floating_point()
         and parameter.device.type in devices
@@ -35,20 +34,20 @@ def runs_fused(groups: Iterable[Mapping[str, Any]], *, sharded: bool, devices: t
 
 
 def is_shared_out(tensor: Tensor) -> bool:
-    """A DTensor, whose class is not imported here: it takes 0.2 s."""
+    """Return whether it is a DTensor, without importing that class, which takes 0.2 s."""
     return hasattr(tensor, "to_local")
 
 
 def local_tensors(tensors: Iterable[Any]) -> list[Any]:
-    """What this rank holds of each; under `no_grad`."""
+    """Return the local part of each tensor; call it under `no_grad`."""
     return [tensor.to_local() if is_shared_out(tensor) else tensor for tensor in tensors]
 
 
 class KernelCall:
-    """Parameters that one call of the kernel updates: one group, device and dtype, and one number of steps so far.
+    """Parameters that one call of the kernel updates: the same group, device, dtype and number of steps so far.
 
-    `lists[i]` holds entry `names[i]` of each parameter's state, the rows of this rank; `step` the counter that they
-    share, where they do, and `counter` what adds to it soonest: on the CPU the same number through numpy, since an
+    `lists[i]` has entry `names[i]` of each parameter's state, the rows of this rank; `step` is the counter, if they
+    share one, and `counter` the fastest way to increment it: on the CPU the same number through numpy, since an
     operation of torch on one number takes 10 us.
     """
 
@@ -63,7 +62,7 @@ class KernelCall:
 
 
 class _States(defaultdict[Tensor, State]):
-    """By parameter. Who puts another state in its place (a checkpoint) makes the optimizer gather anew."""
+    """State by parameter. Assigning a state (from a checkpoint) makes the optimizer collect its lists again."""
 
     def __init__(self, owner: Functional) -> None:
         super().__init__(dict)
@@ -75,15 +74,17 @@ class _States(defaultdict[Tensor, State]):
 
 
 class Functional(torch.optim.Optimizer, ABC):
-    """Its lists hold the tensors of `state`: write into those, or set `state[parameter]`; a tensor that is replaced
-    inside a state is not seen. Of torch's object it has `param_groups`, `state`, `step()` and `found_inf`, no more.
+    """Base of these optimizers. Their lists hold the tensors of `state`: write into those, or assign
+    `state[parameter]`; replacing a tensor inside a state has no effect. Of torch's interface there are only
+    `param_groups`, `state`, `step()` and `found_inf`.
 
-    `shares_step`: the kernel only reads the step counters, so that all parameters of a run have the same one."""
+    `shares_step`: the kernel only reads the step counters, so that all parameters of a run can share one.
+    """
 
     shares_step = False
     _step_supports_amp_scaling = True
 
-    def __init__(self, groups: Iterable[dict[str, Any]], **fields: Any) -> None:  # torch's own imports dynamo
+    def __init__(self, groups: Iterable[dict[str, Any]], **fields: Any) -> None:  # torch's own __init__ imports dynamo
         self.defaults = {**fields, "maximize": False, "foreach": None, "differentiable": False, "fused": True}
         self.param_groups = [{**self.defaults, **group} for group in groups]
         self.state = _States(self)
@@ -93,15 +94,15 @@ class Functional(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """The entries of the state that the kernel reads as lists."""
+        """Return the entries of the state that the kernel reads as lists."""
 
     @abstractmethod
     def start(self, parameter: Tensor, group: Mapping[str, Any]) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
 
     @abstractmethod
     def update(self, run: KernelCall, params: list[Tensor], grads: list[Tensor]) -> None:
-        """One step of what this rank holds, in place; none where `found_inf` is 1."""
+        """Do one step on this rank's rows, in place; none if `found_inf` is 1."""
 
     def invalidate(self) -> None:
         self._runs = None
@@ -121,13 +122,13 @@ class Functional(torch.optim.Optimizer, ABC):
                 self._step_without(run)
 
     def _update(self, run: KernelCall, grads: list[Tensor]) -> None:
-        if run.is_shared_out:  # looked up at each step: `fully_shard` may put other tensors in their place
+        if run.is_shared_out:  # at each step, since `fully_shard` may replace the tensors
             self.update(run, local_tensors(run.params), local_tensors(grads))
         else:
             self.update(run, run.params, grads)
 
     def _step_without(self, run: KernelCall) -> None:
-        """A parameter of the run has no gradient: it keeps its state and its steps, as in torch's own."""
+        """Step if some parameters of the run have no gradient: they keep their state and step count, as in torch."""
         with_gradient = [parameter for parameter in run.params if parameter.grad is not None]
         for part in self._gather_group(run.group, with_gradient):
             self._update(part, [parameter.grad for parameter in part.params if parameter.grad is not None])
@@ -141,7 +142,7 @@ class Functional(torch.optim.Optimizer, ABC):
         ]
         runs = self._runs
         if any(parameter.grad is None for group in self.param_groups for parameter in group["params"]):
-            self.invalidate()  # look again at the next step
+            self.invalidate()  # collect again at the next step
         return runs
 
     def _gather_group(self, group: dict[str, Any], params: Iterable[Tensor]) -> Iterable[KernelCall]:
@@ -169,7 +170,7 @@ class Functional(torch.optim.Optimizer, ABC):
 
 
 class FusedAdam(Functional):
-    """Adam and, `decoupled`, AdamW."""
+    """Adam and, with `decoupled`, AdamW."""
 
     shares_step = True
 
@@ -217,7 +218,7 @@ class FusedSgd(Functional):
         return ("momentum_buffer",) if group["momentum"] else ()
 
     def start(self, parameter: Tensor, group: Mapping[str, Any]) -> State:
-        """torch's momentum starts as the first gradient: the kernel writes it."""
+        """Return no momentum: torch starts it as the first gradient, and the kernel writes it."""
         return {"momentum_buffer": torch.empty_like(parameter)} if group["momentum"] else {}
 
     def update(self, run: KernelCall, params: list[Tensor], grads: list[Tensor]) -> None:

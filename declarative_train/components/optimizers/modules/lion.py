@@ -1,4 +1,4 @@
-"""Lion: the sign of a momentum. torch has none.
+"""Lion: updates by the sign of a momentum. torch does not have it.
 
 Chen et al., "Symbolic discovery of optimization algorithms", algorithm 2, https://arxiv.org/abs/2302.06675.
 """
@@ -22,12 +22,12 @@ def lion(
     beta2: float,
     weight_decay: float,
 ) -> None:
-    """One step in place: update = sign(beta1 m + (1 - beta1) g), and only then m = beta2 m + (1 - beta2) g."""
+    """Do one step in place: update = sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g."""
     updates = torch._foreach_mul(exp_avgs, beta1)
     torch._foreach_add_(updates, grads, alpha=1 - beta1)
     if type(updates[0]) is Tensor:
         torch._foreach_sign_(updates)
-    else:  # shards, for which torch 2.11 has a rule one by one only
+    else:  # shards: torch 2.11 has no rule for lists of them
         for update in updates:
             update.sign_()
     if weight_decay:
@@ -38,7 +38,7 @@ def lion(
 
 
 class LionOptimizer(torch.optim.Optimizer):
-    """As torch's own optimizers; state `exp_avg`."""
+    """Optimizer with the interface of torch's; state `exp_avg`."""
 
     def __init__(
         self,

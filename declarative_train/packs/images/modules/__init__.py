@@ -1,1 +1,1 @@
-"""The terms as `nn.Module`s. They import torch at the top: only a `build()` body imports them."""
+"""Loss terms as `nn.Module`s. They import torch at the top: only a `build()` body imports them."""

@@ -1,4 +1,4 @@
-"""Boxes (..., 4) against boxes: what they have in common of what they cover."""
+"""Overlap of boxes (..., 4), and the loss from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from declarative_train.components.component import LossModule
 from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
 from declarative_train.components.metrics.modules.items import weights
 
-_EPS = 1e-7  # below every division, as torchvision has it
+_EPS = 1e-7  # added to every divisor, as in torchvision
 
 
 def corners(boxes: Tensor, format: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -46,9 +46,10 @@ def iou(one: Tensor, other: Tensor, format: str) -> Tensor:
 
 
 class Generalized(nn.Module, LossModule):
-    """input, target: (B, *shape, 4); mask: (B, *shape). The count is that of the boxes, or the sum of their mask.
+    """input, target: (B, *shape, 4); mask: (B, *shape). Generalized IoU loss. The count is the number of boxes, or the
+    sum of their mask.
 
-    Where the mask is 0 the numbers do not matter, not even nan.
+    Masked boxes are ignored, even if they are nan.
     """
 
     def __init__(self, format: str, shape: tuple[int, ...], masked: bool) -> None:
@@ -74,7 +75,7 @@ class Generalized(nn.Module, LossModule):
 
 
 class BoxOverlap:
-    """The intersection over union of each box (B, *S, 4) with the one in its place."""
+    """Intersection over union of the boxes (B, *S, 4), pairwise in order."""
 
     def __init__(self, format: str) -> None:
         self._format = format

@@ -1,4 +1,4 @@
-"""Transforms of colours: they keep the size, and where things are."""
+"""Transforms of colours; positions do not change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTS = ("brightness", "contrast", "saturation")
 
 
 def enhanced(picture: Any, what: str, factor: float) -> Any:
-    """`what`: brightness, contrast, saturation or sharpness; 1.0 leaves it as it is. Alpha stays."""
+    """Scale `what` (brightness, contrast, saturation or sharpness) by a factor; 1.0 changes nothing. Alpha is kept."""
     from PIL import ImageEnhance
 
     kind = {"saturation": "Color"}.get(what, what.capitalize())
@@ -23,7 +23,7 @@ def enhanced(picture: Any, what: str, factor: float) -> Any:
 
 
 def hue_turned(picture: Any, share: float) -> Any:
-    """By a share of the circle."""
+    """Rotate the hue by a share of the color circle."""
     import numpy as np
     from PIL import Image
 
@@ -37,27 +37,27 @@ def hue_turned(picture: Any, share: float) -> Any:
 
 
 class ColorJitter(Transform):
-    """Brightness, contrast, saturation and hue, each by a factor of its own, in a random order."""
+    """Brightness, contrast, saturation and hue changed by random factors, in a random order."""
 
     is_random: ClassVar[bool] = True
     changes_colours: ClassVar[bool] = True
 
     type: Literal["color_jitter"] = "color_jitter"
     strength: Strength = 0.0
-    """Brightness, contrast and saturation, where they are not given themselves."""
+    """Default of `brightness`, `contrast` and `saturation`."""
     brightness: Strength | None = None
-    """b: a factor out of 1 - b (or 0) to 1 + b."""
+    """b: the factor is between 1 - b (or 0) and 1 + b."""
     contrast: Strength | None = None
     """As `brightness`."""
     saturation: Strength | None = None
-    """As `brightness`; pictures of one channel have none."""
+    """As `brightness`; not for images of one channel."""
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
-    """h: turned by a share of the circle of colours, out of -h to h."""
+    """h: rotation by a share of the color circle, between -h and h."""
 
     @model_validator(mode="after")
     def _does_something(self) -> ColorJitter:
         if not any((*(self._amount(part) for part in _PARTS), self.hue)):
-            raise ValueError("say how much: `strength: 0.4`, or `brightness`, `contrast`, `saturation`, `hue`")
+            raise ValueError("set a strength: `strength: 0.4`, or `brightness`, `contrast`, `saturation`, `hue`")
         return self
 
     def _amount(self, part: str) -> float:
@@ -69,7 +69,7 @@ class ColorJitter(Transform):
             return None
         key = "hue" if self.hue else "saturation"
         if self.hue or self.saturation:
-            return ShapeError(f"pictures of one channel have no {key}", field=key, help=f"leave `{key}` out")
+            return ShapeError(f"images of one channel have no {key}", field=key, help=f"remove `{key}`")
         return None
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Transforms of the numbers that pictures became: float32 arrays (C, H, W)."""
+"""Transforms of decoded images: float32 arrays (C, H, W)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Normalize(Transform):
-    """(value - mean) / std, by channel; values are 0 to 1 before."""
+    """(value - mean) / std by channel; values before are 0 to 1."""
 
     on_numbers: ClassVar[bool] = True
 
     type: Literal["normalize"] = "normalize"
     mean: Literal["imagenet"] | Annotated[tuple[Finite, ...], Field(min_length=1)]
-    """One number for each channel, or one for all; `imagenet`: those of that set, which most published weights of
-    networks for pictures expect."""
+    """One number for each channel, or one for all; `imagenet`: those of that data set, which most published weights for
+    images expect."""
     std: Literal["imagenet"] | Annotated[tuple[Deviation, ...], Field(min_length=1)]
     """As `mean`."""
 
@@ -38,9 +38,12 @@ class Normalize(Transform):
     def check(self, size: Size, channels: int) -> ShapeError | None:
         for key, values in zip(("mean", "std"), self._numbers, strict=True):
             if len(values) not in (1, channels):
-                message = f"`{key}` has {len(values)} numbers, and the pictures have {channels} channel"
+                message = f"`{key}` has {len(values)} numbers, but the images have {channels} channel"
                 return ShapeError(
-                    message + ("s" if channels > 1 else ""), field=key, help="one for each channel, or one"
+                    message + ("s" if channels > 1 else ""),
+                    field=key,
+                    help=("set one for each channel, or one for all"
+                ),
                 )
         return None
 
@@ -58,26 +61,26 @@ class Normalize(Transform):
 
 
 class RandomErasing(Transform):
-    """A rectangle of one value: Zhong et al., https://arxiv.org/abs/1708.04896."""
+    """Random rectangle filled with one value: Zhong et al., https://arxiv.org/abs/1708.04896."""
 
     is_random: ClassVar[bool] = True
     on_numbers: ClassVar[bool] = True
 
     type: Literal["random_erasing"] = "random_erasing"
     p: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """How often."""
+    """Probability."""
     scale: tuple[Part, Part] = (0.02, 0.33)
-    """Least and greatest share of the area."""
+    """Minimum and maximum share of the area."""
     ratio: tuple[Annotated[float, Field(gt=0, le=100)], Annotated[float, Field(gt=0, le=100)]] = (0.3, 3.3)
-    """Least and greatest height / width, drawn by its logarithm."""
+    """Minimum and maximum height / width; its logarithm is uniform."""
     value: Finite = 0.0
-    """What stands there; after `normalize`, 0 is the mean."""
+    """Value in the rectangle; after `normalize`, 0 is the mean."""
 
     @model_validator(mode="after")
     def _ordered(self) -> RandomErasing:
         for key, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if low > high:
-                raise ValueError(f"`{key}` goes from {low:g} down to {high:g}; the least comes first")
+                raise ValueError(f"`{key}` goes from {low:g} down to {high:g}; the minimum comes first")
         return self
 
     def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
@@ -87,7 +90,7 @@ class RandomErasing(Transform):
         if not drawn.happens(self.p):
             return values
         if len({each.shape[1:] for each in values}) > 1:
-            raise ValueError("the pictures of one sample differ in size, and share a draw")
+            raise ValueError("the images of one sample share random draws, but differ in size")
         height, width = values[0].shape[1:]
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):

@@ -14,20 +14,21 @@ if TYPE_CHECKING:
 
 
 class MixUp(PairTransform):
-    """Weighted means of two samples: Zhang et al., https://arxiv.org/abs/1710.09412.
+    """Weighted mean of two samples: Zhang et al., https://arxiv.org/abs/1710.09412.
 
-    share * own + (1 - share) * partner's, of the fields and the labels alike, in training alone. Partners are
-    neighbours of the epoch's order (positions 2k and 2k + 1), so that all layouts mix the same samples; the last one of
-    an odd number stays as it is.
+    share * own + (1 - share) * partner's, for fields and labels, only in training. Partners are neighbours in the
+    epoch's order (positions 2k and 2k + 1), so that all layouts mix the same samples; the last one of an odd number is
+    unchanged.
     """
 
     type: Literal["mixup"] = "mixup"
     labels: tuple[str, ...]
-    """The fields that are predicted, mixed by the same share: numbers, or classes with `one_hot: true`; `[]`: none."""
+    """Target fields, mixed with the same share: numbers, or classes with `one_hot: true`; `[]`: none."""
     alpha: Alpha = 0.2
-    """The share is drawn from Beta(alpha, alpha): 1 is any share alike, less are shares near 0 and 1."""
+    """The share is drawn from Beta(alpha, alpha): 1 is uniform, smaller values favor shares near 0 and 1."""
     p: Share = 1.0
-    """How many of the samples; of several entries that mix, at most one acts on a sample, and their `p` add up to 1."""
+    """Share of the samples that are changed; of several such transforms at most one acts on a sample, and their `p` are
+    added."""
 
     def mixed(
         self,
@@ -43,22 +44,23 @@ class MixUp(PairTransform):
 
 
 class CutMix(PairTransform):
-    """A rectangle of the partner's picture is pasted: Yun et al., https://arxiv.org/abs/1905.04899.
+    """A rectangle pasted from the partner's image: Yun et al., https://arxiv.org/abs/1905.04899.
 
-    Labels are mixed by area, in training alone. Partners are neighbours of the epoch's order (positions 2k and 2k + 1),
-    so that all layouts mix the same samples; the last one of an odd number stays as it is.
+    Labels are mixed by area, only in training. Partners are neighbours in the epoch's order (positions 2k and 2k + 1),
+    so that all layouts mix the same samples; the last one of an odd number is unchanged.
     """
 
     of_pictures: ClassVar[bool] = True
 
     type: Literal["cutmix"] = "cutmix"
     labels: tuple[str, ...]
-    """The fields that are predicted, mixed by the shares of the area: numbers, or classes with `one_hot: true`; `[]`:
-    none."""
+    """Target fields, mixed by the share of the area: numbers, or classes with `one_hot: true`; `[]`: none."""
     alpha: Alpha = 1.0
-    """The share of the area that stays is drawn from Beta(alpha, alpha), before the rectangle is cut off at edges."""
+    """The share of the area that is kept is drawn from Beta(alpha, alpha), before the rectangle is cut off at the
+    edges."""
     p: Share = 1.0
-    """How many of the samples; of several entries that mix, at most one acts on a sample, and their `p` add up to 1."""
+    """Share of the samples that are changed; of several such transforms at most one acts on a sample, and their `p` are
+    added."""
 
     def mixed(
         self,
@@ -80,7 +82,7 @@ class CutMix(PairTransform):
     def boxes(
         self, shares: np.ndarray, numbers: np.ndarray, key: int, height: int, width: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(R,) each: top, left, bottom, right; around a pixel drawn anywhere, without what lies outside."""
+        """Return (R,) each: top, left, bottom, right of a box around a random pixel, cut off at the edges."""
         import numpy as np
 
         down, across = (
@@ -98,7 +100,7 @@ class CutMix(PairTransform):
 
 
 def weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torch.Tensor:
-    """(R, ...): shares * own + (1 - shares) * other."""
+    """Return shares * own + (1 - shares) * other, (R, ...)."""
     import torch
 
     exact = own.dtype if own.dtype in (torch.float32, torch.float64) else torch.float32
@@ -109,7 +111,7 @@ def weighted(own: torch.Tensor, other: torch.Tensor, shares: np.ndarray) -> torc
 def pasted(
     own: torch.Tensor, other: torch.Tensor, boxes: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 ) -> torch.Tensor:
-    """(R, ..., H, W)."""
+    """Paste the boxes of `other` into `own`, (R, ..., H, W)."""
     import torch
 
     height, width = own.shape[-2:]
@@ -121,7 +123,7 @@ def pasted(
 
 
 def _of_rows(values: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    """(R, 1, ..., 1) where `like` is."""
+    """Return the values as (R, 1, ..., 1) on the device of `like`."""
     import torch
 
     made = torch.from_numpy(values)

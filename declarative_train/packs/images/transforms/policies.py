@@ -1,6 +1,7 @@
-"""Transforms that draw which change they make, out of one list.
+"""Transforms that apply a randomly drawn change out of a list.
 
-The lists and their strengths are those of the papers; what a shear or a turn brings in from outside is black.
+The lists and their strengths are those of the papers; pixels that a shear or a rotation brings in from outside are
+black.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from declarative_train.components.data import Motion, Transform
 from declarative_train.packs.images.transforms.colours import enhanced
 from declarative_train.packs.images.transforms.turns import turning
 
-_LEVELS = 31  # strengths of a change, from none to the greatest
+_LEVELS = 31  # strengths of a change, from none to the maximum
 Change = Callable[[Any, float], Any]
 
 
 def _sheared(across: bool) -> Change:
     def change(picture: Any, amount: float) -> Any:
-        """Around the middle."""
+        """Shear around the center."""
         middle = amount * (picture.height if across else picture.width) / 2
         matrix = (1, amount, -middle, 0, 1, 0) if across else (1, 0, 0, amount, 1, -middle)
         return _mapped(picture, matrix)
@@ -56,7 +57,7 @@ def _enhanced(what: str) -> Change:
 
 
 def _of_colours(name: str) -> Change:
-    """Functions of `ImageOps`, which know no alpha: it stays."""
+    """Return a change by a function of `ImageOps`, which does not support alpha: alpha is kept."""
 
     def change(picture: Any, amount: float) -> Any:
         from PIL import ImageOps
@@ -101,13 +102,14 @@ _BOTH_WAYS = frozenset(
 def _change(
     drawn: Drawn, level: int, greatest: dict[str, tuple[float, float]]
 ) -> tuple[str, Callable[[int, int], float]]:
-    """One out of all, and its amount for a picture of a height and width. `greatest`: the amounts at level 0 and at the
-    last one."""
+    """Draw a change, and its amount as a function of an image's height and width. `greatest`: the amounts at level 0
+    and at the last level.
+    """
     name = list(_CHANGES)[drawn.below(len(_CHANGES))]
     first, last = greatest.get(name, (0.0, 0.0))
     amount = first + (last - first) * level / (_LEVELS - 1)
     sign = -1.0 if drawn.happens(0.5) and name in _BOTH_WAYS else 1.0
-    is_share = name.startswith("translate") and last < 1  # of the side
+    is_share = name.startswith("translate") and last < 1  # relative to the side
 
     def of(height: int, width: int) -> float:
         return sign * amount * ((width if name == "translate_x" else height) if is_share else 1.0)
@@ -122,7 +124,7 @@ def _changed(
     greatest: dict[str, tuple[float, float]],
     made: frozenset[str] = frozenset(_CHANGES),
 ) -> list[Any]:
-    """By one change out of all, if it is one of `made`."""
+    """Draw a change and apply it to all images, if it is one of `made`."""
     name, amount = _change(drawn, level, greatest)
     return [_CHANGES[name](each, amount(each.height, each.width)) for each in values] if name in made else values
 
@@ -136,7 +138,7 @@ def _motions(
     amount = amount_of(*size)
     if name == "rotate":
         return [turning(size, amount)]
-    if name.startswith("translate"):  # pixels are taken from where the amount says, and so go the other way
+    if name.startswith("translate"):  # the amount says where pixels come from, so that the image moves the other way
         return [Motion((1.0, 0.0, -amount if name == "translate_x" else 0.0, 0.0, 1.0,
                         -amount if name == "translate_y" else 0.0), size)]  # fmt: skip
     if name == "shear_x":
@@ -145,7 +147,9 @@ def _motions(
 
 
 class TrivialAugment(Transform):
-    """One change of random strength: Mueller and Hutter, https://arxiv.org/abs/2103.10158, with the wide ranges."""
+    """One random change of random strength: Mueller and Hutter, https://arxiv.org/abs/2103.10158, with the wide
+    ranges.
+    """
 
     is_random: ClassVar[bool] = True
     changes_colours: ClassVar[bool] = True
@@ -164,7 +168,7 @@ class TrivialAugment(Transform):
 
 
 class RandAugment(Transform):
-    """Several changes of one strength: Cubuk et al., https://arxiv.org/abs/1909.13719."""
+    """Several random changes of the same strength: Cubuk et al., https://arxiv.org/abs/1909.13719."""
 
     is_random: ClassVar[bool] = True
     changes_colours: ClassVar[bool] = True
@@ -172,9 +176,9 @@ class RandAugment(Transform):
 
     type: Literal["rand_augment"] = "rand_augment"
     num_ops: Annotated[int, Field(ge=1, le=14)] = 2
-    """How many, one after the other; the same may come twice."""
+    """Number of changes, one after the other; a change may be repeated."""
     magnitude: Annotated[int, Field(ge=0, le=30)] = 9
-    """How strong, 0 to 30."""
+    """Strength, 0 to 30."""
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         for _ in range(self.num_ops):

@@ -1,6 +1,6 @@
-"""Transforms that decide the size of a picture: resizing and cropping.
+"""Transforms of the size of an image: resizing and cropping.
 
-Resizing is Pillow's, whose filters grow with the reduction (no aliasing), on 8 bits a channel. Sizes follow
+Resizing uses Pillow, whose filters grow with the reduction (no aliasing), with 8 bits per channel. Sizes follow
 torchvision's functions of the same names.
 """
 
@@ -21,12 +21,12 @@ Method = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 
 
 def sides(size: Sides) -> tuple[int, int]:
-    """Height and width; one number is a square."""
+    """Return height and width; one number is a square."""
     return size if isinstance(size, tuple) else (size, size)
 
 
 def resized(picture: Any, height: int, width: int, method: Method, box: tuple[int, int, int, int] | None = None) -> Any:
-    """`box`: the part (left, top, right, bottom) that is taken."""
+    """Resize to height and width; `box` is the part (left, top, right, bottom) that is used."""
     from PIL import Image
 
     if picture.size == (width, height) and box in (None, (0, 0, width, height)):
@@ -35,7 +35,7 @@ def resized(picture: Any, height: int, width: int, method: Method, box: tuple[in
 
 
 def cropped(picture: Any, top: int, left: int, height: int, width: int) -> Any:
-    """What lies outside of the picture is black."""
+    """Crop; the area outside of the image is black."""
     if (left, top, width, height) == (0, 0, *picture.size):
         return picture
     return picture.crop((left, top, left + width, top + height))
@@ -50,26 +50,28 @@ def cropping(top: int, left: int, height: int, width: int) -> Motion:
 
 
 def same_size(values: list[Any]) -> tuple[int, int]:
-    """Height and width of pictures that share a draw. Raises ValueError."""
+    """Return height and width of images that share random draws. Raises ValueError if they differ."""
     first = values[0].size
     other = next((value.size for value in values if value.size != first), None)
     if other is not None:
         raise ValueError(
-            f"pictures of one sample are {first[1]} x {first[0]} and {other[1]} x {other[0]}, and share a draw"
+            f"the images of one sample share random draws, but are {first[1]} x {first[0]} and {other[1]} x {other[0]}"
         )
     return int(first[1]), int(first[0])
 
 
 class Resize(Transform):
-    """Another size. A number is the new length of the shorter side, and the other follows; two are height and width."""
+    """Image of another size. One number is the new length of the shorter side, and the longer one follows; two are
+    height and width.
+    """
 
     moves: ClassVar[bool | None] = True
 
     type: Literal["resize"] = "resize"
     size: Sides
-    """The shorter side, or height and width."""
+    """Length of the shorter side, or height and width."""
     method: Method = "bilinear"
-    """Pillow's filter; all but `nearest` weigh every pixel of a picture that shrinks."""
+    """Filter of Pillow; all except `nearest` use every pixel of an image that shrinks."""
 
     def size_after(self, size: Size) -> Size:
         if isinstance(self.size, tuple):
@@ -93,13 +95,13 @@ class Resize(Transform):
 
 
 class CenterCrop(Transform):
-    """The middle of a picture; one that is smaller gets black edges."""
+    """Center of an image; a smaller image gets black edges."""
 
     moves: ClassVar[bool | None] = True
 
     type: Literal["center_crop"] = "center_crop"
     size: Sides
-    """Height and width of the part; a number: a square."""
+    """Height and width of the crop; one number: a square."""
 
     def size_after(self, size: Size) -> Size:
         return sides(self.size)
@@ -111,23 +113,23 @@ class CenterCrop(Transform):
         return [cropping(*self._middle(*size))]
 
     def _middle(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Top, left, height and width of the part."""
+        """Return top, left, height and width of the crop."""
         tall, wide = sides(self.size)
         return round((height - tall) / 2), round((width - wide) / 2), tall, wide
 
 
 class RandomCrop(Transform):
-    """A part of a picture at a random place."""
+    """Crop at a random position."""
 
     is_random: ClassVar[bool] = True
     moves: ClassVar[bool | None] = True
 
     type: Literal["random_crop"] = "random_crop"
     size: Sides
-    """Height and width of the part; a number: a square."""
+    """Height and width of the crop; one number: a square."""
     padding: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Black pixels on every side before the place is drawn. A picture that is still smaller than `size` gets as many
-    more as it lacks, half on each side."""
+    """Black pixels added on every side before the position is drawn. An image that is still smaller than `size` gets
+    the missing pixels, half on each side."""
 
     def size_after(self, size: Size) -> Size:
         return sides(self.size)
@@ -152,26 +154,26 @@ class RandomCrop(Transform):
 
 
 class RandomResizedCrop(Transform):
-    """A part of random area and shape, resized: the crop of Szegedy et al., https://arxiv.org/abs/1409.4842."""
+    """Crop of random area and shape, resized: Szegedy et al., https://arxiv.org/abs/1409.4842."""
 
     is_random: ClassVar[bool] = True
     moves: ClassVar[bool | None] = True
 
     type: Literal["random_resized_crop"] = "random_resized_crop"
     size: Sides
-    """Height and width of the result; a number: a square."""
+    """Height and width of the result; one number: a square."""
     scale: tuple[Annotated[float, Field(gt=0, le=1)], Annotated[float, Field(gt=0, le=1)]] = (0.08, 1.0)
-    """Least and greatest share of the area."""
+    """Minimum and maximum share of the area."""
     ratio: tuple[Annotated[float, Field(gt=0, le=100)], Annotated[float, Field(gt=0, le=100)]] = (0.75, 4 / 3)
-    """Least and greatest width / height, drawn by its logarithm."""
+    """Minimum and maximum width / height; its logarithm is uniform."""
     method: Method = "bilinear"
-    """Pillow's filter; all but `nearest` weigh every pixel of a picture that shrinks."""
+    """Filter of Pillow; all except `nearest` use every pixel of an image that shrinks."""
 
     @model_validator(mode="after")
     def _ordered(self) -> RandomResizedCrop:
         for key, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if low > high:
-                raise ValueError(f"`{key}` goes from {low:g} down to {high:g}; the least comes first")
+                raise ValueError(f"`{key}` goes from {low:g} down to {high:g}; the minimum comes first")
         return self
 
     def size_after(self, size: Size) -> Size:
@@ -187,7 +189,7 @@ class RandomResizedCrop(Transform):
         return [cropping(*part), scaling(part[2:], sides(self.size))]
 
     def _part(self, height: int, width: int, drawn: Drawn) -> tuple[int, int, int, int]:
-        """Ten tries; then the largest part in the middle whose shape is allowed."""
+        """Draw a crop up to ten times; then return the largest one in the center whose shape is allowed."""
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(10):
             area = height * width * drawn.uniform(*self.scale)

@@ -1,4 +1,4 @@
-"""Transforms that turn a picture and keep its size."""
+"""Transforms that mirror or rotate an image and keep its size."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class RandomFlip(Transform):
-    """Mirrored, or not."""
+    """Random mirror image."""
 
     is_random: ClassVar[bool] = True
     moves: ClassVar[bool | None] = True
 
     type: Literal["random_flip"] = "random_flip"
     direction: Literal["horizontal", "vertical"] = "horizontal"
-    """horizontal: left and right change places; vertical: top and bottom."""
+    """horizontal: swap left and right; vertical: swap top and bottom."""
     p: Share = 0.5
-    """How often."""
+    """Probability."""
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         from PIL import Image
@@ -43,16 +43,18 @@ class RandomFlip(Transform):
 
 
 class RandomRotation(Transform):
-    """Turned around its middle, by an angle out of -degrees to degrees; what comes from outside is black."""
+    """Random rotation around the center, by an angle between -degrees and degrees; the area outside of the image is
+    black.
+    """
 
     is_random: ClassVar[bool] = True
     moves: ClassVar[bool | None] = True
 
     type: Literal["random_rotation"] = "random_rotation"
     degrees: Annotated[float, Field(gt=0, le=180)]
-    """The largest angle."""
+    """Maximum angle, in degrees."""
     method: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
-    """How a pixel between others is made of them."""
+    """Interpolation of pixels."""
 
     def apply(self, values: list[Any], drawn: Drawn) -> list[Any]:
         from PIL import Image
@@ -68,7 +70,7 @@ class RandomRotation(Transform):
 
 
 def turning(size: tuple[int, int], degrees: float) -> Motion:
-    """Around the middle, against the clock."""
+    """Return the rotation around the center, counterclockwise."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     y, x = size[0] / 2, size[1] / 2
     return Motion((cos, sin, x - cos * x - sin * y, -sin, cos, y + sin * x - cos * y), size)
