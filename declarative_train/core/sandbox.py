@@ -148,7 +148,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.check([left, right])
         if operator == "%" and isinstance(left, str):
             if not self.limits.formats:
-                raise Forbidden("`%` formats text here; which recipes do not support", "insert values with `~` or `{{ }}`")
+                raise Forbidden(
+                    "`%` formats text here; which recipes do not support", "insert values with `~` or `{{ }}`"
+                )
             _check_format(left)
         elif operator == "**" and isinstance(left, int) and isinstance(right, int) and abs(left) > 1:
             if left.bit_length() * right > 2 * self.limits.bits:

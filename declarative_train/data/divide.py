@@ -113,7 +113,9 @@ def _if_empty(draft: DataDraft, name: str, each: RowsOfSet) -> Diagnostic | None
         message, at = "the source has columns but no rows", draft.span("data.source.path")
         return empty_set(at, name, message, None) if name == TRAINING else None
     if not len(each.rows):
-        message = "the sets use all rows" if name == TRAINING else "no row is left for it, or none matches its condition"
+        message = (
+            "the sets use all rows" if name == TRAINING else "no row is left for it, or none matches its condition"
+        )
         return empty_set(place, name, message, "make the other sets smaller" if name == TRAINING else None)
     if each.windows is None or len(each.windows):
         return None

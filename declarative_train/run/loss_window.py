@@ -235,5 +235,6 @@ def out_of_bounds(objective: Objective, term: int, value: float | None, at: str)
     wanted = f"is {least:g} or more" if math.isinf(most) else f"is from {least:g} to {most:g}"
     return (
         f"{what} is {value:.6g} {at}, but `{objective.terms[term].component['type']}` {wanted}: its input, target "
-        "or mask is not valid for this loss, which needs, for example, log-probabilities, shares or weights of 0 or more"
+        "or mask is not valid for this loss, which needs, for example, log-probabilities, shares or weights of 0 or "
+        "more"
     )

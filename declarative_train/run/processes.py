@@ -392,7 +392,9 @@ def resume_hint(job: Job) -> list[str]:
         return [] if entry is None else [f"  continue from step {entry.step}: {how}"]
     except Exception:  # the client of a remote store has its own exceptions
         saved = [event.step for event in read_events(job.run_dir / EVENTS) if isinstance(event, CheckpointSaved)]
-    return [f"  continue from step {step}, as soon as {format_path(store)} can be reached: {how}" for step in saved[-1:]]
+    return [
+        f"  continue from step {step}, as soon as {format_path(store)} can be reached: {how}" for step in saved[-1:]
+    ]
 
 
 def _describe_signal(number: int) -> str:

@@ -41,7 +41,7 @@ def below(path: Path, rename: str = "{}") -> str:
         (APART, '{"{a,b}": ""}', None, None),
         (APART | {"b.weight": torch.zeros(13, 20)}, '{"{a,b}": ""}', "weight is (33, 20) in the file, (32, 20)", None),
         (APART | {"b.weight": torch.zeros(12, 19)}, '{"{a,b}": ""}', "by rows to weight, and they differ", None),
-        (APART | {"weight": HIDDEN["weight"]}, '{"{a,b}": ""}', "two tensors that would both be renamed to weight", None),
+        (APART | {"weight": HIDDEN["weight"]}, '{"{a,b}": ""}', "two tensors that would both be renamed to", None),
         (HIDDEN | {"0.freq": torch.zeros(3)}, '{"*.freq": drop}', None, None),
         ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.*.bias": "bias*", "enc.*": ""}', "has 0 `*`, and", None),
         ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.{0..9}.*": "*"}', "has 1 `*`, and the key", None),

@@ -174,8 +174,8 @@ def test_a_place_that_cannot_be_made_is_one_message_before_the_run(
     (directory / "later").write_text("")  # after it was linted
     assert run(plan, quiet=True) == 3
     assert capsys.readouterr().err == (
-        f"dtrain: the folder for checkpoints {directory}/later/kept cannot be created: {directory}/later is a file; help: "
-        "set `checkpoint.dir` to a writable folder or URL, or remove it\n"
+        f"dtrain: the folder for checkpoints {directory}/later/kept cannot be created: {directory}/later is a "
+        "file; help: set `checkpoint.dir` to a writable folder or URL, or remove it\n"
     )
     assert list((directory / "runs" / "made").iterdir()) == []
 

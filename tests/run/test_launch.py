@@ -129,7 +129,7 @@ def test_a_rank_that_cannot_write_its_report_prints_it(directory: Path) -> None:
     assert code == 3
     assert errors.count("rank 0, step 6: no space left on the device (/runs/x)") == 1
     assert "Traceback" not in errors
-    assert errors.endswith(f"go on from step 5: the same command with --resume {run_dir(directory)}\n")
+    assert errors.endswith(f"continue from step 5: the same command with --resume {run_dir(directory)}\n")
     assert time.monotonic() - begun_s < 10 + GONE_S
 
 
@@ -283,8 +283,10 @@ def test_a_run_that_is_late_with_its_first_step_has_lost_nothing(
     process.send_signal(signal.SIGTERM)
     code, errors = finish(process)
     assert code == 75  # a job that goes by it is requeued
-    words = "dtrain: stopped as no step ended within 1 s (DTRAIN_GRACE_S), before the first step: nothing is lost\n"
-    assert f"{words}  go on from step {at}: " in errors
+    words = (
+        "dtrain: stopped since no step finished within 1 s (DTRAIN_GRACE_S), before the first step: nothing is lost\n"
+    )
+    assert f"{words}  continue from step {at}: " in errors
 
 
 @pytest.mark.parametrize(("mode", "gpus", "number"), [("single", 1, signal.SIGHUP), ("ddp", 2, signal.SIGUSR1)])

@@ -330,7 +330,7 @@ def test_a_rank_that_is_stopped_while_it_waits_has_lost_nothing(monkeypatch: pyt
     code, _, errors = finish(rank)
     assert code == 75
     assert errors.splitlines()[-1] == (
-        "dtrain: stopped as no step ended within 0.5 s (DTRAIN_GRACE_S), before the first step: nothing is lost"
+        "dtrain: stopped since no step finished within 0.5 s (DTRAIN_GRACE_S), before the first step: nothing is lost"
     )
 
 

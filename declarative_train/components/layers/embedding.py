@@ -89,7 +89,8 @@ class Embeddings(Layer):
         for column, (rows, (low, high)) in enumerate(zip(self.num_embeddings, columns, strict=False)):
             if low < 0 or high >= rows:
                 return ShapeError(
-                    f"`num_embeddings` gives column {column} a table of {counted(rows, 'row')}, and its values are {interval_in_words((low, high))}",
+                    f"`num_embeddings` gives column {column} a table of {counted(rows, 'row')}, and its values are "
+                    f"{interval_in_words((low, high))}",
                     field="num_embeddings",
                     help="remove `num_embeddings`: each table gets the rows of its column" if low >= 0 else None,
                 )

@@ -50,7 +50,9 @@ def needs_class_weights(
     if class_weights == "balanced":
         if target is None or not target.is_floating:
             return None
-        message = "`class_weights: balanced` counts the classes of the training rows, but the target has class probabilities"
+        message = (
+            "`class_weights: balanced` counts the classes of the training rows, but the target has class probabilities"
+        )
         return ShapeError(message, field="class_weights", help="list a number for each class")
     if len(class_weights) == num_classes:
         return None
@@ -80,7 +82,9 @@ def balanced_weights(tally: np.ndarray) -> tuple[float, ...]:
     """
     num_items, num_present = int(tally.sum()), int((tally > 0).sum())
     if num_items == 0:
-        raise ValueError("`class_weights: balanced` cannot be computed: no training row has a class that is not ignored")
+        raise ValueError(
+            "`class_weights: balanced` cannot be computed: no training row has a class that is not ignored"
+        )
     return tuple(num_items / (num_present * int(count)) if count else 1.0 for count in tally)
 
 
@@ -237,7 +241,8 @@ class BceWithLogits(Loss):
         last = input.shape[-1] if input.shape else 1
         if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:
             return ShapeError(
-                f"`pos_weight` has {counted(len(self.pos_weight), 'number')}, but an input of shape {input} needs {last}",
+                f"`pos_weight` has {counted(len(self.pos_weight), 'number')}, but an input of shape {input} needs "
+                f"{last}",
                 field="pos_weight",
                 help="list one for each, or set one number for all",
             )
@@ -278,7 +283,9 @@ class KlDiv(Loss):
 
     def _needs_probabilities(self, target: TensorSpec) -> ShapeError | None:
         if self.log_target:
-            return needs_values(self.type, target, -inf, 1e-4, "log-probabilities", "`log_target: false` expects probabilities")
+            return needs_values(
+                self.type, target, -inf, 1e-4, "log-probabilities", "`log_target: false` expects probabilities"
+            )
         return needs_values(self.type, target, 0, 1.0001, "probabilities", "`softmax` makes some")
 
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule:

@@ -33,9 +33,7 @@ def needs_same_shape(type: str, input: TensorSpec, target: TensorSpec) -> ShapeE
 
 
 def needs_target(type: str, target: TensorSpec | None) -> ShapeError | None:
-    return (
-        None if target is not None else ShapeError(f"`{type}` needs a target", port="target")
-    )
+    return None if target is not None else ShapeError(f"`{type}` needs a target", port="target")
 
 
 def needs_no_target(type: str, target: TensorSpec | None) -> ShapeError | None:

@@ -77,9 +77,7 @@ class StepLr(LrSchedule):
         places |= {f"milestones.{index}": text for index, text in enumerate(self.milestones or ())}
         hint = "shorten it, or remove it"
         return [
-            ShapeError(
-                f"the drop at {text} is after the end of {counted(num_steps, 'step')}", None, field, hint, True
-            )
+            ShapeError(f"the drop at {text} is after the end of {counted(num_steps, 'step')}", None, field, hint, True)
             for field, text in places.items()
             if exact_steps(parse_duration(text)) > num_steps
         ]

@@ -146,9 +146,7 @@ class PluginTransform(PluginComponent, Transform):
             return ShapeError(message, field="type", help=hint)
         if not _same(*ways):
             message = f"`{self.type}` changes the same image differently in a second call"
-            return ShapeError(
-                message, field="type", help="draw only from `random`: `def apply(self, picture, random)`"
-            )
+            return ShapeError(message, field="type", help="draw only from `random`: `def apply(self, picture, random)`")
         return None
 
     def _made(self) -> Any:

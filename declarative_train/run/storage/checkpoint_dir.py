@@ -32,7 +32,8 @@ def claim(folder: str, name: str, run_dir: Path) -> str:
         if not any(run_dir.iterdir()):
             run_dir.rmdir()
         raise RunFailure(
-            f"the folder for checkpoints {format_path(folder)} cannot be created: {error}; help: set `checkpoint.dir` to a writable folder or URL, or remove it"
+            f"the folder for checkpoints {format_path(folder)} cannot be created: {error}; help: set "
+            "`checkpoint.dir` to a writable folder or URL, or remove it"
         ) from None
 
 

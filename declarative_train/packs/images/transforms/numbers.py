@@ -42,8 +42,7 @@ class Normalize(Transform):
                 return ShapeError(
                     message + ("s" if channels > 1 else ""),
                     field=key,
-                    help=("set one for each channel, or one for all"
-                ),
+                    help=("set one for each channel, or one for all"),
                 )
         return None
 
