@@ -358,8 +358,8 @@ def test_what_cannot_be_resumed_is_one_message(directory: Path, capsys: pytest.C
     for resume in (str(first.run_dir), "auto", str(first.run_dir / "checkpoints" / "step_00000005")):
         assert run(other, resume=resume, quiet=True) == 3
         assert capsys.readouterr().err == (
-            f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 belongs to another run: `seed` was 0 and "
-            "is 1 (the order of the samples and all random numbers depend on it); help: run the recipe as "
+            f"dtrain: the checkpoint {first.run_dir}/checkpoints/step_00000005 belongs to another run: `seed` was 0 "
+            "and is 1 (the order of the samples and all random numbers depend on it); help: run the recipe as "
             "it was, or start a new run from its weights with `model.weights`\n"
         )
     assert run(other, resume=str(directory / "nowhere"), quiet=True) == 3
