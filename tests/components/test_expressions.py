@@ -117,7 +117,7 @@ def test_a_name_carries_its_first_place() -> None:
         ("sum(x, y)", "arguments", "y", "whole number"),
         ("x \u00d7 y", "syntax", "\u00d7", "not part"),
         ("concat(dim=1)", "arguments", None, "at least one tensor"),
-        ("3j * x", "form", "3j", "only numbers"),
+        ("3j * x", "form", "3j", "constants are numbers"),
         ("x + True", "ok", None, ""),
         ("a." + "b", "ok", None, ""),
         ("a. b", "syntax", ".", "dot"),

@@ -65,7 +65,7 @@ def test_all_mistakes_at_once(wrong: Wrong) -> None:
         ("training: {steps: 1.5}", "S003", (2, 19), "`steps` is 1.5, expected an integer", None),
         ('training: {steps: "10"}', "S003", (2, 19), "the text `10`", "write it without quotes"),
         ("training: {compile: yes}", "S003", (2, 21), "`compile` is the text `yes`", "write `true`"),
-        ("training: {precision: fp8}", "S004", (2, 23), "known: fp32, bf16, fp16, fp64", "known: bf16"),
+        ("training: {precision: fp8}", "S004", (2, 23), "expected one of fp32, bf16, fp16, fp64", "known: bf16"),
         ("training: {global_batch_size: 0}", "S004", (2, 31), "it must be at least 1", None),
         ("training: {clip_grad_norm: .inf}", "S004", (2, 28), "a finite number", None),
         ("training: 5", "S003", (2, 11), "`training` is 5, expected a mapping", None),
