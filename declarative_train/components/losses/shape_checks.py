@@ -80,8 +80,8 @@ def class_axis(shape: tuple[int, ...], class_dim: int) -> int | None:
 def classes(
     type: str, input: TensorSpec, target: TensorSpec | None, class_dim: int, *, soft: bool, ignore_index: int | None
 ) -> ShapeError | None:
-    """Return a ShapeError unless one dimension of the input has a score for each class, and the target has class numbers
-    instead, or, if `soft`, a floating-point probability for each class.
+    """Return a ShapeError unless one dimension of the input has a score for each class, and the target has class
+    numbers instead, or, if `soft`, a floating-point probability for each class.
     """
     if (shape_error := needs_target(type, target)) is not None or target is None:
         return shape_error
