@@ -476,7 +476,7 @@ def test_what_a_metric_says() -> None:
     ten, one = TensorSpec((10,)), TensorSpec((1,))
     assert "does not broadcast" in shape_error(metric(type="mae"), F32, one, None).message
     assert shape_error(metric(type="accuracy"), one, I64, None).port == "input"
-    assert "none is given" in shape_error(metric(type="accuracy"), ten, None, None).message
+    assert "needs a target" in shape_error(metric(type="accuracy"), ten, None, None).message
     assert shape_error(metric(type="accuracy"), ten, TensorSpec((), "int64", 37), None).port == "input"
     assert (
         metric(type="accuracy").check(MetricInputs(ten, TensorSpec((), "int64", 9), None)) is None

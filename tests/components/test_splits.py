@@ -44,7 +44,7 @@ def test_last_by_a_column_and_by_the_windows_order() -> None:
     meters = ["a", "b", "a", "b", "a", "b"]
     found = chosen(make("last", fraction=0.34), by="m", sort="t", t=time, m=np.asarray(meters, object))
     assert found.tolist() == [0, 3]
-    with pytest.raises(ValueError, match="misses values"):
+    with pytest.raises(ValueError, match="has missing values"):
         chosen(make("last", fraction=0.5, sort="t"), t=[1.0, np.nan])
 
 
