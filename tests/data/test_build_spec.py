@@ -111,7 +111,7 @@ def test_describe_needs_no_torch(folder: Path) -> None:
         ({"fields": {"x": {**PIXELS, "rows": 8}}, "window": {"length": 8}, "split": {}}, "D013", "data.fields.x.rows", "rows `8`", None),
         ({"source": PEOPLE_SOURCE, "fields": {"x": {"type": "category", "column": "city", "num_classes": 2}}, "split": {}}, "D014", "data.fields.x", "5 different values", None),
         ({"split": {"v": {"type": "where", "column": "label", "equals": "nine"}}}, "D016", "data.split.v", "`label` holds numbers", None),
-        ({"source": PEOPLE_SOURCE, "fields": {"x": {"column": "height"}}, "window": {"length": 2, "sort": "age"}, "split": {}}, "D018", "data.window.sort", "misses values", None),
+        ({"source": PEOPLE_SOURCE, "fields": {"x": {"column": "height"}}, "window": {"length": 2, "sort": "age"}, "split": {}}, "D018", "data.window.sort", "has missing values", None),
     ],
 )  # fmt: skip
 def test_each_mistake_is_said_at_its_place(

@@ -69,7 +69,7 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
     ({"config": {"model_type": "berd"}}, "has no `model_type` `berd`", "did you mean bert?"),
     ({"config": {}}, "neither a `path` nor a `model_type`", "`path: FOLDER`"),
     ({"architecture": "LlamaForCausalLLM"}, "has no model `LlamaForCausalLLM`", "did you mean LlamaForCausalLM?"),
-    ({"attn_implementation": "slow"}, "cannot be made", ""),
+    ({"attn_implementation": "slow"}, "cannot be created", ""),
     ({"output": "pooler_output"}, "the model gives no `pooler_output`; it gives logits", ""),
     ({"inputs": {"pixel_values": "tokens"}}, "has no input `pixel_values`", "it takes input_ids"),
     ({"pretrained": True}, "`pretrained` takes a `path`", "`path: FOLDER`"),

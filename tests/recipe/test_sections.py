@@ -81,7 +81,7 @@ def test_all_mistakes_at_once(wrong: Wrong) -> None:
         ("evaluation: {every: 100}", "R001", (2, 21), "`every` is 100 without a unit", "write `100 steps`"),
         ("training: {max_time: 5 epochs}", "R002", (2, 22), "`5 epochs` is in epochs", None),
         ("evaluation: {every: 5 parsecs}", "R002", (2, 21), "not a unit of duration", None),
-        ("evaluation: {every: 0 steps}", "R002", (2, 21), "is nothing", None),
+        ("evaluation: {every: 0 steps}", "R002", (2, 21), "is zero", None),
         ("evaluation: {max: 10 steps}", "R002", (2, 19), "this takes samples", None),
         ("data: {split: {hold-out: 0.1}}", "B003", (2, 16), "a set cannot be named `hold-out`", "hold_out"),
         ("data: {split: {more: {fraction: 0.1}}}", "S002", (2, 16), "needs `type`", "random"),
