@@ -122,12 +122,12 @@ def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> 
     key = section.fields[name].joined_by
     other = next((each for each in section.fields if each != name), None)
     if other is not None:
-        message = f"its samples hold texts of several rows, and `{other}` is a value of one row"
+        message = f"its samples contain texts of several rows, but `{other}` is a value of one row"
         hint = f"leave `{key}` or the field `{other}` out"
         yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, hint)
     if window is not None:
         message = f"`{key}` puts texts together as they fit, and `window` takes rows one after the other"
-        yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, "leave one of them out")
+        yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, "remove one of them")
 
 
 def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:

@@ -89,7 +89,11 @@ def test_an_output_that_is_not_there_is_said(wine: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("plan.json", "checksum of plan.json"), (".metadata", "checksum of .metadata"), ("manifest.json", "is incomplete")],
+    [
+        ("plan.json", "checksum of plan.json"),
+        (".metadata", "checksum of .metadata"),
+        ("manifest.json", "is incomplete"),
+    ],
 )
 def test_a_damaged_checkpoint_is_refused(wine: Path, tmp_path: Path, name: str, message: str) -> None:
     place = shutil.copytree(checkpoint_of(wine), tmp_path / "step_00000001")

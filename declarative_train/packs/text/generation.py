@@ -258,7 +258,7 @@ def encode_prompt(text: str, model: TextModel, *, chat: bool = False) -> list[in
         raise UsageError("--prompt is empty; help: give at least a line break: --prompt $'\\n'")
     if max(tokens) >= model.vocabulary:
         what = "byte" if model.words.tokenizer.num_tokens == 256 else "token"
-        message = f"--prompt has the {what} {max(tokens)}, and the model knows 0 to {model.vocabulary - 1}"
+        message = f"--prompt has the {what} {max(tokens)}, and the model has tokens 0 to {model.vocabulary - 1}"
         raise UsageError(message)
     return tokens
 

@@ -130,8 +130,8 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
                 f"`{key}` ({counted(count, 'row')}, first {table.place(row)})"
                 for key, (count, row) in sorted(tokens.unread.items())
             )
-            message = f"its chat template does not read these keys of messages: {keys}"
-            hint = "leave them out of the data, or name a template that reads them: `template: chat.jinja`"
+            message = f"its chat template does not use these keys of messages: {keys}"
+            hint = "remove them of the data, or name a template that reads them: `template: chat.jinja`"
             yield name, message, hint
 
 

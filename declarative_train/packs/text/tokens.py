@@ -120,8 +120,8 @@ class TokensField(Field):
     def unread(self, columns: Sequence[Column], others: Collection[str]) -> tuple[str, str] | None:
         if "tools" not in others or not self.lacks_tools(columns):
             return None
-        message = "its chat template writes tools, and does not get those of the column `tools`"
-        return message, "give them to it: `tools: tools`"
+        message = "its chat template writes tools, but does not get those of the column `tools`"
+        return message, "set `tools: tools`"
 
     def needs_value(self, column: Column) -> bool:
         return column.name != self.tools and column.dtype == "object"
