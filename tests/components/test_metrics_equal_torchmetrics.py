@@ -483,7 +483,7 @@ def test_what_a_metric_says() -> None:
     )  # the loss has warned
     assert shape_error(metric(type="accuracy"), ten, I64, one).port == "mask"
     said = shape_error(metric(type="f1"), ten, TensorSpec((10,), "int64", 3), None)
-    assert "about yes and no, but the target's values go from 0 to 2" in said.message
+    assert "is binary, but the target's values go from 0 to 2" in said.message
     images = TensorSpec((10, 4, 4)), TensorSpec((4, 4), "int64"), None
     assert shape_error(metric(type="perplexity"), *images).help == "the shapes fit with `class_dim: 1`"
     assert metric(type="perplexity").check(MetricInputs(*images, class_dim=1)) is None

@@ -189,10 +189,10 @@ extends: base.yaml
 objective: {loss: {chunks: 2}, metrics: {accuracy: null}}
 """
 MISTAKES = {
-    "a metric": ("objective: {metrics: {accuracy: {of: loss}}}", "`accuracy` reads the scores too"),
+    "a metric": ("objective: {metrics: {accuracy: {of: loss}}}", "`accuracy` also reads the scores"),
     "smoothed": (
         "objective: {loss: {label_smoothing: 0.1}, metrics: {perplexity: {of: loss}}}",
-        "`perplexity` reads the scores too",
+        "`perplexity` also reads the scores",
     ),
     "a node": ("model: {graph: {sharp: logits * 2}}\nobjective: {metrics: {mean: {input: sharp}}}", "`sharp` reads"),
     "an expression": ("model: {graph: {soft: tanh(logits)}}\nobjective: {loss: {input: soft}}", "from an expression"),

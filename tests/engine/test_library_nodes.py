@@ -152,7 +152,7 @@ def test_a_pipeline_says_why_it_cannot_cut_a_model(folder: Path) -> None:
     stages = {"pipeline": {"stages": 2, "microbatches": 2}}
     message, hint = said(written(folder, node, parallelism=stages, layout={"gpus": 2, "device": "cpu"}))
     assert message == "2 stages, but the model has only 1 node"
-    assert hint.startswith("`net` is computed by transformers as a whole; fsdp shards it")
+    assert hint.startswith("`net` is one transformers model, which cannot be split; use fsdp")
 
 
 def test_a_library_that_is_not_here_names_its_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

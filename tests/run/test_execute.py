@@ -373,7 +373,7 @@ def test_non_finite_in_the_first_step_is_not_put_down_to_the_lr(
     poison(monkeypatch, 1)
     go(directory, wanted=3)
     error = capsys.readouterr().err
-    assert error.startswith("dtrain: the run failed: step 1: the loss is nan; help: no update was made yet: look for")
+    assert error.startswith("dtrain: the run failed: step 1: the loss is nan; help: no update was made yet: check for")
     assert "lr" not in error.split("help:")[1]
 
 

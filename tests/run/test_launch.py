@@ -385,7 +385,7 @@ def test_a_disk_that_refuses_the_run_folder(
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert run(plan) == 3
     error = capsys.readouterr().err
-    assert f"cannot be created: {words}; help: set `logging.dir` to a folder that can be written" in error
+    assert f"cannot be created: {words}; help: set `logging.dir` to a writable folder" in error
     assert error.count("\n") == 1
 
 

@@ -209,7 +209,7 @@ def test_shares_follow_their_distribution(alpha: float) -> None:
         ([MIX | {"p": 0.7}, CUT], "add up to 1.1"),
         ([CUT | {"fields": ["price"], "labels": []}], "`price` is not a field of images"),
         ([MIX | {"fields": ["image", "label"]}], "`label` is also in `labels`"),
-        ([CUT | {"only": "evaluation"}], "`cutmix` draws"),
+        ([CUT | {"only": "evaluation"}], "`cutmix` is random"),
     ],
 )
 def test_what_cannot_be_mixed_is_said(look: Describe, table: Path, transforms: list[Any], words: str) -> None:

@@ -86,7 +86,7 @@ def header(path: Path, items: Mapping[str, object], content: bytes = b"") -> Pat
 @pytest.mark.parametrize(
     ("items", "content", "said"),
     [
-        ({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"abc", "ends before the tensor `x` does"),
+        ({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}, b"abc", "ends inside the tensor `x`"),
         ({"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, b"abcdefgh", "do not match its shape"),
         ({"x": {"dtype": "F32"}}, b"", "its header is not valid"),
         ({"x": {"dtype": "F32", "shape": [1], "data_offsets": ["a", 4]}}, b"abcd", "its header is not val"),
