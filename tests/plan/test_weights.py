@@ -39,14 +39,14 @@ def below(path: Path, rename: str = "{}") -> str:
         (HIDDEN | {"bias": torch.zeros(3)}, "{}", "bias is (3,) in the file, but (32,) in the model", None),
         ({f"enc.{k}": v for k, v in HIDDEN.items()}, "{}", "of the file not in the model", '{"enc.": ""}'),
         (APART, '{"{a,b}": ""}', None, None),
-        (APART | {"b.weight": torch.zeros(13, 20)}, '{"{a,b}": ""}', "weight is (33, 20) in the file, (32, 20)", None),
+        (APART | {"b.weight": torch.zeros(13, 20)}, '{"{a,b}": ""}', "weight is (33, 20) in the file, but (32, 20)", None),
         (APART | {"b.weight": torch.zeros(12, 19)}, '{"{a,b}": ""}', "by rows to weight, but they differ", None),
         (APART | {"weight": HIDDEN["weight"]}, '{"{a,b}": ""}', "two tensors that would both be renamed to", None),
         (HIDDEN | {"0.freq": torch.zeros(3)}, '{"*.freq": drop}', None, None),
-        ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.*.bias": "bias*", "enc.*": ""}', "has 0 `*`, and", None),
+        ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.*.bias": "bias*", "enc.*": ""}', "has 0 `*`, but", None),
         ({f"enc.7.{k}": v for k, v in HIDDEN.items()}, '{"enc.{0..9}.*": "*"}', "has 1 `*`, but the key", None),
         (HIDDEN, '{"{a": ""}', "has `{a` under `rename`: a selector is names joined by dots", None),
-        (HIDDEN, '{a: "b*"}', "has `*` or `{a,b}`, which the key must have as well", None),
+        (HIDDEN, '{a: "b*"}', "has `*` or `{a,b}`, which the key must have too", None),
     ],
 )  # fmt: skip
 def test_names_and_shapes_are_compared(  # type: ignore[no-untyped-def]
