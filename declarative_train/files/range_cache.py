@@ -296,6 +296,6 @@ def _fetch(path: str, info: FileInfo, start: int, stop: int) -> bytes:
         system.invalidate_cache()
         latest = FileInfo.of(retry(lambda: system.info(inner)))
         if latest is None or latest[:2] != info[:2]:
-            raise SourceError("unreadable", f"{format_path(path)} was changed while it was being read")
+            raise SourceError("unreadable", f"{format_path(path)} changed while it was being read")
         _asked[path] = latest.at
     return found

@@ -144,7 +144,9 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
     """
     names = [name.removeprefix(f"{node}.") for name in sizes]
     total = f"{counted(len(names), 'parameter')} ({counted(sum(sizes.values()), 'number')})"
-    message = f"the published model has no such head for `{node}`: {total} start from random numbers: {list_names(names)}"
+    message = (
+        f"the published model has no such head for `{node}`: {total} start from random numbers: {list_names(names)}"
+    )
     return warning(
         "U110",
         span,
