@@ -4,6 +4,7 @@ process groups."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.components.layers.modules.documents import treat_as_gpu
 from declarative_train.data.batch import Batch
@@ -68,11 +69,17 @@ def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int
 
 @cache
 def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    with _disable_current_modes(), torch.enable_grad():  # without gradients the kernel keeps nothing
+    """Run the kernel in a thread of its own, which has no dispatch modes and has gradients enabled: without them the
+    kernel keeps nothing."""
+
+    def run() -> int:
         x, state = torch.zeros(steps, rows, width, dtype=dtype), torch.zeros(rows, width, dtype=dtype)
         weight, bias = torch.zeros(4 * width, width, dtype=dtype), torch.zeros(4 * width, dtype=dtype)
         found = _LSTM(x, weight, weight, bias, bias, state, state, False, [], 2, width, 1, True, False, False, True)
         return int(found[-1].nbytes)
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
 
 
 def fake_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bool = True) -> LiveBytes:

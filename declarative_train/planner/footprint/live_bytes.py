@@ -62,7 +62,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.changes: list[tuple[Storage, int]] = []
         self.operations: list[tuple[str, int, tuple[str, int]]] = []
         self.total = self.peak = 0
-        self._stored: dict[int, Storage] = {}
+        self._stored: dict[int, Storage] = {}  # by id: torch keeps the Python object of a storage as long as that lives
         self._lock = threading.RLock()
 
     def add(self, tensor: Any) -> Storage | None:
@@ -74,7 +74,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):  # a sparse tensor has none
             return None
-        key, num_bytes = storage._cdata, storage.nbytes()
+        key, num_bytes = id(storage), storage.nbytes()
         with self._lock:
             stored = self._stored.get(key)
             if stored is None:
@@ -93,16 +93,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def take_batch(self, tensor: Any) -> None:
         """Count a tensor of the data by itself, as it may be a piece of what was read ahead for several steps."""
         storage = tensor.untyped_storage()
-        stored = self._stored.get(storage._cdata)
+        stored = self._stored.get(id(storage))
         if stored is None:
-            stored = self._stored[storage._cdata] = Storage(DATA)
-            stored.reference = weakref.ref(storage, partial(self._free, storage._cdata))
+            stored = self._stored[id(storage)] = Storage(DATA)
+            stored.reference = weakref.ref(storage, partial(self._free, id(storage)))
         stored.is_claimed = stored.is_piece = True
         self._change(stored, stored.num_bytes + tensor.nbytes)
 
     def note_resize(self, storage: Any) -> None:
         with self._lock:
-            stored = self._stored.get(storage._cdata)
+            stored = self._stored.get(id(storage))
             if stored is not None:
                 self._change(stored, storage.nbytes())
 
@@ -151,7 +151,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _find_copy(self, tensor: Any) -> None:
         """Count gloo's copy, which no operation created."""
-        is_new = tensor.untyped_storage()._cdata not in self._stored
+        is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
             stored.kind = GATHERED
