@@ -15,9 +15,9 @@ from declarative_train.components.component import Metric
 from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.checks import group_in_two_sets
 from declarative_train.data.checks.samples import (
     empty_set,
+    group_in_two_sets,
     interleaved_windows,
     rows_without_order,
     set_of_one_answer,
@@ -93,7 +93,7 @@ def _empty_sources(draft: DataDraft, training: RowsOfSet) -> list[Diagnostic]:
 
 def _check_cuts(draft: DataDraft, main: Table, cuts: Mapping[str, SetRows]) -> None:
     """Report splits that are possible and probably not intended."""
-    for diagnostic in group_in_two_sets.check(main, cuts, draft.section.split, draft.span):
+    for diagnostic in group_in_two_sets(main, cuts, draft.section.split, draft.span):
         draft.report(diagnostic)
     sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in draft.section.split.items()}
     sorts["data.window.sort"] = None if draft.window is None else draft.window.sort

@@ -16,11 +16,12 @@ from declarative_train.data.checks.files import (
     different_columns,
     empty_glob,
     missing_file,
+    plugin_field_fails,
+    plugin_source_fails,
     source_without_file_system,
     unreadable_source,
 )
 from declarative_train.data.checks.pictures import broken_picture, transform_does_not_fit
-from declarative_train.data.checks.plugins import plugin_field_fails, plugin_source_fails
 from declarative_train.data.checks.samples import (
     rows_outside_window,
     rows_without_window,

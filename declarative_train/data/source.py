@@ -16,8 +16,7 @@ from declarative_train.components.datasets.plugin import PluginDataset
 from declarative_train.components.fields.columns import format_shape
 from declarative_train.components.plugin_components import PluginComponent
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.checks.files import remote_source, unknown_column
-from declarative_train.data.checks.plugins import plugin_data_not_run
+from declarative_train.data.checks.files import plugin_data_not_run, remote_source, unknown_column
 from declarative_train.data.checks.values import column_does_not_fit
 from declarative_train.data.draft import DataDraft
 from declarative_train.data.fields import base_of, columns_of

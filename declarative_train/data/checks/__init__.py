@@ -1,4 +1,4 @@
-"""Rules of the package `data`: code -> `family.function`, or a file of one rule, whose docstring is its manual page."""
+"""Rules of the package `data`: code -> `family.function`, whose docstring is its manual page."""
 
 RULES: dict[str, str] = {
     "D001": "files.missing_file",
@@ -20,7 +20,7 @@ RULES: dict[str, str] = {
     "D017": "samples.token_by_token",
     "D018": "samples.rows_without_order",
     "D020": "files.source_without_file_system",
-    "D021": "group_in_two_sets",
+    "D021": "samples.group_in_two_sets",
     "D022": "samples.sorted_as_text",
     "D023": "samples.interleaved_windows",
     "D024": "samples.rows_skipped",
@@ -33,7 +33,7 @@ RULES: dict[str, str] = {
     "D040": "pictures.broken_picture",
     "D041": "pictures.pictures_without_size",
     "D042": "pictures.transform_does_not_fit",
-    "D050": "plugins.plugin_source_fails",
-    "D051": "plugins.plugin_data_not_run",
-    "D052": "plugins.plugin_field_fails",
+    "D050": "files.plugin_source_fails",
+    "D051": "files.plugin_data_not_run",
+    "D052": "files.plugin_field_fails",
 }
