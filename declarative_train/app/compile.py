@@ -17,7 +17,7 @@ from declarative_train.app.api.compiling import (
     fragment_in_words,
     missing_file,
     read_recipe,
-    reported,
+    without_ignored,
 )
 from declarative_train.app.api.compiling import read_saved_plan as read_plan
 from declarative_train.core.diagnostics.render import render
@@ -75,7 +75,7 @@ def report(compiled: CompileResult) -> None:
     a fragment."""
     if (is_part := fragment_in_words(compiled.loaded)) is not None:
         print(f"dtrain: {is_part}", file=sys.stderr)
-    if left := reported(compiled):
+    if left := without_ignored(compiled):
         sys.stderr.write(render(left, compiled.texts, format="full", color=sys.stderr.isatty()))
     if compiled.note:
         print(f"dtrain: {compiled.note}", file=sys.stderr)

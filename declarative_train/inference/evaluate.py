@@ -131,7 +131,7 @@ def _evaluate_share(
         raise InputError(f"{title} has no row to evaluate")
     drawn = drawing(plan.graph)  # draws in the batch graph depend only on the sample
     if drawn:
-        notices.append(f"`{drawn[0]}` draws random numbers: other batches, and the run's ranks, give other values")
+        notices.append(f"`{drawn[0]}` is random: other batches, and the run's ranks, give other values")
     notices += _other_samples(trained, name, done.num_samples) if data is None else []
     logged = {key: value for key, value in trained.values.items() if key in done.values}
     return EvaluationResult(
@@ -274,7 +274,7 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
         return []
     return [
         f"{name}: {num_samples:,} samples here, and {of_run:,} of {total:,} in the evaluations of the run, so the "
-        f"values differ; help: --max {of_run} takes the same"
+        f"values differ; help: --max {of_run} uses the same"
     ]
 
 

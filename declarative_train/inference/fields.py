@@ -123,7 +123,7 @@ class _ImageConverter:
     def make(self, read: Mapping[str, np.ndarray], chunk: InputChunk) -> dict[str, np.ndarray]:
         if not self._specs:
             return {}
-        given = {name: self._given(name, spec, read, chunk) for name, spec in self._specs.items()}
+        given = {name: self._late_values(name, spec, read, chunk) for name, spec in self._specs.items()}
         shapes = {name: spec.tensor.shape for name, spec in self._specs.items()}
         keys = np.arange(chunk.start, chunk.start + chunk.num_rows)
         try:
@@ -133,7 +133,7 @@ class _ImageConverter:
         except MissingPackageError as error:
             raise UsageError(str(error)) from None
 
-    def _given(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: InputChunk) -> LateValues:
+    def _late_values(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: InputChunk) -> LateValues:
         columns = []
         for each in spec.columns:
             values = read[each]
@@ -175,7 +175,7 @@ class _FieldConverter:
             raise InputError(_message(self.spec, error, chunk)) from None
         if made.shape[1:] != self.spec.tensor.shape:
             found, wanted = format_shape(made.shape[1:]), format_shape(self.spec.tensor.shape)
-            text = f"field `{self.spec.name}`: a row has {found}, and the model takes {wanted}"
+            text = f"field `{self.spec.name}`: a row has {found}, but the model needs {wanted}"
             raise InputError(f"{chunk.title}: {text}")
         return made
 
@@ -257,7 +257,7 @@ def _numbers(name: str, values: Any, chunk: InputChunk, decimal: str) -> Any:
                 continue
     for row, value in enumerate(values.to_pylist()):
         if value is not None and not _is_number(value):
-            raise InputError(f"{chunk.place(row)}: `{name}` is `{value:.40}`, and the model takes a number there")
+            raise InputError(f"{chunk.place(row)}: `{name}` is `{value:.40}`, but the model needs a number")
     raise InputError(f"{chunk.place(0)} on: `{name}` mixes numbers and truth values")
 
 

@@ -108,7 +108,7 @@ class Prediction:
                     yield from tables
             except BrokenProcessPool:
                 raise RunFailure(
-                    "a rank was lost, maybe for want of memory; help: a smaller --batch-size, or fewer --ranks"
+                    "a rank was lost, possibly out of memory; help: a smaller --batch-size, or fewer --ranks"
                 ) from None
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)  # after a failure the others stop, too

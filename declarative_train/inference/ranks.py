@@ -70,7 +70,7 @@ def _collect(pipes: list[Connection], num: int) -> Any:
                 value, error = _receive(pipe)
             except EOFError:
                 raise RunFailure(
-                    f"rank {rank} of {num} was lost, maybe for want of memory; help: a smaller --batch-size, or fewer "
+                    f"rank {rank} of {num} was lost, possibly out of memory; help: a smaller --batch-size, or fewer "
                     "--ranks"
                 ) from None
             if error is not None:

@@ -55,7 +55,7 @@ def open_input(
         if kind is None:
             hint = "name the files of a table, such as with a glob: 'new/*.csv'"
             raise UsageError(f"{title} is a folder without pictures; help: {hint}")
-        return _opened(kind, given, source, given, title, picture)
+        return _open_table(kind, given, source, given, title, picture)
     files = files_of(given)
     kinds = {file: kind_of_file(file, source) for file in files}
     kind = kinds[files[0]]
@@ -67,10 +67,10 @@ def open_input(
         return csv_input(files, titled or title, source, titled)
     if kind == "jsonl":
         return jsonl_input(files, title)
-    return _opened(kind, files, source, files, title, picture)
+    return _open_table(kind, files, source, files, title, picture)
 
 
-def _opened(
+def _open_table(
     kind: str, paths: Sequence[str], source: Mapping[str, object], files: Sequence[str], title: str, picture: str
 ) -> Input:
     """Open files that are read as a table. Raises InputError."""
@@ -130,8 +130,8 @@ def kind_of_file(file: str, source: Mapping[str, object]) -> str:
     own = str(source.get("type"))
     if own in endings().values() and DATASETS[own].files_column is None and ending not in _NEVER:
         return own
-    raise UsageError(f"the name of {format_path(file)} does not say what it is; help: let it end in .csv, .jsonl, "
-                     ".parquet, .db, .npy, .npz or as pictures do")  # fmt: skip
+    raise UsageError(f"the name of {format_path(file)} does not tell its format; help: let it end in .csv, .jsonl, "
+                     ".parquet, .db, .npy, .npz or as images do")  # fmt: skip
 
 
 def spool_stdin() -> str:

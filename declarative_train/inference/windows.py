@@ -69,7 +69,7 @@ def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldRe
         raise InputError(f"field `{spec.name}`: {shape_error.message}")
     part = make_part(spec.name, field, columns, spec.statistics, window)
     if part.sample != spec.tensor:
-        raise InputError(f"field `{spec.name}` is {part.sample} here, and the model takes {spec.tensor}")
+        raise InputError(f"field `{spec.name}` is {part.sample} here, but the model needs {spec.tensor}")
     return part
 
 

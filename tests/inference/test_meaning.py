@@ -163,7 +163,7 @@ def test_a_loss_without_a_target_says_nothing(tmp_path: Path) -> None:
         "{type: mean, input: error}",
     )
     assert meanings(model.plan) == ()
-    with pytest.raises(UsageError, match="do not say what an output means"):
+    with pytest.raises(UsageError, match="do not define the meaning of an output"):
         choose_outputs(model, [])
     assert choose_outputs(model, ["guess"]) == PredictedOutputs(("guess",), (), ("guess",))
     assert tuple(model.graph(["guess"]).inputs) == ("x",)

@@ -286,7 +286,7 @@ def spoilt(tmp_path: Path, row: int, column: int, value: object) -> Path:
     ("column", "value", "message"),
     [
         (1, "", "row 4 of {}: field `features`: `f2` misses a value"),
-        (1, "abc", "row 4 of {}: `f2` is `abc`, and the model takes a number there"),
+        (1, "abc", "row 4 of {}: `f2` is `abc`, but the model needs a number"),
         (1, "inf", "row 4 of {}: field `features`: `f2` is inf"),
         (3, "", "row 4 of {}: field `site`: `site` misses a value"),
         (3, "Hill", "row 4 of {}: field `site`: `site` is `Hill`, which is in none of the training rows"),

@@ -101,7 +101,7 @@ def lint_recipe(
     return Linted(diagnostics, read)
 
 
-def reported(compiled: CompileResult) -> list[Diagnostic]:
+def without_ignored(compiled: CompileResult) -> list[Diagnostic]:
     """Return the diagnostics except those that the recipe ignores."""
     found = list(compiled.diagnostics)
     if not found:
@@ -138,10 +138,10 @@ def missing_file(path: str) -> str | None:
         return f"`{path}` is not a regular file; `-` is standard input"
     if not found.parent.is_dir():
         return f"there is no file or folder `{path}`; there is no folder {found.parent} either"
-    beside = [
+    siblings = [
         each.name for each in found.parent.iterdir() if each.is_dir() or each.suffix in (".yaml", ".yml", ".json")
     ]
-    return f"there is no file or folder `{path}`; {did_you_mean(found.name, beside)}"
+    return f"there is no file or folder `{path}`; {did_you_mean(found.name, siblings)}"
 
 
 def read_saved_plan(path: str) -> Plan:

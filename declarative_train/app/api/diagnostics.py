@@ -19,7 +19,7 @@ class Diagnostics(Sequence[Diagnostic]):
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
-        """Those that prevent a run."""
+        """Errors, which prevent a run."""
         return tuple(each for each in self._found if each.is_error)
 
     def render(self, format: Format = "full") -> str:

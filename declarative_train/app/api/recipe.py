@@ -16,7 +16,7 @@ from declarative_train.app.api.compiling import (
     lint_recipe,
     missing_file,
     read_recipe,
-    reported,
+    without_ignored,
 )
 from declarative_train.app.api.diagnostics import Diagnostics
 from declarative_train.app.api.errors import RECIPE_HAS_ERRORS, WRONG_USE, DtrainError, of_recipe
@@ -75,7 +75,7 @@ class Recipe:
         compiled = self._compile(plugins)
         if compiled.plan is None:
             raise self._why_not(compiled)
-        return PlanView(compiled.plan, Diagnostics(reported(compiled), compiled.texts))
+        return PlanView(compiled.plan, Diagnostics(without_ignored(compiled), compiled.texts))
 
     def run(
         self, *, resume: str | os.PathLike[str] | None = None, max_steps: int | None = None, quiet: bool = False
@@ -98,7 +98,7 @@ class Recipe:
         if compiled.note:
             note = compiled.note.replace("--plugins", "plugins=True")
             return DtrainError(note, exit_code=RECIPE_HAS_ERRORS, diagnostics=compiled.diagnostics)
-        return of_recipe(arrange(reported(compiled)), compiled.texts)
+        return of_recipe(arrange(without_ignored(compiled)), compiled.texts)
 
     def __repr__(self) -> str:
         with_, set_ = self._overrides

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if missing:
         return 2
     if not files:
-        print(f"dtrain: no recipe below {', '.join(args.paths)}{_skipped_text(num_skipped)}", file=sys.stderr)
+        print(f"dtrain: no recipe below {', '.join(args.paths)}{_text_of_skipped(num_skipped)}", file=sys.stderr)
         return 2
     selection = Selection.parse(select=args.select, ignore=args.ignore)
     rules = {}
@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
         for code, count in Counter(item.code for item in linted.diagnostics).most_common():
             print_text(f"{count:>6}  {code}")
     if args.format == "full":
-        print_text(summary(len(files), linted.diagnostics) + _skipped_text(num_skipped))
+        print_text(summary(len(files), linted.diagnostics) + _text_of_skipped(num_skipped))
     return exit_code(linted)
 
 
-def _skipped_text(count: int) -> str:
+def _text_of_skipped(count: int) -> str:
     if not count:
         return ""
     return f" ({count} other YAML file{'s' * (count != 1)} skipped: give one by name to lint it)"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from declarative_train.app.views.components import component_page, component_table, hardware_page, hardware_table
-from declarative_train.app.views.table import fitted, terminal_width
+from declarative_train.app.views.table import fit_lines, terminal_width
 from declarative_train.components.component import Component
 
 
@@ -44,7 +44,7 @@ def tables() -> dict[str, Mapping[str, type[Component]]]:
 
 
 def show(text: str) -> None:
-    print(fitted(text, terminal_width()))
+    print(fit_lines(text, terminal_width()))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,12 +82,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     width = terminal_width()
     pages = [
-        fitted(component_page(kind, table[args.what]), width) for kind, table in kinds.items() if args.what in table
+        fit_lines(component_page(kind, table[args.what]), width) for kind, table in kinds.items() if args.what in table
     ]
     if args.what in blocks:
         pages.append(blocks[args.what])
     if args.what in HARDWARE:
-        pages.append(fitted(hardware_page(HARDWARE[args.what]), width))
+        pages.append(fit_lines(hardware_page(HARDWARE[args.what]), width))
     if pages:
         print("\n\n".join(pages))
         return 0

@@ -15,8 +15,8 @@ from declarative_train.app.printing import print_text
 if TYPE_CHECKING:
     from declarative_train.app.records.record import Record
 
-WIDTH = 80  # where the terminal does not say
-LONGEST_REASON = 3  # failed runs whose reasons are told below the table
+WIDTH = 80  # if the terminal's width is unknown
+LONGEST_REASON = 3  # failed runs whose reasons are printed below the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from declarative_train.app.records.tables import is_higher_better, records_below, sorted_by
+    from declarative_train.app.records.tables import is_higher_better, records_below, sort_by
 
     if not Path(args.dir).is_dir():
         found = f"`{args.dir}` is a file" if Path(args.dir).exists() else f"there is no folder `{args.dir}`"
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
             print(f"dtrain: no run has `{args.sort}`; {did_you_mean(args.sort, known)}", file=sys.stderr)
             return 2
-        records = sorted_by(records, args.sort, is_higher_better(args.sort, records))
+        records = sort_by(records, args.sort, is_higher_better(args.sort, records))
     if args.json:
         print(json.dumps([as_json(record) for record in records], indent=1))
     elif not records:

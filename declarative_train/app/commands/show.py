@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def explicit_text(path: str, recipe: Recipe) -> str:
     """Return the recipe with all defaults written out. A comment of the file ignores the diagnostics that lint would
     give for defaults, such as a key that changes nothing."""
-    from declarative_train.recipe.explicit import explicit  # which nobody else asks for
+    from declarative_train.recipe.explicit import explicit  # only needed here
 
     head = f"# {path} with all defaults of dtrain {own_version()} written out.\n"
     text = "".join(f"{line}\n" for line in lines(explicit(recipe)))

@@ -90,7 +90,7 @@ def _interest(name: str) -> tuple[int, int]:
     return where, int(last.rpartition("/")[2] == "loss" or last.startswith("loss"))
 
 
-def sorted_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> list[Record]:
+def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> list[Record]:
     """Sort the runs, best first; runs without the metric, and nan, last."""
 
     def key(record: Record) -> tuple[bool, float]:

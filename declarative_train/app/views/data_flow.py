@@ -131,7 +131,7 @@ def gradient_rows(plan: Plan) -> list[Row]:
     rows = batch.microbatch_size * layout.num_copies
     terms = ", ".join(term.name for term in plan.objective.terms)
     found: list[Row] = [("loss", outputs_text(plan, rows), loss_text(plan), terms, loss_place(plan))]
-    numbers = count_trained_text(plan)
+    numbers = trained_numbers_text(plan)
     size = batch.data_parallel_size
     among = "the ranks of a stage" if layout.pipeline is not None else f"{size} ranks"
     if layout.pipeline is not None:
@@ -149,7 +149,7 @@ def gradient_rows(plan: Plan) -> list[Row]:
     return found + update_rows(plan)
 
 
-def count_trained_text(plan: Plan) -> str:
+def trained_numbers_text(plan: Plan) -> str:
     """Return how many numbers are trained, in a pipeline by stage."""
     learned = [parameter for parameter in plan.parameters if not parameter.frozen and parameter.tie is None]
     pipeline = plan.layout.pipeline
@@ -167,7 +167,7 @@ def update_rows(plan: Plan) -> list[Row]:
     groups = groups_of(plan)
     how, done = describe_update(plan), f"step 1 of {plan.training.num_steps:,} done"
     if len(groups) == 1:
-        return [("update", count_trained_text(plan), f"{update_in_words(groups[0])}{how}", done, update_place(plan))]
+        return [("update", trained_numbers_text(plan), f"{update_in_words(groups[0])}{how}", done, update_place(plan))]
     return [
         (
             "update",

@@ -77,7 +77,7 @@ FILLED = 100  # a text is broken from this column on
 _BEGINNING = re.compile(r" *(\S+(?: \S+)*?:? {2,})?")
 
 
-def fitted(text: str, width: int | None) -> str:
+def fit_lines(text: str, width: int | None) -> str:
     """Return texts and lists with no line longer than `width`: paragraphs are wrapped again, and a second column, two
     blanks after the first, stays in its place."""
     if width is None:
@@ -89,14 +89,14 @@ def fitted(text: str, width: int | None) -> str:
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
-    return "\n".join(part for line in lines for part in _broken(line, width))
+    return "\n".join(part for line in lines for part in _break_cells(line, width))
 
 
 def _is_full(line: str, following: str) -> bool:
     return len(line) + len(following.split()[0]) > FILLED and "  " not in line.strip()
 
 
-def _broken(line: str, width: int) -> list[str]:
+def _break_cells(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
     found = _BEGINNING.match(line)

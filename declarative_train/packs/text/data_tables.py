@@ -23,7 +23,7 @@ _LONGEST = 400  # characters of a part
 
 def data_tables(data: DataSpec, sets: Mapping[str, PreparedSet]) -> list[Shown]:
     """Return the lengths of the texts, and which tokens of the first samples are trained on."""
-    return lengths(sets) + trained_parts(data.fields, sets[TRAINING])
+    return lengths(sets) + list_trained_parts(data.fields, sets[TRAINING])
 
 
 def lengths(sets: Mapping[str, PreparedSet]) -> list[Shown]:
@@ -61,7 +61,7 @@ def _row(name: str, field: str, sizes: np.ndarray, length: int, samples: int, fi
     return (name, field, *(f"{number:,.0f}" for number in numbers), f"{fill:.1%}")
 
 
-def trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
+def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> list[Shown]:
     """Return the first sample of each field with tokens that are not trained, part by part."""
     found = []
     for spec in fields:

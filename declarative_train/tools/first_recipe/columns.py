@@ -95,12 +95,12 @@ def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
                 name, "left out", "lists of lists or of texts: boxes of images need a field of `type: boxes`"
             )
         elif name != target.name:
-            yield _judged(read_column(table, name), target, table.num_rows)
+            yield _judge_one(read_column(table, name), target, table.num_rows)
     for name, why in table.left_out.items():
         yield ColumnUse(name, "left out", why)
 
 
-def _judged(each: ColumnValues, target: ColumnValues, num_rows: int) -> ColumnUse:
+def _judge_one(each: ColumnValues, target: ColumnValues, num_rows: int) -> ColumnUse:
     why = _is_id(each) or _no_use(each) or _repeats_target(each, target)
     if why:
         return ColumnUse(each.name, "left out", why)

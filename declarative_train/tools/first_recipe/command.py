@@ -112,12 +112,12 @@ def recipe_of_table(args: argparse.Namespace, path: Path) -> FirstRecipe | int:
             )
         return make(args.from_, args.target, path, name_of(path.stem), SCHEMA, args.task, args.table)
     except SourceError as error:
-        return _refused(str(error), error.help, 2 if error.problem in ("not_found", "no_match") else 1)
+        return _refuse(str(error), error.help, 2 if error.problem in ("not_found", "no_match") else 1)
     except UnusableError as error:
-        return _refused(str(error), error.help, 2 if error.is_word else 1)
+        return _refuse(str(error), error.help, 2 if error.is_word else 1)
 
 
-def _refused(message: str, hint: str | None, code: int) -> int:
+def _refuse(message: str, hint: str | None, code: int) -> int:
     print(f"dtrain: {message}", file=sys.stderr)
     if hint:
         print(f"help: {hint}", file=sys.stderr)

@@ -94,9 +94,9 @@ class FirstRecipe:
         readable = {self.target.name, *(each.name for each in self.columns)}
         if len(names) > 8 and len(others) * 2 < len(names) and readable and not any(map(is_glob, others)):
             yield '      columns: "*"'
-            yield from listed("      exclude: ", others)
+            yield from flow_list("      exclude: ", others)
         else:
-            yield from listed("      columns: ", names)
+            yield from flow_list("      columns: ", names)
         yield "      normalize: standard   # mean 0, deviation 1 over the training rows, as start values expect"
         missing = {each.name: each.num_missing for each in numbers if each.num_missing}
         if missing:
@@ -112,7 +112,7 @@ class FirstRecipe:
         yield from comment(f"Words of a list, with their number: {', '.join(words)}.", 4)
         yield "    categories:"
         yield "      type: category"
-        yield from listed("      columns: ", [each.name for each in categories])
+        yield from flow_list("      columns: ", [each.name for each in categories])
         if any(each.num_words > MOST_WORDS for each in categories):
             sizes = [min(each.num_words, MOST_WORDS) + 1 for each in categories]
             yield f"      num_classes: {sizes if len(sizes) > 1 else sizes[0]}   # these words, and 1 for unknown ones"
@@ -121,7 +121,7 @@ class FirstRecipe:
         yield f"      unknown: 0   # the class of {said} that are not in the training rows"
 
     def _target_field(self) -> Iterator[str]:
-        target, key = self.target, quoted(self.target.name)
+        target, key = self.target, quote(self.target.name)
         if target.task == "classes":
             names = list_names(map(str, target.classes), 6)
             yield from comment(f"The target: {target.why}; the classes are numbered as sorted: {names}.", 4)
@@ -146,7 +146,7 @@ class FirstRecipe:
         yield "  split:"
         for name, fraction in self.sizes.fractions.items():
             cut = (
-                f"{{type: stratified, fraction: {fraction}, column: {quoted(self.target.name)}}}"
+                f"{{type: stratified, fraction: {fraction}, column: {quote(self.target.name)}}}"
                 if is_class
                 else f"{fraction}"
             )
@@ -245,16 +245,16 @@ def comment(text: str, margin: int = 0, hanging: int = 0) -> list[str]:
     )
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return a column's name in YAML."""
     if _PLAIN.fullmatch(text) and not text.endswith(" ") and text.lower() not in _WORDS_OF_YAML and ": " not in text:
         return text
     return json.dumps(text, ensure_ascii=False)
 
 
-def listed(key: str, names: Sequence[str]) -> list[str]:
+def flow_list(key: str, names: Sequence[str]) -> list[str]:
     """Return `key` with a flow list, over several lines if it is long."""
-    words = [quoted(name) for name in names]
+    words = [quote(name) for name in names]
     margin = " " * (len(key) + 1)
     lines, line = [], f"{key}["
     for at, word in enumerate(words):

@@ -60,7 +60,7 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
     return Analysis(path, text, loaded, plan, tuple(arrange(left)), texts, full)
 
 
-def unchecked_since(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
+def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
     """Return the diagnostics of an earlier full analysis that a static one cannot find, on unchanged lines. They are
     shown until the next full analysis, so that they do not flicker while typing."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:

@@ -19,7 +19,7 @@ from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 
 from declarative_train.app.commands.lint import looks_like_recipe
-from declarative_train.tools.language_server.analysis import Analysis, analyse, unchecked_since
+from declarative_train.tools.language_server.analysis import Analysis, analyse, earlier_diagnostics
 from declarative_train.tools.language_server.completion import CompletionName, complete, token_before
 from declarative_train.tools.language_server.hover import hover
 from declarative_train.tools.language_server.messages import FIX_ALL, Messages
@@ -68,13 +68,16 @@ class RecipeServer:
         self.server = LanguageServer("dtrain", version, text_document_sync_kind=types.TextDocumentSyncKind.Full)
         kinds = [types.CodeActionKind.QuickFix, FIX_ALL]
         handlers: dict[str, tuple[Handler, object]] = {
-            types.TEXT_DOCUMENT_DID_OPEN: (self.opened, None),
-            types.TEXT_DOCUMENT_DID_CHANGE: (self.changed, None),
-            types.TEXT_DOCUMENT_DID_SAVE: (self.saved, types.SaveOptions(include_text=False)),
-            types.TEXT_DOCUMENT_DID_CLOSE: (self.closed, None),
+            types.TEXT_DOCUMENT_DID_OPEN: (self.open_file, None),
+            types.TEXT_DOCUMENT_DID_CHANGE: (self.change_file, None),
+            types.TEXT_DOCUMENT_DID_SAVE: (self.save_file, types.SaveOptions(include_text=False)),
+            types.TEXT_DOCUMENT_DID_CLOSE: (self.close_file, None),
             types.TEXT_DOCUMENT_CODE_ACTION: (self.actions, types.CodeActionOptions(code_action_kinds=kinds)),
-            types.TEXT_DOCUMENT_HOVER: (self.hovered, None),
-            types.TEXT_DOCUMENT_COMPLETION: (self.completed, types.CompletionOptions(trigger_characters=[" ", "."])),
+            types.TEXT_DOCUMENT_HOVER: (self.hover_text, None),
+            types.TEXT_DOCUMENT_COMPLETION: (
+                self.complete_names,
+                types.CompletionOptions(trigger_characters=[" ", "."]),
+            ),
             types.SHUTDOWN: (self.shut_down, None),
         }
         for name, (handler, options) in handlers.items():
@@ -82,19 +85,19 @@ class RecipeServer:
 
     # notifications of the editor
 
-    async def opened(self, params: types.DidOpenTextDocumentParams) -> None:
+    async def open_file(self, params: types.DidOpenTextDocumentParams) -> None:
         document = params.text_document
         path = to_fs_path(document.uri) or document.uri
         self.recipes[document.uri] = OpenRecipe(document.uri, path, document.text)
         self._start(self.recipes[document.uri], pause_s=0.0)
 
-    async def changed(self, params: types.DidChangeTextDocumentParams) -> None:
+    async def change_file(self, params: types.DidChangeTextDocumentParams) -> None:
         recipe = self.recipes.get(params.text_document.uri)
         if recipe is not None:
             recipe.text = self.server.workspace.get_text_document(recipe.uri).source
             self._start(recipe, pause_s=PAUSE_S)
 
-    async def saved(self, params: types.DidSaveTextDocumentParams) -> None:
+    async def save_file(self, params: types.DidSaveTextDocumentParams) -> None:
         """Read the saved file and all recipes that depend on it again."""
         path = to_fs_path(params.text_document.uri)
         saved = str(Path(path).resolve()) if path else ""
@@ -103,7 +106,7 @@ class RecipeServer:
             if recipe.uri == params.text_document.uri or saved in rests_on:
                 self._start(recipe, pause_s=0.0)
 
-    async def closed(self, params: types.DidCloseTextDocumentParams) -> None:
+    async def close_file(self, params: types.DidCloseTextDocumentParams) -> None:
         recipe = self.recipes.pop(params.text_document.uri, None)
         if recipe is not None:
             if recipe.work is not None:
@@ -125,7 +128,7 @@ class RecipeServer:
         )
         return [*self._messages(recipe, analysis).actions(params.range, only)]
 
-    async def hovered(self, params: types.HoverParams) -> types.Hover | None:
+    async def hover_text(self, params: types.HoverParams) -> types.Hover | None:
         recipe = self.recipes.get(params.text_document.uri)
         analysis = None if recipe is None else await self._of_this_text(recipe)
         if analysis is None:
@@ -138,7 +141,7 @@ class RecipeServer:
         contents = types.MarkupContent(types.MarkupKind.Markdown, found.text)
         return types.Hover(contents, places.range(found.span))
 
-    async def completed(self, params: types.CompletionParams) -> types.CompletionList:
+    async def complete_names(self, params: types.CompletionParams) -> types.CompletionList:
         recipe = self.recipes.get(params.text_document.uri)
         if recipe is None or not recipe.is_recipe:
             return types.CompletionList(is_incomplete=False, items=[])
@@ -178,7 +181,7 @@ class RecipeServer:
     def _show(self, recipe: OpenRecipe, analysis: Analysis) -> None:
         if analysis.text != recipe.text or self.recipes.get(recipe.uri) is not recipe:
             return
-        kept = unchecked_since(recipe.full, analysis)
+        kept = earlier_diagnostics(recipe.full, analysis)
         recipe.newest = analysis
         recipe.full = analysis if analysis.is_full else recipe.full
         if analysis.plan is not None or (self.static and analysis.loaded.recipe is not None):

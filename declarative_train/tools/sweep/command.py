@@ -163,7 +163,7 @@ def start(
         say(f"{total} points, {len(seats)} at a time, in {folder}; by {aim.metric}, {about['mode']}")
         sweep = SweepRunner(folder, search, aim, partial(plan_of, args, plans), say, about, known)
         code = sweep.run(seats)
-        results = aim.sorted(list(sweep.results.values()))
+        results = aim.sort(list(sweep.results.values()))
         write_hparams(folder, results, aim)
     except (RunFailure, OSError, ValueError) as problem:
         print(f"dtrain: {problem}", file=sys.stderr)

@@ -13,7 +13,7 @@ from declarative_train.plan.layout import LayoutPlan
 
 
 class NoRoomError(Exception):
-    """More points at once than fit on this machine; the message names the limit."""
+    """Error: more points at once than fit on this machine. The message names the limit."""
 
 
 @dataclass(frozen=True)

@@ -97,14 +97,14 @@ def list_points(sweep: Sweep, choices: Sequence[SweepChoice]) -> list[Point]:
 
     random, points = np.random.default_rng(sweep.seed or 0), dict[str, Point]()
     for _ in range(20 * (sweep.trials or 1)):  # there may be fewer combinations than trials
-        point = point_of(len(points), {choice.key: _drawn(choice, random) for choice in choices})
+        point = point_of(len(points), {choice.key: _draw(choice, random) for choice in choices})
         points.setdefault(point.key, point)
         if len(points) == sweep.trials:
             break
     return list(points.values())
 
 
-def _drawn(choice: SweepChoice, random: Any) -> Node:
+def _draw(choice: SweepChoice, random: Any) -> Node:
     import math
 
     if not choice.is_range:
@@ -178,10 +178,10 @@ class OptunaSearch(Search):
         else:
             return None
         self._trials[trial.number] = trial
-        point = point_of(trial.number, {choice.key: self._suggested(trial, choice) for choice in self._choices})
+        point = point_of(trial.number, {choice.key: self._suggest(trial, choice) for choice in self._choices})
         return replace(point, is_drawn=True)
 
-    def _suggested(self, trial: Any, choice: SweepChoice) -> Node:
+    def _suggest(self, trial: Any, choice: SweepChoice) -> Node:
         if choice.is_range:
             suggest = trial.suggest_int if choice.is_whole else trial.suggest_float
             more = {} if choice.step is None else {"step": choice.step}

@@ -68,7 +68,7 @@ class Aim:
             return None
         return record.values.get(f"best/{self.metric}", record.values.get(self.metric))
 
-    def sorted(self, results: Sequence[Result]) -> list[Result]:
+    def sort(self, results: Sequence[Result]) -> list[Result]:
         """Return the results, best first; those without a value last."""
 
         def key(result: Result) -> tuple[bool, float]:
@@ -155,7 +155,7 @@ class SweepRunner:
         folder.mkdir(exist_ok=True)
         self._wait_for_orphan(folder)
         process = _start(path, folder, seat)
-        self._guard.begun(process.pid)
+        self._guard.begin(process.pid)
         self._running.append(_Running(point, plan, folder, seat, process))
         self._say(f"{point_name(point)}: started")
         return True
@@ -173,7 +173,7 @@ class SweepRunner:
             if code is None:
                 continue
             self._running.remove(each)
-            self._guard.ended(each.process.pid)
+            self._guard.end(each.process.pid)
             free.append(each.seat)
             free.sort(key=lambda seat: seat.number)
             self._end(self._result(each, code))
@@ -218,8 +218,8 @@ class SweepRunner:
         if result.state != "stopped":  # it continues in the next session
             value = result.value if result.state in ENDED else None
             self.search.tell(result.point, value, pruned=result.state == "pruned")
-        told = "" if result.value is None else f", {self.aim.metric} {result.value:.4g}"
-        self._say(f"{point_name(result.point)}: {result.state}{told}{f': {result.reason}' if result.reason else ''}")
+        metric = "" if result.value is None else f", {self.aim.metric} {result.value:.4g}"
+        self._say(f"{point_name(result.point)}: {result.state}{metric}{f': {result.reason}' if result.reason else ''}")
         self._write()
 
     def _ask(self) -> None:
@@ -238,7 +238,7 @@ class SweepRunner:
         """Write the results to a new file and rename it, so that the file is always complete. Results of earlier
         sessions stay."""
         results = {**self._known, **self.results}
-        entries = [as_json(result) for result in self.aim.sorted(list(results.values()))]
+        entries = [as_json(result) for result in self.aim.sort(list(results.values()))]
         text = json.dumps({**self._about, "points": entries}, indent=1)
         new = self.folder / f"{RESULTS}.new"
         new.write_text(f"{text}\n", encoding="utf-8")

@@ -38,10 +38,10 @@ class Guard:
             start_new_session=True,
         )
 
-    def begun(self, pid: int) -> None:
+    def begin(self, pid: int) -> None:
         self._tell(f"+{pid}\n")
 
-    def ended(self, pid: int) -> None:
+    def end(self, pid: int) -> None:
         self._tell(f"-{pid}\n")
 
     def close(self) -> None:
