@@ -65,7 +65,7 @@ export RUN --to safetensors -o t.csv        2  t.csv is a file
 generate RUN --prompt a                     2  was trained on csv and not on text
 generate RUN --prompt a --temperature hot   2  hot is not 0 or more
 init t.csv                                  2  t.csv exists already
-init --from recipe.yaml --target a          2  what it holds cannot be told by its name
+init --from recipe.yaml --target a          2  its name does not tell the format
 init --from t.csv                           2  give the column to predict
 explain recipe.yaml                         2  there is no diagnostic `recipe.yaml`
 list plan.json                              2  there is no type `plan.json`

@@ -298,7 +298,7 @@ def test_a_value_that_the_model_cannot_take(
     path = spoilt(tmp_path, 3, column, value)
     said = refused(capsys, 1, wine, path)
     assert message.format(path) in said
-    assert "help: " in said or "takes a number" in message
+    assert "help: " in said or "needs a number" in message
 
 
 def test_wrong_uses_of_the_command(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
