@@ -44,8 +44,8 @@ def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs
         known = [name for name in trained.outputs if "." not in name]
         shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
         raise UsageError(
-            f"the losses of {trained.name} ({types}) do not define the meaning of an output; help: give nodes to return "
-            f"unchanged, as in `--output {(layers or known)[-1]}`; known: {shown}"
+            f"the losses of {trained.name} ({types}) do not define the meaning of an output; help: give nodes to "
+            f"return unchanged, as in `--output {(layers or known)[-1]}`; known: {shown}"
         )
     return PredictedOutputs(tuple(dict.fromkeys(one.output for one in found)), found)
 
