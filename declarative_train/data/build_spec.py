@@ -18,14 +18,13 @@ from declarative_train.data.checks.pictures import pictures_without_size, transf
 from declarative_train.data.checks.samples import rows_skipped
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
 from declarative_train.data.divide import RowsOfSet, divide, overlaps
-from declarative_train.data.draft import DataDraft
 from declarative_train.data.fields import BadSampleError, FieldReader, base_of, make_part
 from declarative_train.data.late import TransformError
 from declarative_train.data.materialize import PreparedSet, prepare
 from declarative_train.data.mixture import list_members
 from declarative_train.data.pairs import check_transforms
 from declarative_train.data.prepared_sets import remember
-from declarative_train.data.problems import Place, bad_sample, row_with, source_problem
+from declarative_train.data.problems import DataDraft, Place, bad_sample, row_with, source_problem
 from declarative_train.data.rows import SetRows
 from declarative_train.data.shuffle import choose_roll, most_held, most_held_beside
 from declarative_train.data.skipping import Skipped, Skips, in_words

@@ -26,9 +26,8 @@ from declarative_train.data.checks.samples import (
     sorted_as_text,
     split_does_not_fit,
 )
-from declarative_train.data.draft import DataDraft
 from declarative_train.data.prepared_sets import prepare_sets
-from declarative_train.data.problems import Place
+from declarative_train.data.problems import DataDraft, Place
 from declarative_train.data.rows import RowChain, RowOrder, RowRange, SetRows, Windows, row_order
 from declarative_train.data.source import arrange_rows, usable
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec

@@ -19,7 +19,7 @@ from declarative_train.components.layers.libraries import model_name
 from declarative_train.components.layers.transformers import MAIN, Transformers
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
-from declarative_train.data.probe_samples import Sample
+from declarative_train.data.prepared_sets import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.plan.checks.inputs import (
     channels_last,

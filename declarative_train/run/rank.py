@@ -17,9 +17,9 @@ import torch
 from declarative_train.core.packs import hooks
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.prefetch import PATIENCE, REPORT_S
 from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.skipping import FILE, LOG, in_words, read_skipped
-from declarative_train.data.stall_report import PATIENCE, REPORT_S
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.collectives import finish_together
 from declarative_train.engine.devices import bind_to_gpu, device_of, keep_freed_memory

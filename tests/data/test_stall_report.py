@@ -18,12 +18,11 @@ import pytest
 from torch.utils.data import _utils
 
 from declarative_train.components.datasets.parquet import ParquetFormat
-from declarative_train.data import prefetch, stall_report
+from declarative_train.data import prefetch
 from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.prefetch import ahead, by_workers
+from declarative_train.data.prefetch import PATIENCE, ahead, by_workers
 from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.data.stall_report import PATIENCE
 from declarative_train.files.file_activity import ActivitySlots, FileActivity, set_file
 
 AWAKE = threading.Event()  # ends threads that are stuck
@@ -34,7 +33,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is told, by clocks that run faster."""
     monkeypatch.setattr(prefetch, "LOOK_S", 0.05)
     monkeypatch.setattr(prefetch, "CLOSE_S", 0.2)
-    monkeypatch.setattr(stall_report, "REPORT_S", 0.3)
+    monkeypatch.setattr(prefetch, "REPORT_S", 0.3)
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)  # for a loader to end by itself
     found: list[str] = []
     PATIENCE.report, PATIENCE.limit_s = found.append, 1.2

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from declarative_train.components.datasets.parquet import ParquetFormat
-from declarative_train.data import prefetch, stall_report
+from declarative_train.data import prefetch
 from declarative_train.run import meter
 from declarative_train.run.event import EvaluationDone, Notice, StepDone
 from declarative_train.run.job import default_sinks
@@ -200,12 +200,12 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(ParquetFormat, "read", slow)
     monkeypatch.setattr(prefetch, "LOOK_S", 0.05)
-    monkeypatch.setattr(stall_report, "REPORT_S", 0.1)
+    monkeypatch.setattr(prefetch, "REPORT_S", 0.1)
     monkeypatch.setattr(meter, "LONG_WAIT_S", 0.1)
     assert run(plan, sinks=default_sinks(quiet=True), max_steps=2) == 0
     said = [event for event in newest(tmp_path)[1] if isinstance(event, Notice)]
     words = r"the next batch has not come for \d+ s: a thread of this process has been reading .*made.parquet for \d+ s"
     assert [each.is_warning for each in said if re.fullmatch(words, each.message)][:1] == [True]
     assert re.fullmatch(r"waited for data \d+% of the time \(\d+ s\): .*`data.workers`.*", said[-1].message)
-    assert stall_report.PATIENCE.limit_s == 600.0
-    assert stall_report.PATIENCE.report is stall_report._on_stderr
+    assert prefetch.PATIENCE.limit_s == 600.0
+    assert prefetch.PATIENCE.report is prefetch._on_stderr
