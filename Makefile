@@ -79,7 +79,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/python -m benchmarks.texts
 
-# docs/planner.md: the plan's memory beside that of real ranks
+# docs/planner.md and planner-cells.md: predicted memory compared with that of real ranks
 planner: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.planner
 

@@ -1,9 +1,8 @@
-"""What a plan says of memory is what its ranks hold: cells of the table in docs/planner.md."""
+"""Predicted memory of a plan compared with that of its ranks: the cells of docs/planner-cells.md."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 import time
 from pathlib import Path
 
@@ -51,19 +50,21 @@ def test_a_shipped_recipe_needs_what_its_plan_says(recipe: Shipped) -> None:
 
 
 def test_no_recipe_is_forgotten() -> None:
-    """Every file of recipes/ is measured but for what is too large, and the page has a row of each and of each cell."""
+    """Every recipe is measured except those that are too large; the page has a row of each, and of each cell."""
     measured = {path for each in shipped() for path in (each.path, *each.switches)}
     left_out = {path for path in RECIPES.rglob("*.yaml") if path not in measured}
     assert {path.stem for path in left_out} == set(TOO_LARGE)
-    before, _, after = planner.parts_of_page()
-    rows = re.findall(r"^\| (.*?) \| \d+ \|", before + after, re.M)
-    assert rows == [each.name for each in (*shipped(), *ALL)], "run make planner"
+    rows = planner.rows_of(planner.CELLS_PAGE.read_text(encoding="utf-8"))
+    assert [row.name for row in rows] == [each.name for each in (*shipped(), *ALL)], "run make planner"
+    assert planner.PAGE.read_text(encoding="utf-8") == planner.page(rows, planner.size_part()), (
+        "run python -m tests.planner --page"
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_half_precision_and_recomputation_never_need_more(tmp_path: Path, way: str) -> None:
-    """By the plan, which the cells hold against what happens; docs/planner.md says it of all models, measured."""
+    """By the plan, which the cells hold against what happens; docs/planner-cells.md has it of all models, measured."""
 
     def most(precision: str, checkpointing: str) -> int:
         rows = Forecast().memory(plan_of(Cell("llama", way, precision, checkpointing), tmp_path)).rows

@@ -1,8 +1,8 @@
-"""`make planner`: run every cell and the comparisons at size, and write docs/planner.md.
+"""`make planner`: run every cell and the comparisons at size, and write docs/planner-cells.md and docs/planner.md.
 
-python -m tests.planner [WORDS...]     only cells whose name contains the words; the page is not written
+python -m tests.planner [WORDS...]     only cells whose name contains the words; the pages are not written
 python -m tests.planner --anew         run everything; otherwise results in runs/planner.jsonl are not run again
-python -m tests.planner --page         run nothing: write the page from these results
+python -m tests.planner --page         run nothing: write docs/planner.md from docs/planner-cells.md
 python -m tests.planner --size         write only the part about large models
 python -m tests.planner --check        write no page; fail if a result is out of its bounds
 """
@@ -14,25 +14,26 @@ import re
 import sys
 from collections.abc import Sequence
 from datetime import date
+from typing import NamedTuple
 
 import torch
 
 from tests.planner.at_size import at_size
-from tests.planner.cells import cells
+from tests.planner.cells import PIPELINES, cells
 from tests.planner.measure import BOUND, CLASS_BOUND, SMALL, Result, measure, measure_plan
 from tests.planner.record import Record
 from tests.planner.shipped import ROOT, TOO_LARGE, shipped
 
 PAGE = ROOT / "docs" / "planner.md"
-AT_SIZE = "## Llama 3.1 8B"  # the first heading of what `at_size` makes
-
-CELLS = "## Cells"
+CELLS_PAGE = ROOT / "docs" / "planner-cells.md"
+RECIPES = "shipped recipes"
+AT_SIZE = "## Llama 3.1 8B"  # the first heading of what `at_size` makes, which is the end of the page
 
 HEAD = """# Planner: predictions compared with real ranks
 
 | prediction | compared with | result |
 |---|---|---|
-| memory of a step | real ranks on CPU: [{num} models, modes and precisions](#cells), [{num_shipped} recipes](#shipped-recipes) | at most {most} off; {near} of {all} within 1% |
+| memory of a step | real ranks on CPU: [{num} models, modes and precisions](planner-cells.md#cells), [{num_shipped} recipes](planner-cells.md#shipped-recipes) | at most {most:.1%} off; {near} of {all} within 1% ([largest errors](#largest-errors)) |
 | memory of [Llama 3.1 8B on H100s](#compared-with-torchtitan) | torchtitan's published figures, by a simulated allocator | {titan} of the figure |
 | the choice of [`auto`](#what-auto-tries) | a trace of every candidate | the same choice, in tests |
 | [time of planning](#what-planning-costs) a 405B model on 16,384 GPUs | | {cost} |
@@ -42,35 +43,60 @@ activations, loss), before anything starts, also for devices that this machine d
 such predictions are from the memory of real ranks. Step times are estimates from data sheets. Neither has been compared
 with a GPU yet.
 
-## How memory is predicted and measured
+## Largest errors
 
-**Predicted.** One rank of each kind runs a step of the real engine on tensors without storage (torch's fake tensors,
-and a fake process group), and the bytes of live tensors are counted, the loss included. Of more than {long} equal
-blocks in a row, 3 and then 4 are traced, of many microbatches three smaller numbers, and the rest is extrapolated. If
-one block more does not add the same to each pass (dp, pipelines without bubbles), all are traced. If a step cannot be
-traced, the plan gives the reason and estimates from shapes.
+Errors are relative to the peak memory of a rank, in total and by class; a class counts if it is more than {small:.0%}
+of the total. A test fails above {bound:.0%} of the total and {class_bound:.0%} of a class. `gallery/dlrm` holds 0.12 MB
+in all.
 
-**Measured.** The live bytes of real ranks (gloo, CPU) are counted in their second step by the same rule
+| | measured | largest error of the total | largest error of a class |
+|---|---|---|---|
+{errors}
+
+**LSTM.** On fake tensors torch reports an empty workspace for oneDNN's LSTM. Its size is measured with the real kernel
+on at most 16 steps and scaled. Parts of it are rounded up to pages, so the error grows as the rows of a microbatch
+become fewer; the pipelines above have 2 to 4. A plan for a GPU counts the same workspace, not that of cuDNN.
+
+## How memory is predicted
+
+One rank of each kind runs a step of the real engine on tensors without storage (torch's fake tensors) and in a fake
+process group. The bytes of live tensors are counted, the loss included. If a step cannot be traced, the plan gives the
+reason and estimates from shapes.
+
+A large model is traced in part. Of a chain of {long} equal blocks or more, 3 and then 4 are traced; of many
+microbatches, three smaller numbers. The rest is extrapolated. Where copies add unequal memory (dp, zero-bubble
+pipelines), every block is traced.
+
+Not included:
+
+- temporary memory inside kernels, rounding and fragments of CUDA's allocator, NCCL's buffers, CUDA's context
+- tensors that `compile` saves or keeps
+- metrics and evaluations
+
+For a GPU the trace still chooses torch's CPU kernels. A training set that a run keeps on its GPU is added if the plan
+knows the GPU; the run decides again by the memory that is then free.
+
+## How memory is measured
+
+The live bytes of real ranks (gloo, CPU) are counted in their second step by the same rule
 (`planner/footprint/live_bytes.py`): each storage from the operation that allocates it until it is freed. Of several
-ranks the one with the largest difference is shown. Bounds: {bound:.0%} of the total, {class_bound:.0%} of a class that
-is more than {small:.0%} of it. `make planner` makes this page and continues where it was stopped. {quick} of the cells
-run in `make test`, all cells and the shipped recipes in `make test-long`.
+ranks the one with the largest difference is shown. {quick} of the cells run in `make test`, all cells and the shipped
+recipes in `make test-long`. `make planner` writes both pages and continues where it was stopped.
 
-{where}
-
-**Not included**: temporary memory inside kernels, rounding and fragments of CUDA's allocator, NCCL's buffers, CUDA's
-context, tensors that `compile` saves or keeps, metrics and evaluations. For a GPU the trace still chooses torch's CPU
-kernels. A training set that a run keeps on its GPU is added if the plan knows the GPU; the run decides again by the
-memory that is then free.
-
-**Noise.** gloo computes in threads. After a collective has finished, such a thread may keep its tensors until it runs
-again, which on a busy machine can last for the next operations. `vit, fsdp 2, bf16, none` has 0.40 MB gathered at its
-peak; in 5 of 118 steps, at a load of 12 to 17 on 2 cores, it had 0.60 or 0.65 MB (2.83 and 2.88 MB in total instead of
-2.73). This can only add, so the smallest of {counted} counted steps is shown. GPUs make no such copy.
-
-**LSTM.** torch reports an empty workspace on fake tensors, so its size is measured with oneDNN's own kernel at a small
-size and scaled (within 2%).
+gloo computes in threads. After a collective has finished, such a thread may keep its tensors until it runs again, which
+on a busy machine can last for the next operations. `vit, fsdp 2, bf16, none` has 0.40 MB gathered at its peak; in 5 of
+118 steps, at a load of 12 to 17 on 2 cores, it had 0.60 or 0.65 MB (2.83 and 2.88 MB in total instead of 2.73). This
+can only add, so the smallest of {counted} counted steps is shown. GPUs make no such copy.
 """  # noqa: E501
+
+CELLS_HEAD = """# Planner: measured cells
+
+Predicted and measured memory of every cell of `make planner`; [planner.md](planner.md) has the largest errors and how
+both are found. {where}
+
+A name of a cell: model, mode and its ranks, precision, activation checkpointing. *Ratio* is predicted / measured memory
+of the rank with the largest difference, *worst class* the class that is furthest off.
+"""
 
 
 AUTO = """## What `auto` tries
@@ -100,7 +126,8 @@ it reports that. It ranks by estimated times. A mode that the recipe names is al
 
 SAVED = """## What recomputation and chunks save
 
-See the rows `llama, single, fp32`; `tests/engine/test_selective.py` and `tests/engine/test_chunked_loss.py` check them.
+See the rows `llama, single, fp32` of [the cells](planner-cells.md#cells). `tests/engine/test_selective.py` and
+`tests/engine/test_chunked_loss.py` check this.
 
 - `selective` stores attention and every second matrix product, in the order of a block's forward, and recomputes the
   rest. The plan counts half of a block's products as recomputed.
@@ -118,8 +145,7 @@ def main(words: list[str], record: Record | None = None) -> int:
     if "--anew" in options:
         record.lines.forget()
     if "--size" in options:
-        before, size, after = parts_of_page()
-        PAGE.write_text(before + at_size() + after)
+        PAGE.write_text(page(rows_of(CELLS_PAGE.read_text()), at_size()))
         return 0
     chosen = [cell for cell in cells() if all(word in cell.name for word in words)]
     recipes_too = [each for each in shipped() if all(word in each.name for word in words)]
@@ -136,16 +162,16 @@ def main(words: list[str], record: Record | None = None) -> int:
     wrong = [each.name for each in (*results, *recipes) if not each.is_close]
     print(f"{len(results) + len(recipes)} ran, out of bounds: {', '.join(wrong) or 'none'}")
     if not words and "--check" not in options:
-        size = parts_of_page()[1] if "--page" in options else at_size()
-        PAGE.write_text(page(results, recipes, record.lines.commits(), size))
+        if "--page" not in options:
+            CELLS_PAGE.write_text(cells_page(results, recipes, record.lines.commits()))
+        PAGE.write_text(page(rows_of(CELLS_PAGE.read_text()), size_part() if "--page" in options else at_size()))
     return 1 if wrong else 0
 
 
-def parts_of_page() -> tuple[str, str, str]:
-    """Return the page before, in and after the part about large models."""
-    before, heading, rest = PAGE.read_text().partition(AT_SIZE)
-    size, cells_heading, after = rest.partition(CELLS)
-    return before, heading + size, cells_heading + after
+def size_part() -> str:
+    """Return the part of the page about large models."""
+    _, heading, rest = PAGE.read_text().partition(AT_SIZE)
+    return heading + rest
 
 
 def keep(record: Record, result: Result) -> None:
@@ -159,36 +185,71 @@ def tell(result: Result) -> None:
     print(f"{result.name}: {result.ratio:.3f}, {kind} off by {off:.1%}, {result.seconds:.1f} s{verdict}", flush=True)
 
 
-def page(results: Sequence[Result], recipes: Sequence[Result], commits: Sequence[str], size: str) -> str:
+class Row(NamedTuple):
+    """Row of docs/planner-cells.md. `off` and `class_off` are fractions."""
+
+    name: str
+    off: float
+    kind: str
+    class_off: float
+
+
+def rows_of(text: str) -> list[Row]:
+    """Return the rows of docs/planner-cells.md."""
+    found = re.findall(r"^\| (.*?) \| \d+ \| .* MB \| .* MB \| ([\d.]+) \| (\w+) \| ([\d.]+)% \|$", text, re.M)
+    return [Row(name, round(abs(float(ratio) - 1), 3), kind, float(off) / 100) for name, ratio, kind, off in found]
+
+
+def page(rows: Sequence[Row], size: str) -> str:
+    """Return docs/planner.md. `size`: its part about large models."""
     from declarative_train.planner.footprint.forecast import LONG
     from tests.engine.live_bytes import NUM_COUNTED
     from tests.planner.cells import QUICK
 
-    where = (
-        f"{date.today()}, torch {torch.__version__}, Python {platform.python_version()}, CPU, at {', '.join(commits)}."
-    )
-    bounds = {"bound": BOUND, "class_bound": CLASS_BOUND, "small": SMALL}
-    off = [abs(each.ratio - 1) for each in (*results, *recipes)]
+    off = [each.off for each in rows]
     titan = re.findall(r"^\| \d+ \| .* \| (\d\.\d+) \|$", size, re.M)
     cost = re.findall(r"^\| 405B.*?\| ([\d.]+ s) \|", size, re.M)
+    kind_of = {
+        cell.name: f"{cell.model}, {'pipelines' if cell.way in PIPELINES else 'other modes'}" for cell in cells()
+    }
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        kinds.setdefault(kind_of.get(row.name, RECIPES), []).append(row)
     head = HEAD.format(
-        where=where,
+        errors="\n".join(largest_errors(kind, kinds[kind]) for kind in sorted(kinds)),
         quick=len(QUICK),
-        long=LONG - 1,
+        long=LONG,
         counted=NUM_COUNTED,
-        num=len(results),
-        num_shipped=len(recipes),
-        most=f"{max(off):.1%}",
+        num=len(rows) - len(kinds[RECIPES]),
+        num_shipped=len(kinds[RECIPES]),
+        most=max(off),
         near=sum(each < 0.01 for each in off),
         all=len(off),
         titan=f"{min(titan)} to {max(titan)}",
         cost=f"{min(cost)} to {max(cost)}",
-        **bounds,
+        bound=BOUND,
+        class_bound=CLASS_BOUND,
+        small=SMALL,
+    )
+    return "\n".join([head, AUTO + SAVED + size.rstrip("\n"), ""])
+
+
+def largest_errors(kind: str, rows: Sequence[Row]) -> str:
+    whole, part = max(rows, key=lambda each: each.off), max(rows, key=lambda each: each.class_off)
+    total = f"{whole.off:.1%}: `{whole.name}`" if whole.off else "0.0%"
+    of_class = f"{part.class_off:.1%} ({part.kind}): `{part.name}`" if part.class_off else "0.0%"
+    return f"| {kind} | {len(rows)} | {total} | {of_class} |"
+
+
+def cells_page(results: Sequence[Result], recipes: Sequence[Result], commits: Sequence[str]) -> str:
+    """Return docs/planner-cells.md."""
+    where = (
+        f"{date.today()}, torch {torch.__version__}, Python {platform.python_version()}, CPU, at {', '.join(commits)}."
     )
     too_large = f"{' and '.join(f'`{each}`' for each in TOO_LARGE)} is too large for ranks on the measuring machine."
-    shipped = ["## Shipped recipes", "", too_large, "", table(recipes), ""]
     run = f"{len(results)} of the {len(list(cells()))} cells were run."
-    return "\n".join([head, *shipped, AUTO + SAVED + size, CELLS, "", run, "", table(results), ""])
+    parts = ["## Shipped recipes", "", too_large, "", table(recipes), "", "## Cells", "", run, "", table(results), ""]
+    return "\n".join([CELLS_HEAD.format(where=where), *parts])
 
 
 def table(results: Sequence[Result]) -> str:

@@ -57,7 +57,8 @@ FakeResultsMode.__torch_dispatch__ = getattr(  # type: ignore[method-assign]
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
     """Return the bytes of the lstm kernel's workspace, measured on small tensors: it grows linearly with each of the
-    three sizes. Off by up to 2%, since its parts are rounded up to pages."""
+    three sizes. Off by up to 5% for 2 rows, 1% for 16 and more, since its parts are rounded up to
+    pages."""
     few_rows, narrow = min(rows, MOST_ROWS), min(width, MOST_WIDTH)
     few, more = (_lstm_workspace(number, few_rows, narrow, dtype) for number in (MOST_STEPS // 2, MOST_STEPS))
     if steps <= MOST_STEPS:
