@@ -10,12 +10,10 @@ import torch
 from declarative_train.components.component import Collective
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.engine.axes import replicate
-from declarative_train.engine.collectives import Ranks
 from declarative_train.engine.step import scale
-from declarative_train.engine.step.step_runner import Sums
 from declarative_train.recipe.sections.parallelism import WORDS
 from tests.parity import __main__ as table
-from tests.parity.cells import SCHEDULES, SMALL_DDP, Cell, cells, long_cells, short_cells, ways
+from tests.parity.cells import SCHEDULES, Cell, cells, long_cells, short_cells, ways
 from tests.parity.measure import BOUND, Result, measure
 from tests.record import Lines
 
@@ -84,20 +82,6 @@ def test_a_rank_whose_gradients_are_left_out_is_found(monkeypatch: pytest.Monkey
     cell = next(cell for cell in cells() if "1f1b x ddp" in cell.way and cell.rows == "masked")
     with pytest.raises(Exception, match="ranks hold other values"):
         measure(cell)
-
-
-def test_a_rank_that_is_left_out_of_the_one_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = replicate.average_with_sums
-
-    def forgetful(gradients: list[torch.Tensor], sums: Sums, ranks: Ranks) -> Sums:
-        """Rank 1 has nothing to say."""
-        if ranks.rank == 1:
-            torch._foreach_zero_(gradients)
-        return honest(gradients, sums, ranks)
-
-    monkeypatch.setattr(replicate, "average_with_sums", forgetful)
-    cell = next(cell for cell in short_cells() if cell.way == f"{SMALL_DDP}, 2 ranks")
-    assert measure(cell).difference > 0.1
 
 
 def test_a_microbatch_that_is_scaled_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from declarative_train.app.api.compiling import (
@@ -63,11 +62,9 @@ def is_missing(path: str) -> bool:
     return why is not None
 
 
-def compile_recipe(
-    args: argparse.Namespace, *, plugins: bool, meanwhile: Callable[[], object] | None = None
-) -> CompileResult:
+def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> CompileResult:
     """Compile the recipe that the command names, as `compile_loaded` does."""
-    return compile_loaded(load_recipe(args, plugins=plugins), meanwhile)
+    return compile_loaded(load_recipe(args, plugins=plugins))
 
 
 def report(compiled: CompileResult) -> None:

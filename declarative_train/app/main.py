@@ -8,7 +8,6 @@ step, nothing is lost and the code is 75 too, for schedulers that start it again
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -74,22 +73,7 @@ class Version(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the arguments and run the command.
-
-    Garbage collection is disabled: a short command has little garbage, and scanning the imported objects takes a tenth
-    of the time of `import torch` and a third of `import torch._dynamo`. A run enables it at its first step
-    (run/rank.py).
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return _main(argv)
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _main(argv: Sequence[str] | None) -> int:
+    """Parse the arguments and run the command."""
     words = list(sys.argv[1:] if argv is None else argv)
     write_any_character()
     parser = Parser(prog="dtrain", description="Declarative training: a YAML recipe, checked, planned and run.")

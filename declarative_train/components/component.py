@@ -320,16 +320,6 @@ class Optimizer(Component, ABC):
         """Return its fields as keywords of torch's object."""
         return self.model_dump(exclude={"type"})
 
-    def build_functional(self, groups: list[dict[str, object]]) -> "torch.optim.Optimizer | None":
-        """Return the same update through torch's functional form, without importing `torch._dynamo`; None if there is
-        none.
-
-        It has `param_groups`, `state`, `step()`, `zero_grad()` and `state_dict()` with the names and tensors of
-        torch's, and takes `found_inf` as those do (`_step_supports_amp_scaling`). Of sharded parameters it updates this
-        rank's rows.
-        """
-        return None
-
 
 class LrSchedule(Component, ABC):
     """A factor on every group's lr."""

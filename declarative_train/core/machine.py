@@ -11,6 +11,9 @@ from pathlib import Path
 SINK_PACKAGES = ("mlflow", "wandb")
 """Sinks that need a package of the same name, which is also the name of the extra that installs it."""
 
+NEEDED_TORCH = "2.13"
+"""Version of torch for what the oldest allowed version cannot do."""
+
 UNINSTALLED = "unknown"
 """Version of a dtrain that runs from its source tree without an installation."""
 
@@ -59,6 +62,14 @@ def own_version() -> str:
         return version("declarative_train")
     except PackageNotFoundError:
         return UNINSTALLED
+
+
+def is_older_torch() -> bool:
+    """Return whether the installed torch, which is not imported for this, is older than `NEEDED_TORCH`."""
+    from importlib.metadata import version
+
+    found, needed = ([int(part) for part in text.split(".")[:2]] for text in (version("torch"), NEEDED_TORCH))
+    return found < needed
 
 
 def own_command() -> str:

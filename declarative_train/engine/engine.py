@@ -43,14 +43,12 @@ class StepResult:
     counts     the divisor of each term over the global batch: L numbers, or a float64 tensor (L,)
     grad_norm  of the whole model, before clipping; None if not requested
     finite     a bool tensor, the same on all ranks; None if nothing guards the step
-    is_added   the sums are over all ranks already
     """
 
     sums: Sums
     counts: Sequence[float] | torch.Tensor
     grad_norm: torch.Tensor | None = None
     finite: torch.Tensor | None = None
-    is_added: bool = False
 
 
 class Driver(Protocol):
@@ -178,14 +176,14 @@ class Engine:
         with self._in_compute_dtype:
             observer.enter("forward")
             sums = self._driver.run(step, chunks, factors)
-        sums, is_added = sharing.reduce(self.optimizer, sums)
+        sharing.reduce(self.optimizer)
         observer.enter("update")
         norm, finite = self._update(lr_factor, measure)
         observer.enter("end")
         if self.average is not None:
             self.average.update(self.plan.training.ema_decay_at(step), finite)
         sharing.finish(finite)
-        return StepResult(sums, counts, norm, finite, is_added)
+        return StepResult(sums, counts, norm, finite)
 
     @property
     def modules(self) -> Sequence[nn.Module]:

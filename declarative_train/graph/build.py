@@ -11,14 +11,13 @@ of `graph.outputs`; a nested one returns its only output bare, several as a tupl
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from keyword import iskeyword
 from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
-from torch.fx.node import map_arg
 from torch.overrides import TorchFunctionMode
 
 from declarative_train.components.expressions.grammar import parse
@@ -48,6 +47,7 @@ def build(
     borrowed: Sequence[tuple[Node, Mapping[str, TensorSpec]]] = (),
     field_draws: FieldDraws | None = None,
     added: Sequence[str] = (),
+    is_sharded: bool = False,
 ) -> fx.GraphModule:
     """Build the module of a graph. With `device="meta"` nothing is allocated; the caller then calls `to_empty`, `tie`
     and `initialise`, as `engine/step/model.py` does.
@@ -58,10 +58,11 @@ def build(
     shares no memory with an input or another tensor, as pipeline stages require (torch-facts, section 2, trap 4).
     `borrowed`: nodes of another graph that this one calls again, with the specs of their inputs.
     `added`: parameters of other nodes that are inserted later.
+    `is_sharded`: `fully_shard` will shard the module, and so its methods' names are taken.
     `field_draws`: source of the random numbers in expressions that are computed from fields alone.
     """
     with torch.device(device) if device is not None else nullcontext():
-        builder = _Builder(plugins, seed, borrowed, field_draws)
+        builder = _Builder(plugins, seed, borrowed, field_draws, is_sharded)
         module = builder.build(graph, "", own_outputs=own_outputs, class_name="Model", added=added)
     share_tables(module)
     if ties:
@@ -92,8 +93,9 @@ class _Builder:
         seed: int | None,
         borrowed: Sequence[tuple[Node, Mapping[str, TensorSpec]]] = (),
         field_draws: FieldDraws | None = None,
+        is_sharded: bool = False,
     ) -> None:
-        self._plugins, self._seed, self._draws = plugins, seed, field_draws
+        self._plugins, self._seed, self._draws, self._is_sharded = plugins, seed, field_draws, is_sharded
         self._borrowed = {node.name: (node, specs) for node, specs in borrowed}
 
     def build(
@@ -112,7 +114,7 @@ class _Builder:
         if own_outputs:
             results = [lines.call_function(own_storage, (value, placeholders)) for value in results]
         lines.output(tuple(results) if not prefix or len(results) != 1 else results[0])
-        return graph_module(modules, lines, class_name, added)
+        return graph_module(modules, lines, class_name, added, self._is_sharded)
 
     def _call(
         self,
@@ -142,7 +144,8 @@ class _Builder:
         given = {port: values[edge] for port, edge in node.inputs.items()}
         arguments = tuple(call_order(called, given, self._plugins))
         # an explicit name: torch would name the result like the node, which may be called `self`
-        result = lines.create_node("call_module", attribute(called.name), arguments, {}, name=_identifier(called.name))
+        member = attribute(called.name, self._is_sharded)
+        result = lines.create_node("call_module", member, arguments, {}, name=_identifier(called.name))
         if len(called.outputs) == 1:
             return {f"{node.name}:{output}": result for output in node.outputs}
         return {
@@ -202,59 +205,3 @@ def _identifier(name: str) -> str:
     """
     found = name.replace(".", "_")
     return f"{found}_" if iskeyword(found) or found == "self" else found
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-def direct(module: fx.GraphModule) -> Callable[..., Any]:
-    """Return one function that computes what `module.forward` does, with the code of all blocks inlined.
-
-    It uses the same modules and parameters. Hooks and compiled forms are looked up now: a module that has one is
-    called as a module; hooks that are added later are not run.
-    """
-    lines = fx.Graph()
-    given = [lines.placeholder(node.name) for node in module.graph.nodes if node.op == "placeholder"]
-    lines.output(_inline(module, lines, given))
-    found: Callable[..., Any] = fx.GraphModule(nn.Module(), lines).forward
-    return found
-
-
-def _inline(module: fx.GraphModule, lines: fx.Graph, given: Iterable[Any]) -> Any:
-    """Copy the code of a module that takes `given` into `lines`; return its output, which may be a tuple."""
-    values: dict[fx.Node, Any] = {}
-    inputs = iter(given)
-    for node in module.graph.nodes:
-        taken = map_arg(node.args, values.__getitem__)
-        if node.op == "placeholder":
-            values[node] = next(inputs)
-        elif node.op == "output":
-            return taken[0]
-        elif node.target is operator.getitem and isinstance(taken[0], tuple):
-            values[node] = taken[0][taken[1]]
-        elif node.op != "call_module":
-            values[node] = lines.node_copy(node, values.__getitem__)
-        else:
-            called = module.get_submodule(node.target)
-            is_hooked = called._compiled_call_impl is not None or any(getattr(called, hooks) for hooks in _HOOKS)
-            if is_hooked:
-                values[node] = lines.call_function(_call_under_name(node.name, called), taken)
-            elif isinstance(called, fx.GraphModule) and "forward" not in vars(
-                called
-            ):  # activation checkpointing sets its own
-                values[node] = _inline(called, lines, taken)
-            else:
-                values[node] = lines.call_function(_call_under_name(node.name, called.forward), taken)
-    raise AssertionError("a graph has an output")
-
-
-def _call_under_name(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call under the name of its node: fx names a function by its origin, which is misleading for torch's
-    methods.
-    """
-
-    def call_module(*args: Any) -> Any:
-        return call(*args)
-
-    call_module.__name__ = call_module.__qualname__ = name
-    return call_module

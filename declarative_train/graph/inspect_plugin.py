@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from declarative_train.components.layers.modules.batch_norm import BATCH_NORMS
 from declarative_train.components.plugin_layer import read_random_states, seed_generators
 from declarative_train.core.tensor_spec import TensorSpec
 
@@ -65,7 +67,7 @@ def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in
     if mixes_in_training and "training" not in mixes:
         mixes.insert(0, "training")
     changed = _or_none(lambda: _find_changed(module, inputs, device)) or ()
-    norms = tuple(name for name, part in module.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
+    norms = tuple(name for name, part in module.named_modules() if isinstance(part, BATCH_NORMS))
     return Habits(draws, tuple(mixes), norms, changed, unregistered)
 
 
@@ -158,18 +160,23 @@ def _differ(wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
 
 
 def _find_changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[int, ...]:
-    """Return the positions of the inputs that a forward writes into, by autograd's version counter."""
+    """Return the positions of the floating-point inputs that a forward writes into: autograd lets nothing write into a
+    tensor that requires a gradient."""
     found: set[int] = set()
-    for is_training in (False, True):
+    floating = [at for at, spec in enumerate(inputs) if spec is not None and spec.is_floating]
+    for at, is_training in product(floating, (False, True)):
         samples = [None if spec is None else _zeros(spec, device) for spec in inputs]
-        before = [None if item is None else item._version for item in samples]
+        samples[at].requires_grad_()  # type: ignore[union-attr]
         module.train(is_training)
         try:
-            with seed_generators(1), torch.no_grad():
+            with seed_generators(1), torch.enable_grad():
                 module(*samples)
+        except RuntimeError as error:
+            if "in-place operation" not in str(error):
+                raise
+            found.add(at)
         finally:
             module.eval()
-        found |= {at for at, item in enumerate(samples) if item is not None and item._version != before[at]}
     return tuple(sorted(found))
 
 

@@ -16,36 +16,25 @@ from torch import fx, nn
 
 _BEFORE = "_node_"  # no name of a recipe begins so
 
-OF_SHARDS = frozenset(
-    (
-        *("finalize_backward", "reset_iter_state", "set_keep_unsharded_storage", "set_manual_backward_finalization"),
-        "reshard",
-        "unshard",
-        *("set_all_reduce_hook", "set_allocate_memory_from_process_group_for_comm", "set_custom_all_gather"),
-        *("set_custom_reduce_scatter", "set_force_sum_reduction_for_comms", "set_gradient_divide_factor"),
-        *("set_is_last_backward", "set_modules_to_backward_prefetch", "set_modules_to_forward_prefetch"),
-        *("set_post_optim_event", "set_reduce_scatter_divide_factor", "set_reduce_scatter_max_input_buffers"),
-        *("set_reduce_scatter_unused_params", "set_requires_all_reduce", "set_requires_gradient_sync"),
-        *("set_reshard_after_backward", "set_reshard_after_forward", "set_separate_reduce_scatter_group"),
-        *("set_symm_mem_for_comm", "set_unshard_in_backward"),
-    )
-)
-"""Methods that `fully_shard` adds to a module; a copy, because its import is too slow for lint."""
-
 
 @cache
-def _of_torch() -> frozenset[str]:
-    return frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | OF_SHARDS
+def _of_torch(is_sharded: bool) -> frozenset[str]:
+    found = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph())))
+    if is_sharded:  # `fully_shard` adds its methods to a module
+        from torch.distributed.fsdp import FSDPModule
+
+        found |= frozenset(dir(FSDPModule))
+    return found
 
 
-def is_of_torch(name: str) -> bool:
+def is_of_torch(name: str, is_sharded: bool = False) -> bool:
     """Return whether torch's modules have an attribute of this name; for a copy such as `half.0`, of its first part."""
-    return name.partition(".")[0] in _of_torch()
+    return name.partition(".")[0] in _of_torch(is_sharded)
 
 
-def attribute(name: str) -> str:
+def attribute(name: str, is_sharded: bool = False) -> str:
     """Return the attribute by which the code of a module calls a node."""
-    return f"{_BEFORE}{name}" if is_of_torch(name) else name
+    return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name
 
 
 def name_of(attribute: str) -> str:
@@ -54,14 +43,19 @@ def name_of(attribute: str) -> str:
 
 
 def graph_module(
-    modules: dict[str, nn.Module], lines: fx.Graph, class_name: str, added: Iterable[str] = ()
+    modules: dict[str, nn.Module],
+    lines: fx.Graph,
+    class_name: str,
+    added: Iterable[str] = (),
+    is_sharded: bool = False,
 ) -> fx.GraphModule:
     """Make a GraphModule of `modules`, by the names of their nodes; `lines` call them by `attribute`.
 
-    `added`: nodes whose parameters are inserted later.
+    `added`: nodes whose parameters are inserted later. `is_sharded`: the module is one for `fully_shard`.
     """
-    is_named = any(map(is_of_torch, (*modules, *added))) or any(isinstance(each, Named) for each in modules.values())
-    return (Named if is_named else fx.GraphModule)(_root(modules), lines, class_name=class_name)
+    is_named = any(is_of_torch(name, is_sharded) for name in (*modules, *added))
+    is_named = is_named or any(isinstance(each, Named) for each in modules.values())
+    return (Named if is_named else fx.GraphModule)(_root(modules, is_sharded), lines, class_name=class_name)
 
 
 def for_tools(module: nn.Module) -> nn.Module:
@@ -95,7 +89,7 @@ def container(holder: nn.Module, path: str) -> nn.Module:
     return holder
 
 
-def _root(modules: dict[str, nn.Module]) -> nn.Module:
+def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
     """Make a module that holds the others under the attributes that call them.
 
     A GraphModule takes them from it in the graph's order, which is the order of `named_parameters`; from a mapping it
@@ -103,7 +97,7 @@ def _root(modules: dict[str, nn.Module]) -> nn.Module:
     """
     root = nn.Module()
     for name, module in modules.items():
-        put(root, attribute(name), module)
+        put(root, attribute(name, is_sharded), module)
     return root
 
 

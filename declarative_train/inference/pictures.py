@@ -16,7 +16,6 @@ from declarative_train.inference.evaluate import EvaluationResult
 from declarative_train.inference.report import Report
 from declarative_train.run.sinks.drawing import INK, LINE, MOST_DRAWN, canvas, confusion_matrix, png
 from declarative_train.run.sinks.tensorboard import new_event_file
-from declarative_train.run.sinks.tfrecord import record
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,6 +29,7 @@ def write_pictures(found: EvaluationResult, run_dir: Path) -> Path:
     """Write the event file and return its folder. Raises OSError."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
     folder = run_dir / FOLDER / found.set
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,11 +42,12 @@ def write_pictures(found: EvaluationResult, run_dir: Path) -> Path:
             values.append(Summary.Value(tag=f"{report.name}/{name}", image=shown))
     now = time.time()
     with new_event_file(folder) as stream:
+        records = RecordWriter(stream)
         for event in (
             Event(wall_time=now, file_version="brain.Event:2"),
             Event(wall_time=now, step=found.step, summary=Summary(value=values)),
         ):
-            stream.write(record(event.SerializeToString()))
+            records.write(event.SerializeToString())
     return folder
 
 

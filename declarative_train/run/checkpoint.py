@@ -7,8 +7,6 @@ the RunState are in the manifest.
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +14,6 @@ from concurrent.futures import wait as wait_for
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
 
 # up to this size a replicated model is written by one rank: faster than sharing the work out among all
 BY_ONE_RANK_BYTES = 64 << 20
-SWITCH_S = 2e-4  # the interpreter's switch interval between threads while DCP is imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +94,6 @@ class Checkpoints:
         RunFailure."""
         if self._base is None and self._rank == 0:
             self._base = frozen_base.record_base(self._plan)
-
-    def import_ahead(self) -> None:
-        """Import DCP in a thread during the first steps, unless another rank writes for this one."""
-        expected_bytes = 3 * _num_bytes(model_tensors(self._engine.model))  # with the two moments of Adam
-        if self._rank == 0 or not self._by_one_rank(expected_bytes):
-            threading.Thread(target=_import, name="import", daemon=True).start()
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
         """Save and return the path of the new checkpoint; in the background it is complete when `wait` returns. Raises
@@ -329,17 +319,6 @@ def manifest_of(
         "shapes": {name.removeprefix("model/"): shape for name, shape in shapes.items()},
         "files": dict(sorted(files.items())),
     }
-
-
-def _import() -> None:
-    """Import DCP, which takes 0.6 s, with a short switch interval. With the default of 5 ms the training thread would
-    wait that long for the interpreter after each operation, so the first step would only end with the import."""
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_S)
-    try:
-        import_module("declarative_train.engine.checkpoints.format")
-    finally:
-        sys.setswitchinterval(interval_s)
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:

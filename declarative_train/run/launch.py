@@ -5,8 +5,6 @@ Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to 
 
 from __future__ import annotations
 
-import ctypes
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,8 +98,9 @@ def run_here(job: Job) -> tuple[int, list[str]]:
     context = FailureContext(0)
     watch = StopRequest(
         on_first=lambda: print_stopping(job),
-        on_second=interrupt if job.is_hosted else lambda: exit_unsaved(job, "at once"),
+        on_second=None if job.is_hosted else lambda: exit_unsaved(job, "at once"),
         on_late=None if job.is_hosted else lambda: exit_unsaved(job, late_reason(), loses=context.has_stepped),
+        raises=job.is_hosted,
     )
     watch.install()
     try:
@@ -114,10 +113,3 @@ def run_here(job: Job) -> tuple[int, list[str]]:
         return EXIT_FAILED, report(job, failure, 1)
     finally:
         watch.restore()
-
-
-def interrupt() -> None:
-    """Raise KeyboardInterrupt in the main thread, at its next line of Python. Its own signal handler is replaced during
-    a run."""
-    main = ctypes.c_ulong(threading.main_thread().ident or 0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyboardInterrupt))

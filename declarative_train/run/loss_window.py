@@ -138,9 +138,7 @@ class LossWindow:
     def _per_step(self) -> list[Terms]:
         """Return (steps, L): the value of each of L loss terms over the global batch. Waits for the device once."""
         results = self._results
-        shares = self._shares()
-        if not results[0].is_added:
-            shares = self._engine.ranks.sum(shares)
+        shares = self._engine.ranks.sum(self._shares())
         if isinstance(results[0].counts, torch.Tensor):
             both = torch.stack([shares, torch.stack([result.counts for result in results])])  # type: ignore[misc]
             sums, counts = both.tolist()

@@ -20,7 +20,6 @@ import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -78,11 +77,12 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     from torch.distributed.launcher.api import elastic_launch
 
     from declarative_train.data.prepared_sets import offer_sets
-    from declarative_train.engine.axes.replicate import needs_no_ddp
+
+    # what every rank imports, torch's compiler above all, is imported once, before they are forked
+    from declarative_train.engine.axes import shard  # noqa: F401
+    from declarative_train.run import rank  # noqa: F401
     from declarative_train.run.local_rendezvous import launch_config
 
-    if not needs_no_ddp(job.plan):
-        import torch._dynamo  # DDP, fully_shard and schedules need it: imported once here, not in every rank
     silence_loggers()
     num_ranks = len(job.plan.layout.ranks)
     method = start_method(job.device_kind)
@@ -120,12 +120,6 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     return code, lines
 
 
-def import_for_ranks() -> None:
-    """Import what `launch_ranks` needs, and what otherwise every rank would import."""
-    for name in ("fsspec", "torch.distributed.launcher.api", f"{__package__}.rank", f"{__package__}.local_rendezvous"):
-        import_module(name)
-
-
 def start_method(device_kind: str) -> Literal["fork", "spawn"]:
     return "spawn" if sys.platform == "darwin" or cannot_fork(device_kind) else "fork"
 
@@ -141,7 +135,9 @@ def cannot_fork(device_kind: str) -> bool:
             import torch
 
             start_autograd()  # raises if threads were started
-            answer = int(device_kind == "cuda" and torch.cuda._is_in_bad_fork())
+            if device_kind == "cuda":
+                torch.cuda.init()  # raises if CUDA was used before the fork
+            answer = 0
         finally:
             os._exit(answer)
     return os.waitpid(child, 0)[1] != 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.planner.text.describe import describe, summary
 from declarative_train.run.checkpoint import Checkpoints
 from declarative_train.run.evaluate import Evaluator
-from declarative_train.run.event import Event, Notice, Progress, RunEnded, RunStarted
+from declarative_train.run.event import Notice, RunEnded, RunStarted
 from declarative_train.run.execute import execute
 from declarative_train.run.job import Job
 from declarative_train.run.memory_check import bytes_without_parameters, replace_set_bytes
@@ -130,13 +129,12 @@ def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device:
             sinks.write(Notice(message, time.time()))
     if plan.checkpoint is not None:
         checkpoints.record_base()
-    collect_garbage()
     steps = track_step(training.iterate(state.step + 1, last_step - state.step), context, state.step + 1)
     events = execute(
         plan, engine, steps, state, last_step=last_step, evaluator=evaluator, checkpoints=checkpoints, stop=stop
     )
     try:
-        for event in after_first_step(events, checkpoints.import_ahead if plan.checkpoint is not None else None):
+        for event in events:
             if isinstance(event, RunEnded) and (found := read_skipped(str(skipped))):
                 sinks.write(Notice(f"{in_words(found)}; {skipped} has all", time.time(), is_warning=True))
             sinks.write(event)
@@ -155,23 +153,6 @@ def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_
         yield batches
         context.step, context.has_stepped = step + 1, True
     context.step = None
-
-
-def after_first_step(events: Iterable[Event], act: Callable[[], None] | None) -> Iterator[Event]:
-    """Yield the events, and call `act` after the first step. `act` starts a thread, which would slow the first step
-    down, as both are mostly Python."""
-    for event in events:
-        yield event
-        if act is not None and isinstance(event, Progress):
-            act()
-            act = None
-
-
-def collect_garbage() -> None:
-    """Enable garbage collection, which the command line disables at its start. Existing objects, mostly torch's, are
-    frozen, so that collections do not scan them."""
-    gc.freeze()
-    gc.enable()
 
 
 def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]) -> Callable[[str], Iterable[Batch]]:

@@ -56,6 +56,7 @@ class StopRequest:
     `on_first` is called for the first signal, `on_second` for another one (None: ignore it, as a terminal's Ctrl-C
     reaches a rank twice), and `on_late` if the loop did not end a step in time (None: wait without a limit).
     `is_closing` returns whether a sibling rank has exited, so that neither a step nor a checkpoint can be completed.
+    `raises`: a second signal raises KeyboardInterrupt in the main thread.
     """
 
     def __init__(
@@ -65,14 +66,16 @@ class StopRequest:
         on_first: Callable[[], None] | None = None,
         on_second: Callable[[], None] | None = None,
         on_late: Callable[[], None] | None = None,
+        raises: bool = False,
     ) -> None:
         self.is_asked = False
-        self._is_finished = False
+        self._is_finished = self._is_repeated = False
         self._is_closing = is_closing
         self._closes = False
         self._on_first = on_first
         self._on_second = on_second
         self._on_late = on_late
+        self._raises = raises
         self._before: dict[signal.Signals, Any] = {}
         self._wakeup_before = -1
         self._read, self._write = -1, -1
@@ -86,7 +89,7 @@ class StopRequest:
         for number in STOP_SIGNALS:
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue  # nohup
-            self._before[number] = signal.signal(number, _nothing)
+            self._before[number] = signal.signal(number, self._receive)
         os.register_at_fork(after_in_child=self._forget)
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
@@ -104,6 +107,12 @@ class StopRequest:
             signal.signal(number, handler)
         os.close(self._write)
         self._write = -1
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal in the main thread; the watching thread reads its number from the pipe."""
+        if self._is_repeated and self._raises:
+            raise KeyboardInterrupt
+        self._is_repeated = True
 
     def _forget(self) -> None:
         """Stop a forked child from writing its signals to the parent's pipe."""
@@ -189,7 +198,3 @@ def flush() -> None:
             stream.flush()
         except (OSError, ValueError):
             continue
-
-
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the signal's number is also written to the pipe."""

@@ -17,7 +17,6 @@ from declarative_train.core.secrets import in_texts, record_derived, used_variab
 from declarative_train.core.span import Span
 from declarative_train.source.checks.templates import circular_vars
 from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence, is_template, scalars
-from declarative_train.source.plain_template import NOT_PLAIN, evaluate_plain
 from declarative_train.source.template_names import FAILED, CircularVars, FailedVar, TemplateNames, VarValues, to_lists
 
 if TYPE_CHECKING:
@@ -85,12 +84,10 @@ class Templates:
 
     def _value(self, text: str, names: MappingABC[str, object]) -> object:
         reads = used_variables.num_reads
-        value = evaluate_plain(text, names)
-        if value is NOT_PLAIN:
-            compiled = self._compiled.get(text)
-            if compiled is None:
-                compiled = self._compiled[text] = self._environment().read(text)
-            value = compiled.run(names)
+        compiled = self._compiled.get(text)
+        if compiled is None:
+            compiled = self._compiled[text] = self._environment().read(text)
+        value = compiled.run(names)
         if used_variables.num_reads > reads:
             in_texts(record_derived, value)
         return value

@@ -1,10 +1,8 @@
-"""Every update rule; functional forms beside torch's own objects: same bits over 20 steps, states that go both ways."""
+"""Every update rule: torch's own objects with the recipe's fields, to the bit, and Lion, which torch has not."""
 
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -26,7 +24,19 @@ CASES: list[dict[str, object]] = [
     {"type": "adam", "lr": 0.01, "amsgrad": True, "weight_decay": 0.1, "betas": (0.8, 0.9), "eps": 1e-6},
     {"type": "adamw", "lr": 0.01, "weight_decay": 0.1},
     {"type": "adamw", "lr": 0.01, "amsgrad": True},
+    {"type": "adagrad", "lr": 0.01, "lr_decay": 0.1, "initial_accumulator_value": 0.1},
+    {"type": "rmsprop", "lr": 0.01, "centered": True, "momentum": 0.9},
+    {"type": "adafactor", "lr": 0.01, "weight_decay": 0.1, "d": 2.0, "eps": (1e-4, 0.5), "beta2_decay": -0.5},
 ]
+CLASSES = {
+    "adafactor": torch.optim.Adafactor,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
+FUSED = [case for case in CASES if case["type"] in ("adam", "adamw", "adagrad") or case == CASES[0]]
 ids = [str(case).removeprefix("{'type': ").removesuffix("}") for case in CASES]
 
 
@@ -46,12 +56,12 @@ def groups(params: list[nn.Parameter]) -> list[dict[str, object]]:
 
 
 def pair(fields: dict[str, object], dtype: torch.dtype = torch.float32) -> tuple[torch.optim.Optimizer, ...]:
-    found = []
-    for build in ("build", "build_functional"):
-        made = getattr(optimizer(**fields), build)(groups(parameters(False, dtype)))
-        assert made is not None
-        found.append(made)
-    return tuple(found)
+    """The recipe's, and torch's own made by hand."""
+    options = {name: value for name, value in fields.items() if name != "type"}
+    if optimizer(**fields).build(groups(parameters(False, dtype))).param_groups[0].get("fused"):
+        options["fused"] = True
+    by_hand = CLASSES[str(fields["type"])](groups(parameters(False, dtype)), **options)
+    return by_hand, optimizer(**fields).build(groups(parameters(False, dtype)))
 
 
 def tensors(made: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -106,7 +116,7 @@ def same_state(first: torch.optim.Optimizer, second: torch.optim.Optimizer) -> N
 @pytest.mark.parametrize("fields", CASES, ids=ids)
 def test_20_steps_are_the_same_bits(fields: dict[str, object], dtype: torch.dtype) -> None:
     torchs, ours = pair(fields, dtype)
-    assert isinstance(ours, torch.optim.Optimizer)
+    assert type(ours) is CLASSES[str(fields["type"])]
     same_state(torchs, ours)  # before the first step too
     before = [parameter.detach().clone() for parameter in tensors(ours)]
     run(torchs, range(20))
@@ -118,10 +128,8 @@ def test_20_steps_are_the_same_bits(fields: dict[str, object], dtype: torch.dtyp
 
 @pytest.mark.parametrize("fields", CASES, ids=ids)
 def test_a_parameter_without_gradient_keeps_its_steps(fields: dict[str, object]) -> None:
+    """In the first step too, so that its state begins later than that of the others."""
     torchs, ours = pair(fields)
-    if fields["type"] == "sgd" and "momentum" in fields:
-        run(torchs, range(1))  # torch's fused sgd wants all momenta to start at once
-        run(ours, range(1))
     run(torchs, range(1, 9), without=1)
     run(ours, range(1, 9), without=1)
     same_tensors(torchs, ours)
@@ -129,7 +137,7 @@ def test_a_parameter_without_gradient_keeps_its_steps(fields: dict[str, object])
 
 
 @pytest.mark.parametrize("without", [None, 1], ids=["all", "one_without_gradient"])
-@pytest.mark.parametrize("fields", CASES, ids=ids)
+@pytest.mark.parametrize("fields", CASES[:-1], ids=ids[:-1])  # adafactor takes no shards
 def test_of_shared_out_parameters_a_rank_updates_its_rows(fields: dict[str, object], without: int | None) -> None:
     in_child(lambda: as_second_of_two(fields, without))  # torch remembers groups, which ranks are forked with
 
@@ -150,51 +158,28 @@ def as_second_of_two(fields: dict[str, object], without: int | None) -> None:
     starts = [torch.randn(number, *shape[1:]) for number, shape in zip(rows, whole, strict=True)]
     plain = [nn.Parameter(start.clone()) for start in starts]
     sharded = [nn.Parameter(shared_out(start.clone(), shape)) for start, shape in zip(starts, whole, strict=True)]
-    made = [optimizer(**fields).build_functional(groups(each)) for each in (plain, sharded)]
+    made = [optimizer(**fields).build(groups(each)) for each in (plain, sharded)]
     for step in range(6):
         for number, (one, two, shape) in enumerate(zip(plain, sharded, whole, strict=True)):
             grad = torch.randn_like(one)
             is_left_out = number == without and step % 3 == 1
             one.grad, two.grad = (None, None) if is_left_out else (grad, shared_out(grad.clone(), shape))
         for each in made:
-            assert each is not None
             each.step()
     for one, two, start in zip(plain, sharded, starts, strict=True):
         assert isinstance(two, DTensor)
-        assert torch.equal(one, two.to_local())
+        torch.testing.assert_close(one.detach(), two.to_local().detach())  # another kernel, where none is fused
         assert not len(start) or not torch.equal(one, start)
-        state, twin = (each.state[item] for each, item in zip(made, (one, two), strict=True))  # type: ignore[union-attr]
+        state, twin = (each.state[item] for each, item in zip(made, (one, two), strict=True))
         assert set(state) == set(twin)
         for name in set(state) - {"step"}:
             assert twin[name].shape == two.shape  # of the whole: checkpoints share it out again
-            assert torch.equal(state[name], twin[name].to_local())
+            torch.testing.assert_close(state[name], twin[name].to_local())
 
 
 @pytest.mark.parametrize("fields", CASES, ids=ids)
-def test_states_go_both_ways(fields: dict[str, object]) -> None:
-    torchs, ours = pair(fields)
-    run(torchs, range(7))
-    run(ours, range(7))
-    to_ours, to_torchs = pair(fields)[1], pair(fields)[0]
-    for made, source in ((to_ours, torchs), (to_torchs, ours)):
-        with torch.no_grad():
-            for parameter, other in zip(tensors(made), tensors(source), strict=True):
-                parameter.copy_(other)
-        put(state_of(source), made)
-        for group, other_group in zip(made.param_groups, source.param_groups, strict=True):
-            group["lr"] = other_group["lr"]
-    for made in (torchs, to_ours, to_torchs):
-        run(made, range(7, 14))
-    same_tensors(torchs, to_ours)
-    same_tensors(torchs, to_torchs)
-    same_state(torchs, to_ours)
-    same_state(torchs, to_torchs)
-
-
-@pytest.mark.parametrize("fields", CASES, ids=ids)
-def test_a_state_put_in_place_is_seen(fields: dict[str, object]) -> None:
-    """The lists that were gathered before are not used again."""
-    source, restored = pair(fields)[1], pair(fields)[1]
+def test_a_state_put_in_place_goes_on(fields: dict[str, object]) -> None:
+    source, restored = pair(fields)
     run(source, range(4))
     run(restored, range(9, 11))
     with torch.no_grad():
@@ -206,71 +191,34 @@ def test_a_state_put_in_place_is_seen(fields: dict[str, object]) -> None:
     run(source, range(4, 8))
     run(restored, range(4, 8))
     same_tensors(source, restored)
+    same_state(source, restored)
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
-def test_a_step_that_found_infinity_changes_nothing(kind: str) -> None:
-    torchs, ours = pair({"type": kind, "lr": 0.1, **({"momentum": 0.9} if kind == "sgd" else {})})
-    assert ours._step_supports_amp_scaling  # type: ignore[attr-defined]
-    for made in (torchs, ours):
-        run(made, range(3))
-        made.found_inf, made.grad_scale = torch.ones(()), None  # type: ignore[attr-defined]
-    before = state_of(ours), [parameter.detach().clone() for parameter in tensors(ours)]
-    run(ours, range(3, 4))
-    for state, other in zip(state_of(ours), before[0], strict=True):
+@pytest.mark.parametrize("fields", [case for case in FUSED if case["type"] != "adagrad"], ids=str)
+def test_a_step_that_found_infinity_changes_nothing(fields: dict[str, object]) -> None:
+    """Of the kernels that the engine leaves that to, on GPUs."""
+    made = optimizer(**fields).build(groups(parameters(False)))
+    run(made, range(3))
+    before = state_of(made), [parameter.detach().clone() for parameter in tensors(made)]
+    made.found_inf, made.grad_scale = torch.ones(()), None  # type: ignore[attr-defined]
+    run(made, range(3, 4))
+    for state, other in zip(state_of(made), before[0], strict=True):
         assert set(state) == set(other)
         assert all(torch.equal(value, other[name]) for name, value in state.items())
-    assert all(torch.equal(one, other) for one, other in zip(before[1], tensors(ours), strict=True))
-    run(torchs, range(3, 4))
-    for made in (torchs, ours):
-        made.found_inf = torch.zeros(())  # type: ignore[attr-defined]
-        for group in made.param_groups:
-            group["lr"] = 0.1
-        run(made, range(4, 6))
-    same_tensors(torchs, ours)
+    assert all(torch.equal(one, other) for one, other in zip(before[1], tensors(made), strict=True))
 
 
-def test_mixed_dtypes_in_one_group() -> None:
-    def made(build: str) -> torch.optim.Optimizer:
-        params = [nn.Parameter(torch.ones(3, dtype=dtype)) for dtype in (torch.float32, torch.float64, torch.float32)]
-        found: torch.optim.Optimizer = getattr(optimizer(type="adamw", lr=0.1), build)([{"params": params}])
-        return found
+@pytest.mark.parametrize("fields", FUSED, ids=str)
+def test_a_fused_kernel_is_taken_where_it_can_be(fields: dict[str, object]) -> None:
+    def fused(device: str) -> object:
+        params = [nn.Parameter(torch.ones(3, dtype=dtype, device=device)) for dtype in (torch.float32, torch.float64)]
+        made = optimizer(**fields).build([{"params": params}])
+        if device == "cpu":
+            run(made, range(2))
+        return made.param_groups[0]["fused"]
 
-    torchs, ours = made("build"), made("build_functional")
-    run(torchs, range(5))
-    run(ours, range(5))
-    same_tensors(torchs, ours)
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "adagrad"])
-def test_where_no_kernel_is_fused_torchs_own_object_takes_over(kind: str) -> None:
-    meta = [{"params": [nn.Parameter(torch.zeros(2, device="meta"))]}]
-    if kind != "adagrad":
-        assert optimizer(type=kind, lr=0.1).build_functional(meta) is None  # type: ignore[arg-type]
-    made = optimizer(type=kind, lr=0.1).build(meta)  # type: ignore[arg-type]
-    assert made.param_groups[0]["fused"] is None
-
-
-@pytest.mark.parametrize(
-    "fields", [{}, {"weight_decay": 0.1, "d": 2.0, "eps": (1e-4, 0.5), "beta2_decay": -0.5}], ids=str
-)
-def test_adafactor_is_torchs(fields: dict[str, object]) -> None:
-    """But that nothing is read on the host; and states go both ways."""
-    mine, other = parameters(False, torch.float64), parameters(False, torch.float64)
-    ours = optimizer(type="adafactor", lr=0.1, **fields).build(groups(mine))
-    theirs = torch.optim.Adafactor(groups(other), lr=0.1, **fields)  # type: ignore[arg-type]
-    for made in (ours, theirs):
-        run(made, range(12), without=1)
-    for one, two in zip(mine, other, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-13, atol=1e-15)
-    for state, twin in zip(state_of(ours), state_of(theirs), strict=True):
-        assert set(state) == set(twin)
-        torch.testing.assert_close([state[name] for name in twin], list(twin.values()), rtol=1e-13, atol=1e-15)
-    put(state_of(theirs), ours)
-    for made in (ours, theirs):
-        run(made, range(12, 15))
-    for one, two in zip(mine, other, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-15)
+    assert fused("cpu") is True
+    assert fused("meta") is None
 
 
 def test_lion_is_the_paper() -> None:
@@ -315,25 +263,6 @@ def test_muon_takes_matrices_only() -> None:
         "give them another optimizer: under `model.parameters`, `bias: {optimizer: {type: adamw, lr: 3e-4}}`"
     )
     assert optimizer(type="adam", lr=0.1).check({"a": (4,)}) is None
-
-
-STARTUP = """
-import sys, torch
-from declarative_train.components.optimizers import OPTIMIZERS
-for name in ("adam", "adamw", "sgd"):
-    parameter = torch.nn.Parameter(torch.ones(4, 3))
-    made = OPTIMIZERS[name].model_validate({"type": name, "lr": 0.1}).build_functional([{"params": [parameter]}])
-    for _ in range(3):
-        (parameter ** 2).sum().backward()
-        made.step()
-        parameter.grad = None
-    assert not torch.equal(parameter, torch.ones(4, 3)), name
-    assert "torch._dynamo" not in sys.modules, name
-"""
-
-
-def test_no_functional_form_imports_dynamo() -> None:
-    subprocess.run([sys.executable, "-c", STARTUP], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))

@@ -11,21 +11,18 @@ batches, and takes the gradients away just before the optimizer's step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import distributed, nn
 
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.order import locate
 from declarative_train.data.sets import open_sets
-from declarative_train.engine.axes import replicate
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.graph.initialise import local_rows
 from declarative_train.plan.plan import Plan
@@ -110,15 +107,6 @@ def _agreed(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
                 assert np.array_equal(found[name], item, equal_nan=True), f"ranks hold other values of {name}"
             found[name] = item
     return dict(sorted(found.items()))
-
-
-@contextmanager
-def ddp_buckets(*, small: bool) -> Iterator[None]:
-    """While it lasts: models of a few numbers fit in a bucket of ddp (which they do) or not, for the ranks too."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not small:
-            patch.setattr(replicate, "are_one_bucket", lambda parameters: False)
-        yield
 
 
 def _recorded(plan: Plan, num_steps: int, first_step: int, device: str) -> RankRecording:

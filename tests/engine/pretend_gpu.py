@@ -34,7 +34,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 import declarative_train
-from declarative_train.components.layers.modules.sequences import without_onednn
 from declarative_train.data import prefetch
 
 PACKAGE = str(Path(declarative_train.__file__).parent)
@@ -215,7 +214,8 @@ class PretendGpu(TorchFunctionMode):
         if name in RECURRENT and on_gpu and torch.is_autocast_enabled("cpu"):  # which autocast of CUDA is here
             raise HalfRnnError(f"{name} under autocast, at {_asking()[0]}")
         before = {_key(tensor) for tensor in tensors}
-        with without_onednn() if name == "lstm" else nullcontext():  # it has none in bf16 for every CPU
+        # oneDNN has no lstm in bf16 for every CPU
+        with torch.backends.mkldnn.flags(enabled=False) if name == "lstm" else nullcontext():
             result = func(*(_on_cpu(item) for item in args), **{key: _on_cpu(item) for key, item in kwargs.items()})
         return self._settled(result, before, name, args, result_on_gpu)
 

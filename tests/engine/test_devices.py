@@ -141,18 +141,17 @@ def refuses() -> bool:
 @pytest.mark.parametrize(
     ("kind", "platform", "answer", "method"),
     [
-        ("cuda", "linux", lambda: False, "fork"),
-        ("cuda", "linux", lambda: True, "spawn"),
+        ("cuda", "linux", lambda: None, "fork"),
         ("cuda", "linux", refuses, "spawn"),
-        ("cpu", "linux", lambda: True, "fork"),
-        ("cpu", "darwin", lambda: False, "spawn"),
+        ("cpu", "linux", refuses, "fork"),
+        ("cpu", "darwin", lambda: None, "spawn"),
     ],
 )
 def test_ranks_are_forked_where_that_is_safe(
     kind: str, platform: str, answer: Any, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes.sys, "platform", platform)
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", answer)
+    monkeypatch.setattr(torch.cuda, "init", answer)
     assert processes.start_method(kind) == method
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -329,19 +327,6 @@ def test_groups_and_several_optimizers() -> None:
     for rule in rules:
         rule.step()
     assert_same(engine, module)
-
-
-def test_one_process_never_imports_dynamo() -> None:
-    code = (
-        "import sys\nfrom tests.engine.plans import *\n"
-        "from declarative_train.engine.engine import Engine\n"
-        "plan = make_plan(optimizer={'type': 'adam', 'lr': 1e-3}, clip_grad_norm=1.0)\n"
-        "engine = Engine(plan, torch.device('cpu'))\n"
-        "batch = made_batch(made_data(100), slice(0, 100))\n"
-        "engine.step(1, [batch], num_rows=100, lr_factor=1.0, measure=True)\n"
-        "assert 'torch._dynamo' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_every_group_has_its_lr_in_the_logs_from_the_first_step_to_the_last() -> None:

@@ -12,7 +12,7 @@ import torch
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.step import scale
 from tests.engine.made_recipes import DIGITS, merged, write_data
-from tests.engine.parity import Recording, ddp_buckets, largest_difference, record
+from tests.engine.parity import Recording, largest_difference, record
 
 LIMIT = 1e-10
 LONG = pytest.mark.long
@@ -73,25 +73,16 @@ def counted(few: int, many: int, *hardest: str) -> list[Any]:
     return [*hard, *(pytest.param(*each, marks=LONG) for each in every if each not in hard)]
 
 
-DDP = (
-    ("clipped", 2, "at once"),
-    ("two_terms", 4, "at once"),
-    ("clipped", 2, "by torch's wrapper"),
-    ("masked_accumulation", 2, "by torch's wrapper"),
-)
-EVERY_DDP = product(CASES, (1, 2, 4), ("at once", "by torch's wrapper"))
+DDP = (("clipped", 2), ("masked_accumulation", 2), ("two_terms", 4))
+EVERY_DDP = product(CASES, (1, 2, 4))
 
 
 @pytest.mark.parametrize(
-    ("case", "num_ranks", "averaged"),
-    [*DDP, *(pytest.param(*each, marks=LONG) for each in EVERY_DDP if each not in DDP)],
+    ("case", "num_ranks"), [*DDP, *(pytest.param(*each, marks=LONG) for each in EVERY_DDP if each not in DDP)]
 )
-def test_ddp_equals_one_process(
-    case: str, num_ranks: int, averaged: str, directory: Path, reference: dict[str, Recording]
-) -> None:
+def test_ddp_equals_one_process(case: str, num_ranks: int, directory: Path, reference: dict[str, Recording]) -> None:
     changes = {"parallelism": "ddp", "layout": {"gpus": num_ranks}}
-    with ddp_buckets(small=averaged == "at once"):
-        found = record(directory, merged(merged(SMALL, CASES[case]), changes))
+    found = record(directory, merged(merged(SMALL, CASES[case]), changes))
     wanted = reference[case]
     assert found.sample_ids == wanted.sample_ids
     assert [len(ids) for ids in found.sample_ids] == [16, 16, 5]

@@ -19,7 +19,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 from tests.engine.made_recipes import DEEP, WAYS, merged, write_data
 from tests.engine.on_ranks import kept_engine, on_ranks
-from tests.engine.parity import Recording, ddp_buckets, record
+from tests.engine.parity import Recording, record
 from tests.engine.watched import Watched, watch
 from tests.engine.watched_models import CELLS, planned
 
@@ -81,8 +81,7 @@ def test_every_way_has_the_gradients_of_one_process(directory: Path, single: dic
     ],
 )
 def test_ways_that_add_up_the_same_rows_are_alike(directory: Path, one: str, other: str) -> None:
-    with ddp_buckets(small=True):
-        assert _distance(_recorded(directory, one, "bf16"), _recorded(directory, other, "bf16")) < ALIKE
+    assert _distance(_recorded(directory, one, "bf16"), _recorded(directory, other, "bf16")) < ALIKE
 
 
 @pytest.mark.long
@@ -90,11 +89,9 @@ def test_ways_that_add_up_the_same_rows_are_alike(directory: Path, one: str, oth
 def test_gradients_may_travel_in_bf16(directory: Path, single: dict[str, Recording], way: str) -> None:
     word = {"compute": "bf16", "reduce": "bf16"}
     kept = _recorded(directory, way, "bf16")
-    for small in (True, False) if way == "ddp 2" else (True,):
-        with ddp_buckets(small=small):
-            found = _recorded(directory, way, word)
-        assert 1e-4 < _distance(kept, found) < 2**-7  # two roundings of 2**-9 each
-        assert _distance(single["fp32"], found) < TO_FP32["bf16"]
+    found = _recorded(directory, way, word)
+    assert 1e-4 < _distance(kept, found) < 2**-7  # two roundings of 2**-9 each
+    assert _distance(single["fp32"], found) < TO_FP32["bf16"]
 
 
 @pytest.mark.parametrize("cell", shortly(CELLS, SHORT_CELLS))
@@ -182,8 +179,7 @@ def _ordered(plan: Plan) -> list[str]:
 def test_ddp_sends_while_backward_goes_on(tmp_path: Path, precision: str) -> None:
     """Casts come first in the forward: left to torch, they would be the last of the backward, and all buckets too."""
     plan = planned(tmp_path, "ddp 2", precision)
-    with ddp_buckets(small=False):
-        found = on_ranks(plan, _ordered, plan)[0]
+    found = on_ranks(plan, _ordered, plan)[0]
     assert found.count("message") >= 2
     assert found[found.index("message") :].count("product") > found.count("product") / 2
 

@@ -29,7 +29,6 @@ from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data import prefetch
 from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.sets import open_sets
-from declarative_train.engine.axes import replicate
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.step.update import Update
 from declarative_train.plan.plan import Plan
@@ -448,15 +447,13 @@ def test_a_recurrent_layer_computes_in_the_precision_of_the_run(kind: str) -> No
         assert output.device.type == "cuda"
 
 
-def as_rank(rank: int, plan: Plan, directory: Path, wraps: bool) -> None:
+def as_rank(rank: int, plan: Plan, directory: Path) -> None:
     """A process of its own, over gloo; what it found goes to a file."""
     torch.set_num_threads(1)
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_RANK": str(rank)}
     store = f"file://{directory}/store"
     limit = timedelta(seconds=LIMIT_S)
     distributed.init_process_group("gloo", store, rank=rank, world_size=len(plan.layout.ranks), timeout=limit)
-    if wraps:
-        replicate.are_one_bucket = lambda parameters: False
     try:
         found = on_gpu(plan, directory / "run", rank).waits_in_steps()
         # torch sets the schedule of a pipeline up in the first step of each of the two sessions
@@ -468,16 +465,13 @@ def as_rank(rank: int, plan: Plan, directory: Path, wraps: bool) -> None:
     os._exit(0)  # a process group is never torn down
 
 
-WRAPPED = "ddp 2, by torch's wrapper"
-
-
 @pytest.mark.parametrize("precision", ["fp16", pytest.param("fp32", marks=LONG)])
-@pytest.mark.parametrize("way", ["ddp 2", pytest.param(WRAPPED, marks=LONG), "pipeline 2"])
+@pytest.mark.parametrize("way", ["ddp 2", "pipeline 2"])
 def test_every_way_to_run(directory: Path, way: str, precision: str) -> None:
-    changes = merged(merged(merged(DEEP, WAYS[way.partition(",")[0]]), SHORT), {"training": {"precision": precision}})
+    changes = merged(merged(merged(DEEP, WAYS[way]), SHORT), {"training": {"precision": precision}})
     plan = compiled(directory, changes)
     ranks = [
-        get_context("fork").Process(target=as_rank, args=(rank, plan, directory, way == WRAPPED))
+        get_context("fork").Process(target=as_rank, args=(rank, plan, directory))
         for rank in range(len(plan.layout.ranks))
     ]
     for process in ranks:

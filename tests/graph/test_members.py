@@ -8,16 +8,15 @@ import copy
 import pytest
 import torch
 from torch import fx, nn
-from torch.distributed.fsdp import FSDPModule
 
 from declarative_train.core.names import is_name
-from declarative_train.graph.build import build, direct
+from declarative_train.graph.build import build
 from declarative_train.graph.graph import Graph, Node
-from declarative_train.graph.module_names import OF_SHARDS, Named, for_tools, is_of_torch
+from declarative_train.graph.module_names import Named, for_tools, is_of_torch
 from tests.graph.test_build import block, linear, started, vector
 
 TORCHS = sorted(name for name in dir(fx.GraphModule(nn.Module(), fx.Graph())) if is_name(name))
-WORDS = ("forward", "training", "parameters", "state_dict", "meta", "reshard", "get_submodule", "self")
+WORDS = ("forward", "training", "parameters", "state_dict", "meta", "get_submodule", "self")
 
 
 def chain(names: tuple[str, ...]) -> Graph:
@@ -62,7 +61,7 @@ def test_in_blocks_in_a_repeat_and_called_again(name: str) -> None:
     }
     module.load_state_dict(renamed)
     (wanted,) = plain(x)
-    for call in (module, direct(module), copy.deepcopy(module), copy.deepcopy(module).eval()):
+    for call in (module, copy.deepcopy(module), copy.deepcopy(module).eval()):
         assert torch.equal(call(x)[0], wanted)
     assert torch.equal(fx.Interpreter(module).run(x)[0], wanted)
     weight = module.get_parameter(f"tower.{name}.1.{name}.weight")
@@ -98,8 +97,8 @@ def test_a_node_of_no_such_name_is_in_a_module_of_torchs_own() -> None:
     assert not isinstance(module, Named)
 
 
-def test_what_sharding_adds_to_a_module_is_known() -> None:
-    """Of the torch that is installed; what an older one has not is free to be listed."""
-    added = {name for name in set(dir(FSDPModule)) - set(dir(nn.Module)) if is_name(name)}
-    assert added <= OF_SHARDS
-    assert is_of_torch("unshard.0")
+@pytest.mark.parametrize("name", ["unshard", "reshard", "set_requires_gradient_sync"])
+def test_what_sharding_adds_to_a_module_is_not_called_for_a_node(name: str) -> None:
+    assert isinstance(build(chain((name,)), is_sharded=True), Named)
+    assert not isinstance(build(chain((name,))), Named)
+    assert is_of_torch(f"{name}.0", is_sharded=True)

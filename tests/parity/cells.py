@@ -9,7 +9,6 @@ from typing import Literal
 
 Rows = Literal["even", "uneven", "masked"]
 Way = tuple[str, str, int]  # row of the table, YAML, GPUs
-SMALL_DDP = "ddp of a small model"
 
 GLOBAL_BATCH_SIZE = 32
 NUM_STEPS = 3
@@ -377,11 +376,6 @@ class Cell:
     options: str = field(default="")
 
     @property
-    def is_small(self) -> bool:
-        """ddp sends it in one message; any other cell of ddp is run by torch's wrapper."""
-        return self.way.startswith(SMALL_DDP)
-
-    @property
     def name(self) -> str:
         words = [self.way, f"accumulation {self.accumulation}", self.rows, self.model]
         words += [f"over {self.over}"] if self.model in MIXING else []
@@ -434,8 +428,6 @@ def ways() -> Iterator[Way]:
     for mode in ("dp", "ddp", "fsdp"):
         for gpus in (2, 4):
             yield f"{mode}, {gpus} {'devices' if mode == 'dp' else 'ranks'}", mode, gpus
-            if mode == "ddp":
-                yield f"{SMALL_DDP}, {gpus} ranks", mode, gpus
     yield HYBRID
     for schedule in SCHEDULES:
         for num_ranks in (2, 4):
@@ -450,10 +442,9 @@ ROWS: tuple[Rows, ...] = ("even", "uneven", "masked")
 SINGLE: Way = ("single", "single", 1)
 DP: Way = ("dp, 2 devices", "dp", 2)
 DDP: Way = ("ddp, 2 ranks", "ddp", 2)
-SMALL: Way = (f"{SMALL_DDP}, 2 ranks", "ddp", 2)
 FSDP: Way = ("fsdp, 2 ranks", "fsdp", 2)
 HYBRID: Way = ("fsdp, hybrid 2 x 2 ranks", "{data: {replicate: 2, shard: all}}", 4)
-NOT_IN_STAGES = (SINGLE, DP, DDP, SMALL, FSDP)
+NOT_IN_STAGES = (SINGLE, DP, DDP, FSDP)
 
 
 def cut(way: Way, before: str) -> Way:
@@ -474,7 +465,7 @@ def cells() -> tuple[Cell, ...]:
             found.append(Cell(way, parallelism, gpus, 2, "masked", model))
     # nodes that mix samples
     ddp_4: Way = ("ddp, 4 ranks", "ddp", 4)
-    mixes = {SINGLE: (4, 16, 32), DDP: (4, 16, 32), ddp_4: (4, 16, 32), (f"{SMALL_DDP}, 4 ranks", "ddp", 4): (16,)}
+    mixes = {SINGLE: (4, 16, 32), DDP: (4, 16, 32), ddp_4: (4, 16, 32)}
     mixes |= {FSDP: (4, 32), DP: (4,)}
     found += [Cell(*each, 1, "uneven", "mixes", over) for each, overs in mixes.items() for over in overs]
     # losses that mix samples, within a rank and over several
@@ -492,7 +483,6 @@ def cells() -> tuple[Cell, ...]:
     # recurrent layers, and stages that begin with a transpose or a mean; several optimizers
     for each, before in (
         (DDP, ""),
-        (SMALL, ""),
         (FSDP, ""),
         (pipeline("1f1b", 2), "turned"),
         (pipeline("interleaved_zero_bubble", 2), "b, turned, pooled"),
@@ -570,7 +560,7 @@ def short_cells() -> tuple[Cell, ...]:
     later = {pipeline(each, 2)[0] for each in ("gpipe", "interleaved_1f1b", "looped_bfs", "dualpipev")}
     hardest = [cell for cell in hardest if cell.way not in later]
     mixing = [cell for cell in cells() if cell.model in MIXING and cell.way == "ddp, 4 ranks" and cell.over == 16]
-    single = [cell for cell in cells() if cell.model == "one row" and cell.way in ("single", f"{SMALL_DDP}, 2 ranks")]
+    single = [cell for cell in cells() if cell.model == "one row" and cell.way in ("single", "ddp, 2 ranks")]
     lora = [cell for cell in cells() if cell.model == "lora" and cell.way == FSDP[0]]
     chunked = [cell for cell in cells() if cell.model == "chunked" and cell.way in ("single", "fsdp, 2 ranks")]
     shared = [cell for cell in cells() if cell.model == "shared" and cell.way == pipeline("1f1b", 2)[0]]

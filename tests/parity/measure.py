@@ -27,7 +27,7 @@ from declarative_train.graph.field_draws import FieldDraws
 from declarative_train.graph.initialise import initialise
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
-from tests.engine.parity import FLOOR, ddp_buckets, record_plan
+from tests.engine.parity import FLOOR, record_plan
 from tests.parity.cells import NUM_SAMPLES, NUM_STEPS, NUM_TOKENS, VOCABULARY, Cell
 
 BOUND = 1e-10
@@ -57,8 +57,7 @@ def measure(cell: Cell) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         plan = plan_of(cell, Path(folder))
         reference, samples = reference_gradients(plan, cell)
-        with ddp_buckets(small=cell.is_small):
-            found = record_plan(plan, num_steps=NUM_STEPS)
+        found = record_plan(plan, num_steps=NUM_STEPS)
     if found.sample_ids != samples:
         raise RuntimeError(f"{cell.name}: other samples than in one process: {found.sample_ids} instead of {samples}")
     difference, parameter, step = largest(reference, found.gradients)

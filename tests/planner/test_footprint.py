@@ -16,7 +16,6 @@ import torch
 
 from declarative_train import recipe as recipe_room
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.engine.axes.replicate import needs_no_ddp
 from declarative_train.plan import sharding
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
@@ -95,7 +94,6 @@ def test_three_and_four_blocks_tell_of_twelve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str, gpus: int, checkpointing: str, accumulation: int
 ) -> None:
     plan = deep(tmp_path, parallelism, gpus, checkpointing, accumulation)
-    monkeypatch.setattr(forecast, "_is_small", lambda _: False)  # as a large model is tried
     (carried_on,) = Forecast().memory(plan).rows
     every = whole(plan)
     assert carried_on.is_traced
@@ -104,58 +102,6 @@ def test_three_and_four_blocks_tell_of_twelve(
 
 
 STAGES = "{pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}"
-
-
-@pytest.mark.parametrize(
-    ("parallelism", "gpus"), [("single", 1), (STAGES, 2), pytest.param("fsdp", 2, marks=pytest.mark.long)]
-)
-def test_a_step_on_real_tensors_tells_as_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str, gpus: int
-) -> None:
-    plan = deep(tmp_path, parallelism, gpus, batch=128)
-    monkeypatch.setattr(forecast, "SMALL_WORK", 0)
-    assert forecast._is_small(forecast._prepare(plan)[0])
-    step = forecast.fake_step
-
-    def without_fakes(*given: Any, is_fake: bool = True, **more: Any) -> LiveBytes:
-        assert not is_fake
-        return step(*given, is_fake=is_fake, **more)
-
-    monkeypatch.setattr(forecast, "fake_step", without_fakes)
-    real = Forecast().memory(plan)
-    monkeypatch.setattr(forecast, "fake_step", step)
-    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
-    fake = Forecast().memory(plan)
-    assert real.why_not == fake.why_not == ""
-    assert len(real.rows) == (2 if parallelism == STAGES else 1)
-    for one, other in zip(real.rows, fake.rows, strict=True):
-        assert one.total == pytest.approx(other.total, rel=0.001)
-
-
-def test_small_copies_need_nothing_that_imports_torchs_compiler(tmp_path: Path) -> None:
-    plan = deep(tmp_path, "ddp", 2)
-    assert needs_no_ddp(plan)
-    assert not needs_no_ddp(replace(plan, training=replace(plan.training, compile=True)))
-    assert not needs_no_ddp(replace(plan, parameters=(replace(plan.parameters[0], num_elements=1 << 24),)))
-    assert not needs_no_ddp(deep(tmp_path, "fsdp", 2))
-    assert not needs_no_ddp(deep(tmp_path, STAGES, 2))
-
-
-def test_what_is_tried_on_real_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sooner done so: on the CPU, which needs as much for the run, by the operations of a step of one rank."""
-    plan = deep(tmp_path, "single", 1)
-    monkeypatch.setattr(forecast, "SMALL_WORK", 0)
-    on_cpu = replace(plan, layout=replace(plan.layout, device="cpu"))
-    assert forecast._is_small(on_cpu)
-    assert not forecast._is_small(replace(plan, layout=replace(plan.layout, device="cuda")))
-    operations = (plan.flops.forward + plan.flops.backward) * plan.batch.global_batch_size
-    halves = replace(on_cpu, training=replace(plan.training, precision="bf16"))
-    monkeypatch.setattr(forecast, "SLOW_OPERATIONS", operations / 2)
-    assert not forecast._is_small(halves)
-    monkeypatch.setattr(forecast, "SLOW_OPERATIONS", operations)
-    assert forecast._is_small(halves)
-    monkeypatch.setattr(forecast, "CPU_CALLS", 12)
-    assert not forecast._is_small(on_cpu)
 
 
 @pytest.mark.long
@@ -167,7 +113,6 @@ def test_few_blocks_with_adapters_tell_of_twelve(tmp_path: Path, monkeypatch: py
         DEEP_MODEL.replace("objective:", "  parameters: {{layers: {{adapter: {{type: lora, rank: 2}}}}}}\nobjective:"),
     )
     plan = deep(tmp_path, "fsdp", 2)
-    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     every = whole(plan)
     monkeypatch.setattr(forecast, "_memory_trace", _of_a_short_chain(forecast._memory_trace))
     (carried_on,) = Forecast().memory(plan).rows
@@ -189,7 +134,6 @@ def test_few_blocks_in_half_precision_tell_of_twelve(
     """A block more has its casts before the forward, too, where parameters are cast once a step."""
     plan = deep(tmp_path, parallelism, gpus, checkpointing)
     plan = replace(plan, training=replace(plan.training, precision="bf16"))
-    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     every = whole(plan)
     monkeypatch.setattr(forecast, "_memory_trace", _of_a_short_chain(forecast._memory_trace))
     (carried_on,) = Forecast().memory(plan).rows
@@ -206,7 +150,6 @@ def test_few_blocks_of_a_stage_tell_of_ten(
     monkeypatch.setattr(sys.modules[__name__], "DEEP_MODEL", DEEP_MODEL.replace("layers: 12", "layers: 20"))
     plan = deep(tmp_path, STAGES.replace("1f1b", schedule), 2)
     plan = replace(plan, training=replace(plan.training, precision=precision))
-    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     with monkeypatch.context() as patch:
         patch.setattr(forecast, "LONG", 100)
         every = Forecast().memory(plan)
@@ -291,19 +234,6 @@ def test_children_work_at_the_same_time_and_answer_in_order() -> None:
     assert len(first[2]) == 1 << 18
     with pytest.raises(ChildError, match="ZeroDivisionError"):
         in_children([lambda: 1, lambda: 1 // 0])
-
-
-def test_while_children_work_something_else_is_done_here(tmp_path: Path) -> None:
-    """The child waits for what is done meanwhile."""
-    here = tmp_path / "done_here"
-
-    def waited() -> int:
-        while not here.exists():
-            time.sleep(0.01)
-        return os.getpid()
-
-    (pid,) = in_children([waited], meanwhile=here.touch)
-    assert pid != os.getpid()
 
 
 def test_a_child_that_computes_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +335,6 @@ def test_a_recurrent_model_needs_as_much_on_tensors_without_memory(
     plan, diagnostics = compile_plan(recipe)
     assert plan is not None, diagnostics
     (real,) = Forecast().memory(plan).rows
-    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     (fake,) = Forecast().memory(plan).rows
     assert fake.is_traced
     assert fake.activations == pytest.approx(real.activations, rel=0.02)
@@ -458,7 +387,6 @@ def test_one_chunk_with_gradients_there_tells_of_several(
 def test_whole_gradients_do_not_shrink_with_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many ranks a few are tried; what is a share is scaled to theirs, what every rank holds whole is not."""
     plan = deep(tmp_path, "fsdp", 16)
-    monkeypatch.setattr(forecast, "_is_small", lambda _: False)
     (of_few,) = Forecast().memory(plan).rows
     monkeypatch.setattr(shortened_room, "MOST_RANKS", 16)
     (of_all,) = Forecast().memory(plan).rows

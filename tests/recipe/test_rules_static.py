@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import metadata
 
 import pytest
 
@@ -406,3 +407,26 @@ def test_more_loader_workers_than_cores(
 def test_as_many_loader_workers_as_cores(laid: Laid, monkeypatch: pytest.MonkeyPatch, over: str) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1}, raising=False)
     assert not laid(over).diagnostics
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ("parallelism: {pipeline: {stages: 4, schedule: zbv, microbatches: 4}}\nlayout: {gpus: 2}", "the schedule zbv"),
+        (
+            "model: {parameters: {logits: {frozen: true, storage: int8}}}\nparallelism: fsdp\nlayout: {gpus: 2}",
+            "`storage`",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("version", "is_refused"), [("2.11.0", True), ("2.12.1+cpu", True), ("2.13.0+cpu", False)])
+def test_an_older_torch_is_refused_what_it_cannot_run(
+    laid: Laid, monkeypatch: pytest.MonkeyPatch, over: str, words: str, version: str, is_refused: bool
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    found = [each for each in laid(over).diagnostics if each.code == "P023"]
+    assert len(found) == is_refused
+    for each in found:
+        assert words in each.message
+        assert "needs torch 2.13 or newer" in each.message
+        assert each.help == "pip install 'torch>=2.13'"

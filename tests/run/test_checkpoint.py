@@ -66,22 +66,6 @@ def test_resume_is_to_the_bit(tmp_path: Path, optimizer: dict[str, object], prec
         assert torch.equal(one, other)
 
 
-def test_a_functional_optimizer_continues_as_torchs_own(tmp_path: Path) -> None:
-    plan = make_plan(optimizer={"type": "adam", "lr": 1e-2})
-    engine, store = saved(plan, tmp_path, 4)
-    compiled = Engine(plan, CPU)
-    from declarative_train.engine.step.optimizers import build_optimizers
-
-    named = dict(compiled.model.named_parameters())
-    compiled.optimizer = build_optimizers(plan.parameters, plan.training.optimizer, named, functional=False)
-    compiled._update._optimizers = compiled.optimizer
-    Checkpoints(plan, compiled, store).load(store.entries()[0][0])
-    steps(engine, 5, 8)
-    steps(compiled, 5, 8)
-    for one, other in zip(engine.model.parameters(), compiled.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
-
-
 def test_only_tensors_and_no_pickles_but_the_metadata(tmp_path: Path) -> None:
     plan = make_plan(optimizer={"type": "adamw", "lr": 1e-2})
     _, store = saved(plan, tmp_path, 2)

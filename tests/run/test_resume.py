@@ -24,7 +24,6 @@ from declarative_train.run.storage.run_dir import RunPlace
 from tests.engine import runs
 from tests.engine.launched import finish, saved, start, wait_for_steps
 from tests.engine.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
-from tests.engine.parity import ddp_buckets
 from tests.engine.runs import Done, assert_same_tensors, checkpoints, last_tensors
 
 SLOW = pytest.mark.timeout(300)  # several runs of two processes: half a minute alone, minutes on a loaded machine
@@ -140,13 +139,6 @@ def test_what_is_drawn_from_fields_goes_on_to_the_bit_and_is_that_of_one_process
     assert [event.loss for event in alone.of(StepDone)] == pytest.approx(
         [event.loss for event in straight.of(StepDone)], rel=1e-10
     )
-
-
-@pytest.mark.long
-def test_to_the_bit_by_torchs_wrapper(directory: Path) -> None:
-    """The model is so small that ddp does without it, otherwise."""
-    with ddp_buckets(small=False):
-        test_to_the_bit_on_the_same_layout(directory, "ddp 3")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,15 +57,14 @@ def read_recipe(
     return recipe_room.load(path, texts=texts, with_=overrides.with_, set_=overrides.set_, plugins=plugins)
 
 
-def compile_loaded(loaded: Loaded, meanwhile: Callable[[], object] | None = None) -> CompileResult:
-    """Run all checks that are possible before a launch; `plan` is None if there is an error. `meanwhile` is called
-    while other processes trace a step."""
+def compile_loaded(loaded: Loaded) -> CompileResult:
+    """Run all checks that are possible before a launch; `plan` is None if there is an error."""
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
         from declarative_train import planner
 
-        plan, more = planner.compile(loaded.recipe, tracer=LateTracer(meanwhile), traces_all=True)
+        plan, more = planner.compile(loaded.recipe, tracer=LateTracer(), traces_all=True)
         diagnostics += more
     if any(item.is_error for item in diagnostics):
         plan = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,11 +12,9 @@ if TYPE_CHECKING:
 
 
 class LateTracer:
-    """Tracer (`planner/footprint/forecast.py`) with a late import. `meanwhile` is called in this process while child
-    processes trace."""
+    """Tracer (`planner/footprint/forecast.py`) with a late import."""
 
-    def __init__(self, meanwhile: Callable[[], object] | None = None) -> None:
-        self._meanwhile = meanwhile
+    def __init__(self) -> None:
         self._tracer: Tracer | None = None
 
     def memory(self, plan: Plan) -> TraceResult:
@@ -34,5 +31,5 @@ class LateTracer:
         if self._tracer is None:
             from declarative_train.planner.footprint.forecast import Forecast
 
-            self._tracer = Forecast(self._meanwhile)
+            self._tracer = Forecast()
         return self._tracer

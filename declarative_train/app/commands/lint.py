@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import re
 import sys
@@ -143,9 +142,7 @@ def lint_all(
     of files."""
     diagnostics: dict[Diagnostic, None] = {}
     texts: dict[str, str] = {}
-    for number, path in enumerate(files):
-        if number:
-            gc.enable()  # which one file does not need, see app/main.py
+    for path in files:
         linted = lint(path, stdin, args, edited)
         diagnostics |= dict.fromkeys(item for item in linted.diagnostics if selection.takes(item.code))
         texts |= linted.texts

@@ -70,15 +70,6 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def import_for_launch() -> None:
-    """Import the modules for the launch (0.1 s), while another process traces a step."""
-    from declarative_train.plan.codec import adapter
-    from declarative_train.run.processes import import_for_ranks
-
-    adapter()
-    import_for_ranks()
-
-
 def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
     """Print the result on standard output: for scripts, and for the user after the progress has disappeared."""
     from declarative_train.app.records.record import read_record
@@ -111,7 +102,7 @@ def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
         return None, 2
     if args.recipe.endswith(".json"):
         return read_saved_plan(args)
-    compiled = compile_recipe(args, plugins=True, meanwhile=None if args.dry_run else import_for_launch)
+    compiled = compile_recipe(args, plugins=True)
     report(compiled)
     recipe = compiled.loaded.recipe
     if recipe is not None and recipe.sweep is not None and not args.quiet:

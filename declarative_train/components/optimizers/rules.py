@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,21 @@ Part = Annotated[float, Field(ge=0, lt=1)]
 """Coefficient of a running average: the share that is kept at each step."""
 Tiny = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """Small number that is added to a divisor."""
+
+
+def _fused(
+    groups: Iterable[Mapping[str, Any]], *, sharded: bool = False, devices: Sequence[str] = ("cpu", "cuda", "xpu")
+) -> bool | None:
+    """Return True if a fused kernel of torch takes these parameters, else None, which leaves the choice to torch.
+    `sharded`: the kernel has a rule for DTensors."""
+    from torch import Tensor, nn
+
+    def is_taken(parameter: Any) -> bool:
+        is_plain = type(parameter) in (Tensor, nn.Parameter) or hasattr(parameter, "fake_mode")
+        is_known = is_plain or (sharded and hasattr(parameter, "to_local"))
+        return is_known and parameter.is_floating_point() and parameter.device.type in devices
+
+    return True if all(is_taken(parameter) for group in groups for parameter in group["params"]) else None
 
 
 class _Adam(Optimizer, ABC):
@@ -41,18 +56,8 @@ class _Adam(Optimizer, ABC):
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         import torch
 
-        from declarative_train.components.optimizers.modules.functional import runs_fused
-
-        fused = True if runs_fused(groups, sharded=True) else None
         made = torch.optim.AdamW if self.type == "adamw" else torch.optim.Adam
-        return made(groups, fused=fused, **self.arguments())
-
-    def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
-        from declarative_train.components.optimizers.modules.functional import FusedAdam, runs_fused
-
-        if not runs_fused(groups, sharded=True):
-            return None
-        return FusedAdam(groups, decoupled=self.type == "adamw", **self.arguments())
+        return made(groups, fused=_fused(groups, sharded=True), **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         return (3 if self.amsgrad else 2) * prod(shape)
@@ -106,15 +111,9 @@ class Sgd(Optimizer):
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         import torch
 
-        from declarative_train.components.optimizers.modules.functional import runs_fused
-
-        fused = True if runs_fused(groups, sharded=False) else None
+        # the fused kernel fails if only some parameters have a momentum, as others got their first gradient later
+        fused = None if self.momentum else _fused(groups)
         return torch.optim.SGD(groups, fused=fused, **self.arguments())
-
-    def build_functional(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer | None:
-        from declarative_train.components.optimizers.modules.functional import FusedSgd, runs_fused
-
-        return FusedSgd(groups, **self.arguments()) if runs_fused(groups, sharded=True) else None
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         return prod(shape) if self.momentum else 0
@@ -233,9 +232,7 @@ class Adagrad(Optimizer):
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         import torch
 
-        from declarative_train.components.optimizers.modules.functional import runs_fused
-
-        fused = True if runs_fused(groups, sharded=False, devices=("cpu",)) else None  # else torch decides
+        fused = _fused(groups, devices=("cpu",))  # elsewhere torch's default
         return torch.optim.Adagrad(groups, fused=fused, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
@@ -300,9 +297,9 @@ class Adafactor(Optimizer):
     """The weights decay by lr x this at each step."""
 
     def build(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-        from declarative_train.components.optimizers.modules.adafactor import AdafactorOptimizer
+        import torch
 
-        return AdafactorOptimizer(groups, **self.arguments())
+        return torch.optim.Adafactor(groups, **self.arguments())
 
     def num_state_elements(self, shape: tuple[int, ...]) -> int:
         """Count two vectors instead of a matrix, which is what saves memory."""

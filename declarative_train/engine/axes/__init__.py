@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from declarative_train.engine.axes.gradient_sync import GradientSync
-from declarative_train.graph.build import direct
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import MeshPosition
@@ -41,5 +40,4 @@ def _sync_rows(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRu
         from declarative_train.engine.axes.single_process_dp import scatter
 
         return scatter(plan, held, place, runner)
-    call = direct(held.graph_module) if layout.pipeline is None else held.model
-    return GradientSync(call=call, finish=runner.finish)
+    return GradientSync(call=held.model, finish=runner.finish)

@@ -10,12 +10,12 @@ import torch
 from torch import distributed, nn
 
 from declarative_train.engine.axes.gradient_sync import GradientSync
+from declarative_train.engine.collectives import local_part
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import MeshPosition
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.optimizers import Optimizers
-    from declarative_train.engine.step.step_runner import Sums
     from declarative_train.plan.layout import SharedParameter
     from declarative_train.plan.plan import Plan
 
@@ -70,7 +70,7 @@ class SharedParameters:
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
+            gradient = local_part(parameter.grad)
             whole = gradient.contiguous()
             self._sum(whole, *members)
             if whole is not gradient:
@@ -113,8 +113,8 @@ def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place:
         return sharing
     shared = SharedParameters(plan, held.model, place)
 
-    def reduce(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
+    def reduce(optimizers: Optimizers) -> None:
         shared.add_up()
-        return sharing.reduce(optimizers, sums)
+        sharing.reduce(optimizers)
 
     return replace(sharing, reduce=reduce, norm=lambda gradients: sharing.norm(shared.without_copies(gradients)))

@@ -6,21 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from declarative_train.engine.step.update import local_norm
+from declarative_train.engine.step.update import compute_norm
 
 if TYPE_CHECKING:
     import torch
 
     from declarative_train.engine.step.optimizers import Optimizers
-    from declarative_train.engine.step.step_runner import Call, Sums
+    from declarative_train.engine.step.step_runner import Call
 
 
 def do_nothing(*_: object) -> None:
     """Do nothing."""
-
-
-def keep_gradients(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
-    return sums, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +27,7 @@ class GradientSync:
     finish         updates running statistics after the update, which was made if `finite` is true or None
     begin          runs before a chunk: its real rows (None: all), and whether it is the last of the step
     end            runs after the chunk's backward
-    reduce         runs after the last backward: makes gradients those of the whole batch; takes and returns the sums of
-                   the loss terms by chunk, and whether they are now sums over all ranks
+    reduce         runs after the last backward: makes gradients those of the whole batch
     norm           norm of all gradients together, including shards on other ranks
     is_replicated  every rank holds the whole model and the whole optimizer state
     """
@@ -41,6 +36,6 @@ class GradientSync:
     finish: Callable[[torch.Tensor | None], None]
     begin: Callable[[int | None, bool], None] = do_nothing
     end: Callable[[], None] = do_nothing
-    reduce: Callable[[Optimizers, Sums], tuple[Sums, bool]] = keep_gradients
-    norm: Callable[[Sequence[torch.Tensor]], torch.Tensor] = local_norm
+    reduce: Callable[[Optimizers], None] = do_nothing
+    norm: Callable[[Sequence[torch.Tensor]], torch.Tensor] = compute_norm
     is_replicated: bool = False

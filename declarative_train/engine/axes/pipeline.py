@@ -156,15 +156,6 @@ class RunningStage(PipelineStage):
     fail). Gradients are made contiguous before sending, as gloo and NCCL require: those of a `permute` or a mean are
     not."""
 
-    def _get_init_p2p_neighbors_ops(self) -> Any:
-        """Skip connections of a rank to itself.
-
-        torch 2.11 tries each wire before the first step, even between stages of one rank (zbv, dualpipev), which gloo
-        cannot connect.
-        """
-        tried = super()._get_init_p2p_neighbors_ops()
-        return [each for each in tried if each.group_peer != self.group_rank]
-
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
         if bwd_chunk_id in self.bwd_cache:
             gradients = self.bwd_cache[bwd_chunk_id]
@@ -285,6 +276,7 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
         own_outputs=True,
         borrowed=stage.borrowed,
         added=[item.tie for item in plan.parameters if item.tie is not None],
+        is_sharded=plan.layout.is_sharded,
     )
     for item in plan.parameters:
         held = dict(module.named_parameters(remove_duplicate=False))

@@ -1,11 +1,7 @@
 """The `replicate` axis: a copy of the model on each rank, with averaged gradients.
 
-torch's DistributedDataParallel sends gradients during the backward. A model that fits in one of its buckets gains
-nothing from that: after a first MiB its reducer waits for the end of the backward, and costs a small step a tenth of
-its time. The gradients of such models are sent afterwards, in one message together with the losses.
-
-A pipeline uses no wrapper: torch's reducer misses the gradients of schedules that split backward, so they are averaged
-in flat buckets after the schedule.
+torch's DistributedDataParallel sends gradients during the backward. A pipeline does not use it: torch's reducer misses
+the gradients of schedules that split backward, so they are averaged in flat buckets after the schedule.
 """
 
 from __future__ import annotations
@@ -20,17 +16,15 @@ from torch import distributed, nn
 
 from declarative_train.engine.axes.gradient_sync import GradientSync
 from declarative_train.engine.step.precision import reduce_dtype
-from declarative_train.graph.build import direct
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import Alone, MeshPosition, Ranks
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.engine.step.optimizers import Optimizers
-    from declarative_train.engine.step.step_runner import StepRunner, Sums
+    from declarative_train.engine.step.step_runner import StepRunner
     from declarative_train.plan.plan import Plan
 
-BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel, whose first bucket of 1 MiB is sent early
-WIDEST_BYTES = 8  # of a number
+BUCKET_BYTES = 25 << 20  # as in DistributedDataParallel
 UNDER_WAY = 2  # maximum of buckets in flight, in addition to the one being filled
 
 # running statistics are averaged, not broadcast from rank 0 in every forward; the argument was renamed in torch 2.13
@@ -42,24 +36,16 @@ NO_BUFFERS: dict[str, Any] = {
 
 def replicate(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
     """Return the sync between whole copies of the model, or of the stages of a pipeline."""
-    in_pipeline, dtype = plan.layout.pipeline is not None, reduce_dtype(plan.training)
-    trained = [item for item in held.model.parameters() if item.requires_grad]
-    is_one = not in_pipeline and are_one_bucket(trained)
-    if in_pipeline or (is_one and dtype != trained[0].dtype):  # a loss sent in that dtype would lose precision
+    dtype = reduce_dtype(plan.training)
+    if plan.layout.pipeline is not None:
 
-        def in_buckets(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
+        def in_buckets(optimizers: Optimizers) -> None:
             if place.data.size > 1:
                 average_gradients(optimizers.gradients(), place.data, dtype)
-            return sums, False
 
-        call = held.model if in_pipeline else direct(held.graph_module)
-        return GradientSync(call=call, finish=runner.finish, reduce=in_buckets, is_replicated=not in_pipeline)
-    if is_one:
-
-        def in_one(optimizers: Optimizers, sums: Sums) -> tuple[Sums, bool]:
-            return average_with_sums(optimizers.whole_gradients(), sums, place.data), True
-
-        return GradientSync(call=direct(held.graph_module), finish=runner.finish, reduce=in_one, is_replicated=True)
+        return GradientSync(call=held.model, finish=runner.finish, reduce=in_buckets)
+    if place.is_traced:
+        return GradientSync(call=held.model, finish=runner.finish, is_replicated=True)
     model = wrap_in_ddp(held.model, runner.device)
     if dtype == torch.bfloat16:
         model.register_comm_hook(place.data.size, average_in_bf16)
@@ -68,14 +54,6 @@ def replicate(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRun
         model.require_backward_grad_sync = is_last
 
     return GradientSync(call=model, finish=runner.finish, begin=begin, is_replicated=True)
-
-
-def needs_no_ddp(plan: Plan) -> bool:
-    """Return whether ranks with whole copies need none of torch's classes that import `torch._dynamo`, which takes each
-    rank half a second or more."""
-    held = [item.num_elements for item in plan.parameters if not item.frozen and item.tie is None]
-    is_plain = not plan.layout.is_sharded and plan.layout.pipeline is None and not plan.training.compile
-    return is_plain and sum(held) * WIDEST_BYTES <= BUCKET_BYTES
 
 
 def wrap_in_ddp(model: nn.Module, device: torch.device) -> nn.parallel.DistributedDataParallel:
@@ -113,12 +91,6 @@ def settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
         parameter.grad = None
 
 
-def are_one_bucket(parameters: Iterable[torch.Tensor]) -> bool:
-    """Return whether the gradients of these parameters fit in one message."""
-    found = list(parameters)
-    return sum(item.nbytes for item in found) <= BUCKET_BYTES and len({item.dtype for item in found}) == 1
-
-
 def average_gradients(
     gradients: Iterable[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None = None
 ) -> None:
@@ -149,17 +121,6 @@ def buckets(gradients: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield bucket
 
 
-def average_with_sums(gradients: Sequence[torch.Tensor], sums: Sums, ranks: Alone | Ranks) -> Sums:
-    """Average gradients in one message together with the losses. Return the `sums` over the ranks, in the gradients'
-    dtype."""
-    flat = [value for chunk in sums for value in chunk]
-    whole = torch.cat([*(gradient.reshape(-1) for gradient in gradients), torch.stack(flat).to(gradients[0].dtype)])
-    ranks.sum_(whole)
-    added = iter(whole[-len(flat) :].clone().unbind())  # not views, which would keep the gradients until a log
-    _take_back(gradients, whole, ranks)
-    return [tuple(next(added) for _ in chunk) for chunk in sums]
-
-
 def _begin(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dtype | None) -> Callable[[], None]:
     """Start to average a bucket; return a function that waits and copies the result back."""
     whole = torch.cat([gradient.reshape(-1) for gradient in bucket]).to(dtype or bucket[0].dtype)
@@ -167,13 +128,8 @@ def _begin(bucket: Sequence[torch.Tensor], ranks: Alone | Ranks, dtype: torch.dt
 
     def take_back() -> None:
         end()
-        _take_back(bucket, whole, ranks)
+        whole.div_(ranks.size)
+        for gradient, part in zip(bucket, torch.split(whole, [each.numel() for each in bucket]), strict=True):
+            gradient.copy_(part.view_as(gradient))
 
     return take_back
-
-
-def _take_back(gradients: Sequence[torch.Tensor], whole: torch.Tensor, ranks: Alone | Ranks) -> None:
-    whole /= ranks.size
-    sizes = [gradient.numel() for gradient in gradients]
-    parts = torch.split(whole[: sum(sizes)], sizes)
-    torch._foreach_copy_(list(gradients), [part.view_as(old) for part, old in zip(parts, gradients, strict=True)])

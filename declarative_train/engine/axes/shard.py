@@ -18,10 +18,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from declarative_train.core.mesh import DATA_AXES
 from declarative_train.engine.axes.gradient_sync import GradientSync
-from declarative_train.engine.axes.packed_shards import keep_integers
 from declarative_train.engine.step.model import unit_modules
 from declarative_train.engine.step.precision import shard_policy
-from declarative_train.engine.step.update import norm_of_shards
 
 if TYPE_CHECKING:
     from declarative_train.engine.collectives import MeshPosition
@@ -39,12 +37,11 @@ def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner)
     # torch warns about units that return a view, since an in-place operation on it would lose a hook; here no layer and
     # no expression works in place
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-    with keep_integers(held.model):
-        for modules, reshard in groups(held.model, plan.layout.units, sharding):
-            fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-        roots: list[FSDPModule] = [
-            fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy) for module in held.roots
-        ]
+    for modules, reshard in groups(held.model, plan.layout.units, sharding):
+        fully_shard(modules, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
+    roots: list[FSDPModule] = [
+        fully_shard(module, mesh=mesh, reshard_after_forward=False, mp_policy=policy) for module in held.roots
+    ]
     one_chunk = plan.layout.pipeline is not None or plan.batch.accumulation == 1
 
     def begin(num_rows: int | None, is_last: bool) -> None:
@@ -54,7 +51,7 @@ def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner)
             else:
                 root.set_requires_all_reduce(is_last)  # of sharded copies; shards are reduced after each chunk
 
-    return GradientSync(call=held.model, finish=runner.finish, begin=begin, norm=norm_of_shards)
+    return GradientSync(call=held.model, finish=runner.finish, begin=begin)
 
 
 def groups(

@@ -3,7 +3,7 @@
 The loss is computed once, on the gathered outputs, so that nothing is averaged and the scale is that of a single
 process.
 
-On CUDA this is nn.DataParallel's scheme: parameters are broadcast in each forward, the replicas run in threads, their
+On CUDA this is nn.DataParallel's scheme: parameters are copied in each forward, the replicas run in threads, their
 gradients are summed on the first device. The replicas are made once, since copying an fx.GraphModule compiles it again.
 On CPU the replicas share the parameters and run one after the other: threads cost more than they gain there, and would
 make the draws of dropout depend on chance (torch-facts, section 3).
@@ -124,16 +124,11 @@ class Replicas:
         return min(max(self._num_rows - position * self._size, 0), self._size)
 
     def _in_threads(self, slices: Sequence[Sequence[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:
-        from torch.nn.parallel._functions import Broadcast
-
         count = len(slices)
-        indices = [device.index for device in self._devices[:count]]
-        copies = Broadcast.apply(indices, *self._parameters)  # type: ignore[no-untyped-call]
-        width = len(self._parameters)  # device after device, parameter after parameter
-        for position in range(1, count):
-            tensors = copies[position * width : (position + 1) * width]
-            for place, tensor in zip(self._places[position - 1], tensors, strict=True):
-                value = tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
+        for device, places in zip(self._devices[1:count], self._places, strict=False):
+            for place, parameter in zip(places, self._parameters, strict=True):
+                copied = parameter.to(device, non_blocking=True)  # its backward adds to the parameter's gradient
+                value = copied if self._dtype is None or not copied.is_floating_point() else copied.to(self._dtype)
                 for module, name in place:
                     setattr(module, name, value)
         made: list[tuple[torch.Tensor, ...]] = torch.nn.parallel.parallel_apply(

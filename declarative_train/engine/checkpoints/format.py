@@ -4,7 +4,7 @@
   code from the file. Here the metadata is read with an allow-list, and a planner refuses every entry of bytes.
 - Files are hashed while they are written, so that a manifest can hold their sizes and checksums.
 
-Importing this module imports DCP (0.6 s): `checkpoint.py` does so in a thread during the first steps.
+Importing this module imports DCP (0.6 s): `checkpoint.py` does so at the first save.
 """
 
 from __future__ import annotations

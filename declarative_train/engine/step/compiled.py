@@ -23,7 +23,7 @@ PROGRAMS_OF_A_UNIT = 8
 
 def compile_units(module: nn.Module, units: Sequence[nn.Module]) -> None:
     """Compile units in place, names unchanged. The head of a loss in chunks is not compiled."""
-    from torch._dynamo import config
+    from torch.compiler import config
 
     for part in module.modules():
         if isinstance(part, ChunkedHead):

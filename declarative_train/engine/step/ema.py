@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from declarative_train.engine.collectives import local_part
+
 
 class Average:
     """Moving averages of parameters; `tensors` has them by the parameters' names. They start with the parameters'
@@ -19,8 +21,8 @@ class Average:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
         self.tensors = {name: item.detach().clone() for name, item in parameters.items()}
-        self._held = [_local(item.detach()) for item in parameters.values()]
-        self._own = [_local(item) for item in self.tensors.values()]
+        self._held = [local_part(item.detach()) for item in parameters.values()]
+        self._own = [local_part(item) for item in self.tensors.values()]
         self._model = model
 
     @torch.no_grad()
@@ -59,9 +61,3 @@ class Average:
             reshard: Any = getattr(type(part), "reshard", None)
             if callable(reshard):
                 reshard(part)
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a DTensor, or a plain tensor itself."""
-    found: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
-    return found

@@ -57,7 +57,8 @@ class BuiltModel:
 def whole_model(plan: Plan) -> BuiltModel:
     """Build the whole model on the meta device; `fill` adds memory and start values."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
-    model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties)
+    is_sharded = plan.layout.is_sharded
+    model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties, is_sharded=is_sharded)
     hold([model], storages_of(plan))
     return BuiltModel(model)
 

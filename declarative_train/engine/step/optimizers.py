@@ -60,13 +60,6 @@ class Optimizers:
     def gradients(self) -> list[torch.Tensor]:
         return [parameter.grad for parameter in self._tensors if parameter.grad is not None]
 
-    def whole_gradients(self) -> list[torch.Tensor]:
-        """Return one gradient for every parameter, zeros if backward gave none: all ranks have equally many."""
-        for parameter in self._tensors:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return self.gradients()
-
     def set_lr_factor(self, factor: float) -> None:
         if factor != self._factor:
             self._factor = factor
@@ -83,9 +76,9 @@ class Optimizers:
 
     def step_if(self, finite: torch.Tensor) -> None:
         """Step unless `finite` (a bool tensor) is false. On CUDA the fused optimizers check it on the device; for
-        others, and in the first step of a momentum, the host waits."""
-        fused = finite.device.type == "cuda" and all(map(_can_skip, self._parts))
-        if not fused:
+        others the host waits."""
+        fused = all(group.get("fused") for part in self._parts for group in part.param_groups)
+        if not fused or finite.device.type != "cuda":
             if bool(finite):
                 self.step()
             return
@@ -117,20 +110,6 @@ class Optimizers:
         return next(name for name, other in self.parameters.items() if other is parameter)
 
 
-def _can_skip(part: torch.optim.Optimizer) -> bool:
-    """Return whether the kernel can skip a step without a trace. torch's fused SGD creates a momentum in its first
-    step, even a skipped one, in memory that only the kernel writes."""
-    if not getattr(part, "_step_supports_amp_scaling", False):
-        return False
-    return all(
-        part.state.get(parameter, {}).get("momentum_buffer") is not None
-        for group in part.param_groups
-        if group.get("momentum")
-        for parameter in group["params"]
-        if parameter.grad is not None
-    )
-
-
 def _place_state(entry: str, value: Any, parameter: nn.Parameter, group: Mapping[str, Any]) -> Any:
     """Return a state value on the device where torch's `load_state_dict` puts it. Step counters are tensors: with the
     parameter if the kernel reads them there, else on the CPU."""
@@ -145,16 +124,8 @@ def build_optimizers(
     plans: Sequence[ParameterPlan],
     optimizer: Mapping[str, object],
     named: Mapping[str, nn.Parameter],
-    *,
-    functional: bool | None = None,
 ) -> Optimizers:
-    """Return the optimizers of the parameters `named` that this rank holds; `plans` say how each is updated.
-
-    `functional`: use implementations that have less overhead than torch's classes and do not import `torch._dynamo`, if
-    available; by default on CPU.
-    """
-    if functional is None:
-        functional = all(item.device.type == "cpu" for item in named.values())
+    """Return the optimizers of the parameters `named` that this rank holds; `plans` say how each is updated."""
     rules = rules_of(plans, optimizer)
     parts: list[torch.optim.Optimizer] = []
     groups: list[Group] = []
@@ -167,7 +138,7 @@ def build_optimizers(
         }
         if not held:
             continue
-        part = _build(component, held, named, functional)
+        part = _build(component, held, named)
         parts.append(part)
         groups += [Group(float(live["lr"]), live) for live in part.param_groups]
         updated.update(name for names in held.values() for name in names)
@@ -222,7 +193,6 @@ def _build(
     component: Optimizer,
     by_setting: Mapping[Setting, Sequence[str]],
     named: Mapping[str, nn.Parameter],
-    functional: bool,
 ) -> torch.optim.Optimizer:
     settings: list[dict[str, object]] = []
     for (lr_scale, weight_decay), names in by_setting.items():
@@ -230,6 +200,4 @@ def _build(
         if weight_decay is not None:
             group["weight_decay"] = weight_decay
         settings.append(group)
-    if functional and (part := component.build_functional([dict(group) for group in settings])) is not None:
-        return part
     return component.build(settings)

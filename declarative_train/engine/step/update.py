@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,15 +40,13 @@ class Update:
         with torch.no_grad():
             gradients = optimizers.gradients()
             norm = self._global_norm(gradients)
-            factor = None
             if self._loss_scale is not None:
                 factor = self._loss_scale.factor.reciprocal()
                 norm = norm * factor
+                for gradient in gradients:
+                    gradient.mul_(factor)
             if self._max_norm is not None:
-                clip = torch.clamp(self._max_norm / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
-                factor = clip if factor is None else factor * clip
-            if factor is not None and gradients:  # a stage may train nothing
-                torch._foreach_mul_(gradients, factor)
+                torch.nn.utils.clip_grads_with_norm_(optimizers.parameters.values(), self._max_norm, norm)
         if not self._guarded:
             optimizers.step()
             return norm, None
@@ -59,18 +57,7 @@ class Update:
         return norm, finite
 
 
-def local_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the 2-norm of plain tensors that every rank holds whole."""
-    if not gradients:
-        return torch.zeros(())
-    norms = torch._foreach_norm(list(gradients))
-    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return total
-
-
-def norm_of_shards(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the 2-norm over DTensors, all ranks together."""
-    from torch.distributed.tensor import DTensor
-
-    total = torch.nn.utils.get_total_norm(gradients)
-    return total.full_tensor() if isinstance(total, DTensor) else total
+def compute_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the 2-norm of plain tensors, or of DTensors over all ranks that hold a shard."""
+    total: Any = torch.nn.utils.get_total_norm(gradients)
+    return total.full_tensor() if hasattr(total, "full_tensor") else total  # type: ignore[no-any-return]

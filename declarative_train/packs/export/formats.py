@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from declarative_train.core.machine import install
+from declarative_train.core.machine import NEEDED_TORCH, install, is_older_torch
 from declarative_train.packs.export import peft
 from declarative_train.packs.export.export_errors import ExportFailure, blame_node
-from declarative_train.packs.export.older_torch import fix_lstm_states
 from declarative_train.packs.export.program import Program
 
 Rows = Mapping[str, torch.Tensor]
@@ -118,7 +117,7 @@ def _export_module(module: nn.Module, inputs: tuple[Any, ...]) -> torch.export.E
         {0: rows} if isinstance(each, torch.Tensor) and each.dim() and each.shape[0] == _EXAMPLE_ROWS else None
         for each in inputs
     )
-    with torch.no_grad(), _quietly(), fix_lstm_states():
+    with torch.no_grad(), _quietly():
         return torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
 
 
@@ -133,6 +132,11 @@ def _export_part(part: nn.Module, inputs: tuple[Any, ...]) -> torch.export.Expor
 
 
 def _program(program: Program) -> torch.export.ExportedProgram:
+    if is_older_torch() and any(isinstance(part, nn.LSTM) for part in program.module.modules()):
+        raise ExportFailure(
+            f"torch {torch.__version__} exports the states of an LSTM in a wrong shape; help: "
+            f"pip install 'torch>={NEEDED_TORCH}'"
+        )
     inputs = program.arguments(program.rows(_EXAMPLE_ROWS))
     with blame_node(program.module, inputs, "exported by torch.export for batches of any size", _export_part):
         return _export_module(program.module, inputs)
@@ -169,7 +173,7 @@ def _onnx(
     external_data: bool = False,
 ) -> None:
     inputs, outputs = names or (None, None)
-    with _quietly(), fix_lstm_states():
+    with _quietly():
         torch.onnx.export(
             exported,
             f=None if path is None else str(path),

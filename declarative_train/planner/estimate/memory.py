@@ -20,7 +20,6 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
 from declarative_train.planner.estimate.placement import DevicePart, Placement
-from declarative_train.planner.estimate.traffic import BUCKET_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +78,8 @@ def _memory_of_part(
     held, whole = model.share_of(part.nodes, placement.shards.size), model.share_of(part.nodes)
     copies = 0 if is_sharded else _bytes_of_copies(model, part.nodes)
     keeps_whole = placement.sharding is not None and placement.sharding.keeps_gradients
-    averages = not (is_sharded or placement.scatters or placement.pipes) and placement.replicas.size > 1
-    in_buckets = averages and held.trained * wide > BUCKET_BYTES  # buckets are kept from step to step
+    # buckets of ddp are kept from step to step
+    in_buckets = not (is_sharded or placement.scatters or placement.pipes) and placement.replicas.size > 1
     gradients = whole.trained * wide if keeps_whole and placement.num_microbatches > 1 else held.trained * wide
     gathered, reduced = _count_gathered(part, model, placement), _count_reduced(part, model, placement)
     waiting, rows = max(1.0, sum(part.in_flight) / len(part.stages)), placement.rows

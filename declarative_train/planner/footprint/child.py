@@ -31,9 +31,8 @@ def in_child(work: Callable[[], T]) -> T:
     return in_children([work])[0]
 
 
-def in_children(works: Sequence[Callable[[], T]], meanwhile: Callable[[], object] | None = None) -> list[T]:
-    """Return the results of functions that run at the same time, as `in_child`; of errors the first is raised.
-    `meanwhile` runs in this process while it waits."""
+def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Return the results of functions that run at the same time, as `in_child`; of errors the first is raised."""
     sys.stdout.flush()
     sys.stderr.flush()
     children: dict[int, int] = {}  # by the pipe of their result
@@ -42,8 +41,6 @@ def in_children(works: Sequence[Callable[[], T]], meanwhile: Callable[[], object
             reading, writing = os.pipe()
             children[reading] = _fork(work, writing, [*children, reading])
             os.close(writing)
-        if meanwhile is not None:
-            meanwhile()
         answers = _read(list(children), time.monotonic() + MOST_S)
     finally:
         for reading, child in children.items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.components.layers.modules.documents import treat_as_gpu
@@ -50,11 +51,6 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-FakeResultsMode.__torch_dispatch__ = getattr(  # type: ignore[method-assign]
-    FakeResultsMode.__torch_dispatch__, "__wrapped__", FakeResultsMode.__torch_dispatch__
-)  # see live_bytes.py
-
-
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
     """Return the bytes of the lstm kernel's workspace, measured on small tensors: it grows linearly with each of the
     three sizes. Off by up to 5% for 2 rows, 1% for 16 and more, since its parts are rounded up to
@@ -83,7 +79,7 @@ def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> in
         return thread.submit(run).result()
 
 
-def fake_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bool = True) -> LiveBytes:
+def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
     """Count the memory of a step of `rank`, which begins with the optimizer's state; with `is_begun`, also with
     gradients of earlier chunks."""
     plan = replace(plan, weights=())
@@ -94,24 +90,25 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False, is_fake: bool = 
             stack.enter_context(_ranks(rank, len(plan.layout.ranks)))
         if plan.layout.pipeline is not None:
             stack.enter_context(_hold_messages())
-        place = MeshPosition(plan.layout, _CPU)
-        if is_fake:
-            from torch._subclasses.fake_tensor import FakeTensorMode  # which imports torch._dynamo
-
-            start_autograd()
-
-            stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            stack.enter_context(treat_as_gpu(plan.layout.device == "cuda"))
-            stack.enter_context(FakeResultsMode())  # type: ignore[no-untyped-call]
+        place = MeshPosition(plan.layout, _CPU, is_traced=True)
+        start_autograd()
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(treat_as_gpu(plan.layout.device == "cuda"))
+        stack.enter_context(FakeResultsMode())  # type: ignore[no-untyped-call]
         engine = Engine(plan, _CPU, place=place, fill=_without_values)
         _begin_state(engine)
-        if is_begun:
+        if is_begun or _keeps_buckets(plan):
             engine.optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
         else:
             engine.optimizer.zero_grad()
         batches = _batches(plan)
         traced_step.step(engine, live, 1, batches, num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False)
     return live
+
+
+def _keeps_buckets(plan: Plan) -> bool:
+    """Return whether ddp holds the memory of all gradients from step to step."""
+    return plan.layout.has("replicate") and not plan.layout.is_sharded and plan.layout.pipeline is None
 
 
 def _without_values(held: BuiltModel, plan: Plan, device: torch.device) -> None:

@@ -1,14 +1,13 @@
 """Prediction of a plan's peak memory: its own step, run by one fake rank of each kind on tensors without memory.
 
 Long chains of equal blocks are traced with two short chains and extrapolated (`extrapolate.py`), very many ranks with a
-few, many microbatches with three smaller numbers. If a real step is faster than importing fake tensors (1.3 s of CPU
-time), it runs on real tensors. A pipeline with so many microbatches that a trace would take more than a few seconds is
-estimated by `planner/estimate/memory.py`, on the scale of the same model on one device.
+few, many microbatches with three smaller numbers. A pipeline with so many microbatches that a trace would take more
+than a few seconds is estimated by `planner/estimate/memory.py`, on the scale of the same model on one device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,13 +18,12 @@ import torch
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.machine import num_cores
-from declarative_train.engine.engine import slots_of
 from declarative_train.plan.predicted import MemoryPlan
 from declarative_train.planner.estimate.memory import MemoryScale, bytes_of_copies
 from declarative_train.planner.estimate.shortened import CopyChain, fewer_ranks, find_chains, kinds_of_rank, shorten
 from declarative_train.planner.estimate.tracing import TraceResult
 from declarative_train.planner.footprint.child import ChildError, in_a_line, in_children
-from declarative_train.planner.footprint.extrapolate import FEW, UnevenError, extrapolate, memory_trace
+from declarative_train.planner.footprint.extrapolate import FEW, MemoryTrace, UnevenError, extrapolate, memory_trace
 from declarative_train.planner.footprint.fake_rank import fake_step
 from declarative_train.planner.footprint.live_bytes import (
     ACTIVATIONS,
@@ -46,11 +44,6 @@ if TYPE_CHECKING:
 
 MOST_CALLS = 2500  # of layers and expressions, in all traces together
 START_S, CALL_S = 0.5, 2e-3  # of a trace, and of a call in it
-SMALL_PARAMETERS, SMALL_WORK = 1_000_000, 8_000_000  # elements
-CPU_PARAMETERS, CPU_WORK = 8_000_000, 64_000_000  # of a run on the CPU, which needs as much itself
-CPU_OPERATIONS = {"fp32": 16e9, "fp64": 8e9}  # in a step of one rank: some tenths of a second on one core
-CPU_CALLS = 1000  # of layers and expressions
-SLOW_OPERATIONS = 2e9  # in half precision, which many CPUs emulate
 MOST_RUNS = 4
 MOST_AT_ONCE = 8  # processes that trace
 EVEN = 0.002  # allowed relative difference between two steps of the same size
@@ -64,11 +57,9 @@ class TooLongError(Exception):
 
 
 class Forecast:
-    """`Tracer` of `compile`. It caches its traces, which the candidates of `auto` share. `meanwhile`: work for this
-    process while others trace."""
+    """`Tracer` of `compile`. It caches its traces, which the candidates of `auto` share."""
 
-    def __init__(self, meanwhile: Callable[[], object] | None = None) -> None:
-        self._meanwhile = meanwhile
+    def __init__(self) -> None:
         self._tried: list[tuple[Plan, bool, Found]] = []
         self.spent_s = 0.0
 
@@ -106,22 +97,14 @@ class Forecast:
         if small.layout.is_one_process:
             found = _trace_kinds(small, is_begun, list(kinds_of_rank(small.layout)))
         else:
-            _import_for_ranks(small)
+            # imported once, not in each child and in each rank that is forked afterwards
+            from declarative_train.engine.axes import pipeline, shard  # noqa: F401
+
             with _one_thread():
                 shares = [partial(_trace_kinds, small, is_begun, places) for places in _split_positions(small.layout)]
-                found = dict(sorted(item for share in in_children(shares, self._meanwhile) for item in share.items()))
+                found = dict(sorted(item for share in in_children(shares) for item in share.items()))
         self._tried.append((key, is_begun, found))
         return found
-
-
-def _import_for_ranks(plan: Plan) -> None:
-    """Import modules once, which take more than a second in each child and each rank forked afterwards."""
-    if plan.layout.is_sharded or not _is_small(plan):
-        import torch._dynamo  # noqa: F401
-    if plan.layout.is_sharded:
-        import declarative_train.engine.axes.shard
-    if plan.layout.pipeline is not None:
-        import declarative_train.engine.axes.pipeline  # noqa: F401
 
 
 def _without_irrelevant(plan: Plan) -> Plan:
@@ -219,10 +202,9 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool) -> Any:
     """Return (operations, kinds) of a step of the whole plan, as floats."""
-    is_fake = not _is_small(plan)
     with _one_thread():
         if not runs:
-            return _memory_trace(plan, rank, is_begun, is_fake).bytes.astype(float)
+            return _memory_trace(plan, rank, is_begun).bytes.astype(float)
         alike = plan.training.recomputation.every
         few = _few(plan, runs)
         # if the first and the last copy differ from the middle ones, two middle ones are needed
@@ -230,22 +212,17 @@ def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool) -> An
             left = [len(run.paths) - number for run, number in zip(runs, kept, strict=True)]
             if min(left) < 2 * alike:
                 break
-            base = _memory_trace(shorten(plan, runs, kept), rank, is_begun, is_fake)
+            base = _memory_trace(shorten(plan, runs, kept), rank, is_begun)
             more = [[number + alike * (at == other) for other, number in enumerate(kept)] for at in range(len(runs))]
-            longer = [_memory_trace(shorten(plan, runs, each), rank, is_begun, is_fake) for each in more]
+            longer = [_memory_trace(shorten(plan, runs, each), rank, is_begun) for each in more]
             try:
                 return extrapolate(base, longer, [FEW + number // alike for number in left])
             except UnevenError:
                 continue
-        return _memory_trace(plan, rank, is_begun, is_fake).bytes.astype(float)
+        return _memory_trace(plan, rank, is_begun).bytes.astype(float)
 
 
-def _memory_trace(plan: Plan, rank: int, is_begun: bool, is_fake: bool) -> Any:
-    if not is_fake:
-        try:
-            return memory_trace(fake_step(plan, rank, is_begun=is_begun, is_fake=False))
-        except Exception:  # e.g. values that a fake group did not send
-            pass
+def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
     return memory_trace(fake_step(plan, rank, is_begun=is_begun))
 
 
@@ -288,8 +265,6 @@ def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
 def _long_runs(plan: Plan) -> list[CopyChain]:
     """Return the longest chains, in order of length; only a few, since each costs a trace."""
     runs = sorted(find_chains(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
-    if _is_small(plan):
-        return []
     return runs[:MOST_RUNS]
 
 
@@ -299,22 +274,6 @@ def _calls(plan: Plan, runs: list[CopyChain]) -> int:
 
 def _leaves(graph: Graph) -> int:
     return sum(1 if node.graph is None else _leaves(node.graph) for node in graph.nodes)
-
-
-def _is_small(plan: Plan) -> bool:
-    """Return whether a step on real tensors is faster. Pipelines of GPUs always use fake tensors."""
-    from declarative_train.graph.cost import activations
-
-    held = sum(item.num_elements for item in plan.parameters)
-    each = sum(map(activations, plan.graph.nodes))
-    if plan.layout.pipeline is None and held <= SMALL_PARAMETERS and each * plan.batch.global_batch_size <= SMALL_WORK:
-        return True
-    if plan.layout.device != "cpu" or _leaves(plan.graph) * _chunks(plan) > CPU_CALLS:
-        return False
-    rows, most = slots_of(plan).microbatch_size, CPU_OPERATIONS.get(plan.training.precision, SLOW_OPERATIONS)
-    operations = (plan.flops.forward + plan.flops.backward + plan.flops.recomputed) * rows * _chunks(plan)
-    at_once = rows * plan.batch.num_microbatches  # a pipeline may hold all microbatches
-    return held <= CPU_PARAMETERS and each * at_once <= CPU_WORK and operations <= most
 
 
 def _share(plan: Plan, shards: int) -> float:

@@ -165,11 +165,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     stored.kind = GATHERED
 
 
-# torch wraps this method of every mode so that its compiler skips it, which imports the compiler (1 s) at the first
-# operation; nothing is compiled while bytes are counted
-LiveBytes.__torch_dispatch__ = getattr(LiveBytes.__torch_dispatch__, "__wrapped__", LiveBytes.__torch_dispatch__)  # type: ignore[method-assign]
-
-
 @contextmanager
 def count_resizes(live: LiveBytes) -> Iterator[None]:
     """Count resizes of storages, by which `fully_shard` frees gathered parameters."""

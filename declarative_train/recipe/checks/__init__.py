@@ -66,6 +66,7 @@ RULES: dict[str, str] = {
     "P020": "layout_rules.mps_computes_in_fp32",
     "P021": "parallelism_rules.axes_of_no_size",
     "P022": "parallelism_rules.channels_last_of_shards",
+    "P023": "parallelism_rules.torch_too_old",
     "R001": "durations.bare_duration",
     "R002": "durations.bad_duration",
     "R003": "training_rules.uneven_batch",

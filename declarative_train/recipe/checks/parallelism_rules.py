@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.components.component import Optimizer
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
+from declarative_train.core.machine import NEEDED_TORCH, is_older_torch
 from declarative_train.core.mesh import Axis, size_of
 from declarative_train.core.span import Span
 from declarative_train.recipe.batch import data_parallel_size, num_pipeline_ranks, num_shards
@@ -218,6 +220,30 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
             message = f"`{optimizer.type}` needs whole parameters, but in fsdp each rank has a shard of them"
             hint = "use another optimizer, such as adamw, or ddp"
             yield error("P013", span, message, hint, (Related(draft.span(place), "parameters are sharded here"),))
+
+
+def torch_too_old(draft: Draft) -> Iterator[Diagnostic]:
+    """torch-too-old (P023)
+
+    Finds: a layout that the installed version of torch cannot run.
+    Why:   `fully_shard` of torch before 2.13 cannot shard weights that are held as integers (`storage`), and its pipelines
+           cannot hold two stages that send to each other on one rank, as zbv and dualpipev do.
+    Diff:
+        model:
+          parameters:
+            hidden: {frozen: true, storage: int8}
+    -   parallelism: fsdp
+    +   parallelism: ddp
+        layout: {gpus: 2}
+    """  # noqa: E501
+    found: list[tuple[Span, str]] = []
+    if _sharding_key(draft) is not None:
+        found += [(rule.span, "`storage` in fsdp") for rule in draft.rules if rule.settings.storage is not None][:1]
+    if draft.pipeline is not None and PIPELINE_SCHEDULES[draft.pipeline.schedule].is_v:
+        found.append((draft.span("parallelism.pipeline.schedule"), f"the schedule {draft.pipeline.schedule}"))
+    if found and is_older_torch():
+        fix = f"pip install 'torch>={NEEDED_TORCH}'"
+        yield from (error("P023", span, f"{what} needs torch {NEEDED_TORCH} or newer", fix) for span, what in found)
 
 
 def _sharding_key(draft: Draft) -> str | None:

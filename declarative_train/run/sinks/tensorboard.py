@@ -18,7 +18,7 @@
 TensorBoard sorts groups of tags alphabetically; the names are chosen so that the training loss comes first. It also
 sorts the columns of hyper-parameters, after those that differ: a leading blank, which is invisible, puts some first.
 
-All scalars of an event are one record. A thread imports the protocol buffers and writes, so that no step waits. A
+All scalars of an event are one record. A thread imports TensorBoard's writer and writes, so that no step waits. A
 resumed run writes a new file. Its first record makes TensorBoard drop the values of earlier files after the step that
 the run resumes from, so that no step of a curve appears twice.
 """
@@ -50,7 +50,6 @@ from declarative_train.run.event import (
 )
 from declarative_train.run.sinks.background import BackgroundSink
 from declarative_train.run.sinks.drawing import confusion_matrix, png, samples_sheet, samples_table
-from declarative_train.run.sinks.tfrecord import record
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -115,8 +114,9 @@ class EventWriter:
     def __init__(self, stream: BinaryIO) -> None:
         # Deferred: the import of the protocol buffers happens in the thread that writes.
         from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._stream = stream
+        self._records = RecordWriter(stream)
         self._Event = event_pb2.Event
         self._Summary = summary_pb2.Summary
         self._SessionLog = event_pb2.SessionLog
@@ -210,7 +210,7 @@ class EventWriter:
         self._put(self._Event(wall_time=time_unix_s, step=step, summary=summary))
 
     def _put(self, entry: object) -> None:
-        self._stream.write(record(entry.SerializeToString()))  # type: ignore[attr-defined]
+        self._records.write(entry.SerializeToString())  # type: ignore[attr-defined]
 
 
 def _to_markdown(prompt: str, text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import sys
@@ -25,7 +24,6 @@ def run(args: argparse.Namespace) -> int:
     from declarative_train.tools.language_server.server import RecipeServer
 
     logging.getLogger("pygls").setLevel(logging.ERROR)
-    gc.enable()  # a server runs long, see app/main.py
     server = RecipeServer(own_version(), static=args.static)
     # Standard output is for the protocol; other output goes to standard error, the editor's log.
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as protocol:

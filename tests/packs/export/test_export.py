@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -342,6 +343,15 @@ def test_other_files_are_left_alone(runs: dict[str, Trained], tmp_path: Path) ->
     export(runs["wine"], "state-dict", tmp_path / "out", outputs=["hidden"])
     assert "logits.weight" not in torch.load(tmp_path / "out" / "model.pt", weights_only=True)
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("to", ["onnx", "torch-export"])
+def test_an_older_torch_does_not_export_an_lstm(
+    runs: dict[str, Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "2.11.0")
+    with pytest.raises(ExportFailure, match=r"an LSTM in a wrong shape; help: pip install 'torch>=2.13'"):
+        export(runs["lstm"], to, tmp_path / "out")
 
 
 def test_statistics_stand_over_the_rows_of_a_window(runs: dict[str, Trained]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as their_crc
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from declarative_train.run.event import (
@@ -31,7 +30,6 @@ from declarative_train.run.sinks.tensorboard import (
     scalars,
     session_start,
 )
-from declarative_train.run.sinks.tfrecord import masked_crc32c
 
 STARTED = RunStarted("digits", "runs/digits/1", "ddp", "cpu", 2, 100, 10, 0, 1234, "brief", "plan\n  two ranks", {
     "lr": 0.001, "optimizer": "adam", "compile": False, "batch": 100,
@@ -106,11 +104,6 @@ def test_without_a_prediction_nothing_is_said_of_one(tmp_path: Path) -> None:
 
 def curve(accumulator: EventAccumulator, tag: str) -> list[tuple[int, float]]:
     return [(entry.step, pytest.approx(entry.value)) for entry in accumulator.Scalars(tag)]
-
-
-def test_checksum_is_tensorboards() -> None:
-    for data in (b"", b"a", bytes(range(256)) * 3):
-        assert masked_crc32c(data) == their_crc(data)
 
 
 def test_scalars_text_and_hyperparameters(tmp_path: Path) -> None:

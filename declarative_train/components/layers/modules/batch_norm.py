@@ -215,6 +215,7 @@ def adopt_batch_norms(module: nn.Module) -> None:
 
 
 _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BATCH_NORMS = (*_KINDS, nn.SyncBatchNorm)  # all of torch's
 
 
 @cache

@@ -4,8 +4,7 @@ form."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -155,27 +154,14 @@ def _kernel(x: Tensor) -> AbstractContextManager[object]:
     """Return a context for the forward of a recurrent layer.
 
     On CUDA, autocast would compute in float16 even under bfloat16. On the CPU, oneDNN's LSTM in half precision fails
-    with AVX2 alone; torch's own does not.
+    on many processors; torch's own does not.
     """
     if x.device.type == "cuda":
         return torch.autocast("cuda", enabled=False)
     if x.device.type != "cpu" or not (torch.is_autocast_enabled("cpu") or x.dtype in (torch.bfloat16, torch.float16)):
         return nullcontext()
-    half = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-    known = torch.ops.mkldnn
-    supported = known._is_mkldnn_bf16_supported if half == torch.bfloat16 else known._is_mkldnn_fp16_supported
-    return nullcontext() if supported() else without_onednn()
-
-
-@contextmanager
-def without_onednn() -> Iterator[None]:
-    """Turn oneDNN off; torch.backends.mkldnn.flags would also set TF32 and warn about it."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
+    onednn = torch.backends.mkldnn
+    return onednn.flags(enabled=False, allow_tf32=onednn.allow_tf32)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class GruModule(nn.GRU):

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from declarative_train.components.layers.libraries.files import Files
-from declarative_train.components.layers.modules.batch_norm import BatchNormModule, adopt_batch_norms
+from declarative_train.components.layers.modules.batch_norm import BATCH_NORMS, BatchNormModule, adopt_batch_norms
 from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.components.plugin_layer import seed_generators
 
@@ -271,7 +271,7 @@ def find_model(layer: LibraryInterface) -> nn.Module:
 
 
 def has_batch_norms(layer: LibraryInterface) -> bool:
-    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in find_model(layer).modules())
+    return any(isinstance(part, BATCH_NORMS) for part in find_model(layer).modules())
 
 
 def has_dropout(layer: LibraryInterface) -> bool:
@@ -293,11 +293,10 @@ _RATES = ("p", "drop_prob", "prob", "drop_p")
 def foreign_batch_norms(module: nn.Module) -> list[str]:
     """Return the names of batch normalisations that were not replaced: their running statistics depend on the
     layout."""
-    kinds = nn.modules.batchnorm._BatchNorm
     return [
         name
         for name, part in module.named_modules()
-        if isinstance(part, kinds) and not isinstance(part, BatchNormModule)
+        if isinstance(part, BATCH_NORMS) and not isinstance(part, BatchNormModule)
     ]
 
 
