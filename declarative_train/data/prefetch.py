@@ -136,6 +136,7 @@ class Prefetcher(Generic[K, T]):
         self._taken: set[K] = set()
         self._wanted: K | None = None
         self._by: dict[K, int] = {}  # the threads that make them
+        self._failure: _Failure | None = None
         self._is_closed = False
         self._changed = threading.Condition()
         self._threads = [
@@ -155,7 +156,7 @@ class Prefetcher(Generic[K, T]):
                 self._made[name] = made
                 self._by.pop(name, None)
                 if isinstance(made, _Failure):  # nothing after it is needed
-                    self._next = None
+                    self._next, self._failure = None, made
                 self._changed.notify_all()
 
     def _claim(self) -> K | None:
@@ -191,7 +192,9 @@ class Prefetcher(Generic[K, T]):
             if name not in self._taken:  # otherwise threads would wake without need
                 self._taken.add(name)
                 self._changed.notify_all()
-            found = self._made[name]
+            found = self._made.get(name, self._failure)  # one that is not made any more fails as the one before it
+        if found is None:
+            raise KeyError(name)
         if isinstance(found, _Failure):
             raise found.error
         return found

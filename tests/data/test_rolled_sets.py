@@ -440,6 +440,19 @@ def test_threads_hold_no_more_than_they_may() -> None:
     assert most <= 6
 
 
+def test_what_is_not_made_after_a_failure_fails_as_well() -> None:
+    def make(number: int) -> int:
+        if number == 1:
+            raise DataError("torn")
+        return number
+
+    ahead = Prefetcher(make, iter(range(9)), lambda _: 1, 9, 1)
+    with pytest.raises(DataError, match="torn"):
+        ahead.get(5)
+    assert ahead.get(0) == 0
+    ahead.close()
+
+
 def test_who_takes_a_window_again_wakes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = Prefetcher(lambda name: name, iter([(0, number) for number in range(9)]), lambda _: 10, 40, 1)
     for number in range(4):
