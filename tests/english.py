@@ -42,7 +42,7 @@ BANNED = (
     "told", "foretell", "foretells", "foretold", "anew", "beside", "besides", "nobody", "whoever", "mend", "mends",
     "mended", "sooner", "held against", "stands in", "lies in", "once more", "is no", "as one types", "of today",
 )  # fmt: skip
-_BANNED = re.compile(rf"(?<![\w`-])(?:{'|'.join(BANNED)})(?![\w`-])", re.IGNORECASE)
+_BANNED = re.compile(rf"(?<![\w`-])(?<!there )(?:{'|'.join(BANNED)})(?![\w`-])", re.IGNORECASE)
 
 
 class Place(NamedTuple):

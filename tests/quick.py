@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import LONGEST
 
 TESTS = Path(__file__).parent
-RULES = ("test_generated.py", "test_layers.py", "test_map.py", "test_statements.py")
+RULES = ("test_english.py", "test_generated.py", "test_layers.py", "test_map.py", "test_statements.py")
 
 
 def main(room: str) -> int:

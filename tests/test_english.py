@@ -1,0 +1,28 @@
+"""Plain English: few fragments and participles in the package, no banned words in texts for users."""
+
+from __future__ import annotations
+
+from tests.english import ROOT, find_banned, is_participle, measure, package_texts
+
+FOR_USERS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "recipes/**/*.yaml", "declarative_train/blocks/**/*.yaml")
+MESSAGES = ("tests/cases/err/*.out", "schemas/*.json")
+
+
+def test_docstrings_and_names_are_those_of_plain_english() -> None:
+    found = measure(package_texts())
+    assert len(found.fragments) <= 0.02 * found.docstrings, found.fragments
+    assert len(found.participles) <= 0.03 * found.functions, found.participles
+
+
+def test_texts_for_users_have_no_banned_words() -> None:
+    files = [path for pattern in (*FOR_USERS, *MESSAGES) for path in ROOT.glob(pattern)]
+    assert len(files) > 100
+    assert [(path.name, *found) for path in files for found in find_banned(path.read_text("utf-8"))] == []
+
+
+def test_what_is_not_plain_is_found() -> None:
+    text = 'def _told(x):\n    """Of a run."""\n\n\nclass A:\n    """What it is."""\n\n\ndef load(x):\n    """Return x."""\n'
+    found = measure({"a.py": text})
+    assert ([each.line for each in found.fragments], [each.text for each in found.participles]) == ([1, 5], ["_told"])
+    assert not is_participle("feed_model")
+    assert list(find_banned("it is no file\nthere is no file\nput beside it")) == [(1, "is no"), (3, "beside")]
