@@ -192,9 +192,9 @@ class Prefetcher(Generic[K, T]):
             if name not in self._taken:  # otherwise threads would wake without need
                 self._taken.add(name)
                 self._changed.notify_all()
-            found = self._made.get(name, self._failure)  # one that is not made any more fails as the one before it
-        if found is None:
-            raise KeyError(name)
+            if name not in self._made and self._failure is not None:
+                raise self._failure.error  # nothing is made after a failure
+            found = self._made[name]
         if isinstance(found, _Failure):
             raise found.error
         return found
