@@ -1,5 +1,4 @@
-"""The modes beside each other: one model, one batch, two ranks, against one process. Rounds are interleaved; the
-figures are medians of the ratios within a round.
+"""Modes compared: one model, one batch, two ranks, and one process. Rounds are interleaved; the figures are medians.
 
     python -m benchmarks.modes [--rounds 3] [--write]
 
@@ -60,12 +59,11 @@ def lines(steps: dict[str, list[float]], rounds: int) -> list[str]:
         f"{date.today()}, torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, "
         f"one thread per rank; {CASE}, medians of {rounds} interleaved rounds.",
         "",
-        "| mode | ranks or copies | step / that of `single` | ms |",
-        "|---|---|---|---|",
+        "| mode | ranks or copies | step, ms |",
+        "|---|---|---|",
     ]
     for job in JOBS:
-        ratios = [here / alone for here, alone in zip(steps[job.mode], steps["single"], strict=True)]
-        found.append(f"| {job.mode} | {job.gpus} | {median(ratios):.2f} | {median(steps[job.mode]) * 1e3:.1f} |")
+        found.append(f"| {job.mode} | {job.gpus} | {median(steps[job.mode]) * 1e3:.1f} |")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A table that rolls beside reading it in order, in one run, interleaved: rows a second, memory, starts, what is read.
+"""A shuffled table compared with reading it in order, in one run, interleaved: rates, memory, starts, reads.
 
     python -m benchmarks.tables [--rounds 5] [--write]
 
@@ -44,7 +44,11 @@ from declarative_train.recipe import load
 BEGIN, END = "<!-- begin: tables -->", "<!-- end: tables -->"
 ROWS, COLUMNS, GROUP, BATCH = 2_000_000, 16, 50_000, 256
 SHARDS = 10_000
-RATIOS = "shuffled / that: median of rounds, best of each, by time of processors"
+RATES = (
+    "| shuffled, compared with | rate of that | median of rounds | best of each | by CPU time |\n|---|---|---|---|---|"
+)
+QUOTIENTS = "| quotient | |\n|---|---|"
+TIMES = "| time of | clock, s | CPU, s |\n|---|---|---|"
 RECIPE = """
 data:
   source: {{type: parquet, path: {path}}}
@@ -125,7 +129,7 @@ def rate(made: Iterator[torch.Tensor], wanted: int = ROWS) -> np.ndarray:
 
 
 def beside(case: rolled_files.Case, rounds: int) -> tuple[str, str]:
-    """Of text or an archive: values a second in order, and shuffled / that, as for tables."""
+    """Return the rate in order of text or an archive, in values per second, and the ratios of `ratios_of`."""
     count = case.data.sets[0].num_samples
     run = epochs(case.data, rounds + 1, case.batch)
     rate(next(run), count)  # which touches the memory of its windows for the first time
@@ -134,14 +138,14 @@ def beside(case: rolled_files.Case, rounds: int) -> tuple[str, str]:
 
 
 def ratios_of(mine: np.ndarray, theirs: np.ndarray) -> str:
-    """Of (rounds, 2) rates: the median of the ratios of rounds and the ratio of the best ones by the clock, and the
-    median by time of processors."""
+    """Return three cells from (rounds, 2) rates: by the clock, the median of the ratios of rounds and the ratio of the
+    best rates; by CPU time, the median."""
     ratios, best = mine / theirs, mine.max(0) / theirs.max(0)
-    return ", ".join(f"{each:.2f}" for each in (np.median(ratios[:, 0]), best[0], np.median(ratios[:, 1])))
+    return " | ".join(f"{each:.2f}" for each in (np.median(ratios[:, 0]), best[0], np.median(ratios[:, 1])))
 
 
 def first_batch(data: DataSpec, rounds: int, step: int = 1) -> str:
-    """From the spec of a plan on: the sources are opened, and a batch is made. Medians."""
+    """Return the median times, as two cells, to open the sources of a spec and make a batch."""
     found = []
     for _ in range(rounds):
         prepared_sets._latest.clear()
@@ -151,7 +155,7 @@ def first_batch(data: DataSpec, rounds: int, step: int = 1) -> str:
         found.append((time.perf_counter() - start, time.process_time() - used))
         made.close()  # type: ignore[attr-defined]
     clock, processors = np.median(found, 0)
-    return f"{clock:.2f} s, {processors:.2f} s of processors"
+    return f"{clock:.2f} | {processors:.2f}"
 
 
 def lint_of(folder: Path, path: object) -> float:
@@ -220,11 +224,14 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     args = parser.parse_args()
     keep_freed_memory()  # as a run on the CPU does, for all that is measured
-    lines = ["| | |", "|---|---|"]
+    lines: list[str] = []
 
-    def say(what: str, figure: str) -> None:
-        lines.append(f"| {what} | {figure} |")
-        print(lines[-1], flush=True)
+    def say(text: str) -> None:
+        lines.append(text)
+        print(text, flush=True)
+
+    def say_row(*cells: str) -> None:
+        say(f"| {' | '.join(cells)} |")
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -240,33 +247,35 @@ def main() -> None:
         with patch.object(prepared_sets, "HOLD_BYTES", 0):  # as a set that does not fit
             plain = median(rate(batches(replace(data, shuffle=False, roll=None)))[0] for _ in range(2))
         mine, theirs, same = np.median(rounds[:, :, 0], 0)
-        say("shuffled, rows/s; in the first epoch of a run", f"{mine:,.0f}; {first[0]:,.0f}")
-        say("`shuffle: false`, rows/s; shuffled / that", f"{plain:,.0f}; {mine / plain:.1f}")
+        say(RATES)
+        say_row("`shuffle: false`", f"{plain:,.0f} rows/s", f"{mine / plain:.2f} | | ")
         for what, place, figure in (("alone", 1, theirs), ("and what a loop needs", 2, same)):
-            say(f"in order by pyarrow {what}, rows/s", f"{figure:,.0f}")
-            say(RATIOS, ratios_of(rounds[:, 0], rounds[:, place]))
-        for made, what in (
-            (rolled_files.wide, "rows of 512 numbers and a class in order by pyarrow alone, rows/s"),
-            (rolled_files.text, "text in order by a memory map, tokens/s"),
-            (rolled_files.archive, "images of a tar archive in order by `tarfile` and Pillow, images/s"),
+            say_row(f"pyarrow {what}, in order", f"{figure:,.0f} rows/s", ratios_of(rounds[:, 0], rounds[:, place]))
+        for made, what, unit in (
+            (rolled_files.wide, "pyarrow alone, in order: rows of 512 numbers and a class", "rows/s"),
+            (rolled_files.text, "a memory map, in order: text", "tokens/s"),
+            (rolled_files.archive, "`tarfile` and Pillow, in order: images of a tar archive", "images/s"),
         ):
             rate_in_order, compared = beside(made(folder), args.rounds)
-            say(what, rate_in_order)
-            say(RATIOS, compared)
+            say_row(what, f"{rate_in_order} {unit}", compared)
+        say(f"\n{QUOTIENTS}")
+        say_row("rate of the first epoch / of later ones", f"{first[0] / mine:.2f}")
         grown, windows = growth(data)
-        say(f"largest memory of the second epoch / of the first ({windows} windows)", f"{grown:.2f}")
+        say_row(f"largest memory of the second epoch / of the first ({windows} windows)", f"{grown:.2f}")
         for ranks in (2, 4, 8):
             spec = replace(data, roll=replace(data.roll, streams=8, window=1)) if data.roll else data
-            say(f"row groups read by {ranks} ranks / row groups of the file", f"{read_by_ranks(spec, ranks):.2f}")
+            say_row(f"row groups read by {ranks} ranks / row groups of the file", f"{read_by_ranks(spec, ranks):.2f}")
+        say(f"\n{TIMES}")
         per_epoch = -(-ROWS // BATCH)
         for step in (10, 1_000_000):
             epoch = (step - 1) // per_epoch + 1
             took = first_batch(data, args.rounds, step)
-            say(f"first batch of a run that resumes at step {step:,} (epoch {epoch})", took)
-        for what, path in (("10 MB, held", small), ("10 GB", [str(large)] * 80)):
-            say(f"first batch of {what}", first_batch(data_of(folder, path, None), args.rounds))
+            say_row(f"first batch of a run that resumes at step {step:,} (epoch {epoch})", took)
+        for what, path in (("10 MB, held in memory", small), ("10 GB", [str(large)] * 80)):
+            say_row(f"first batch of {what}", first_batch(data_of(folder, path, None), args.rounds))
         one, many = lints(folder, args.rounds)
-        say(f"lint of {SHARDS:,} known files, of one file", f"{many:.2f} s, {one:.2f} s")
+        say_row("lint of one file", f"{one:.2f}", "")
+        say_row(f"lint of {SHARDS:,} known files", f"{many:.2f}", "")
     if args.write:
         text = REPORT.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
