@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from declarative_train.plan.predicted import MemoryPlan
+from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.footprint.footprint import Footprint
 from declarative_train.planner.footprint.forecast import Forecast
 from declarative_train.planner.footprint.live_bytes import CLASSES

@@ -29,7 +29,7 @@ from declarative_train.engine.step.update import Update
 if TYPE_CHECKING:
     from declarative_train.data.spec import BatchSpec
     from declarative_train.engine.axes.gradient_sync import GradientSync
-    from declarative_train.engine.observer import Observer
+    from declarative_train.engine.observer import StepObserver
     from declarative_train.engine.step.forward_path import Chunk
     from declarative_train.engine.step.model import BuiltModel
     from declarative_train.plan.plan import Plan
@@ -160,7 +160,7 @@ class Engine:
         num_rows: int,
         lr_factor: float,
         measure: bool,
-        observer: Observer = UNOBSERVED,
+        observer: StepObserver = UNOBSERVED,
     ) -> StepResult:
         """Run forward and backward of this rank's share of a global batch (a Batch per accumulation chunk), clip,
         update.

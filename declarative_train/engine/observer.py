@@ -21,7 +21,7 @@ end       the parameters are updated
 """
 
 
-class Observer(Protocol):
+class StepObserver(Protocol):
     """Follower of a step. The engine calls it on the thread of the step; it changes nothing."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:

@@ -8,7 +8,7 @@ from declarative_train.graph.cost import Work, work_of
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.partition import open_blocks
 from declarative_train.plan.plan import ParameterPlan
-from declarative_train.plan.predicted import FlopsPlan
+from declarative_train.plan.predictions import FlopsPlan
 from declarative_train.plan.recomputation import Recomputation
 
 

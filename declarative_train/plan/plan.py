@@ -2,7 +2,7 @@
 
 Plans are frozen, versioned, fingerprinted and stored as JSON (`plan/codec.py`). The ranks follow the plan and decide
 nothing that it could show. Counts are `num_*`; durations are optimizer steps or seconds. `plan/layout.py` has the
-layout, `plan/predicted.py` the predictions.
+layout, `plan/predictions.py` the predictions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from declarative_train.components.storages import StorageName
 from declarative_train.data.spec import BatchSpec, DataSpec, FileRecord
 from declarative_train.graph.graph import Graph
 from declarative_train.plan.layout import LayoutPlan
-from declarative_train.plan.predicted import ChoicePlan, EstimatePlan, FlopsPlan, MemoryPlan
+from declarative_train.plan.predictions import ChoicePlan, EstimatePlan, FlopsPlan, MemoryPlan
 from declarative_train.plan.recomputation import Policy, Recomputation
 
 PLAN_VERSION = 2

@@ -33,7 +33,7 @@ from declarative_train.plan.input_scale import check_inputs
 from declarative_train.plan.parameters import plan_parameters
 from declarative_train.plan.plan import PLAN_VERSION, ParameterPlan, Plan, WeightsPlan
 from declarative_train.plan.plugins import check_plugins, check_shards, unrun_plugins
-from declarative_train.plan.predicted import TAKEN, ChoicePlan
+from declarative_train.plan.predictions import TAKEN, ChoicePlan
 from declarative_train.plan.published import plan_published
 from declarative_train.plan.recomputation import Recomputation
 from declarative_train.plan.run_fields import inherit_fields

@@ -10,7 +10,7 @@ from declarative_train.data.spec import DataSpec, may_lie_on_gpu
 from declarative_train.data.splitting import TRAINING
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
+from declarative_train.plan.predictions import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.judge import ScaleOf
 from declarative_train.planner.auto.target import Target, target_of
 from declarative_train.planner.estimate.estimate import estimate

@@ -28,7 +28,7 @@ from declarative_train.inference.predict import Prediction
 from declarative_train.inference.trained import Trained, open_trained
 from declarative_train.packs.export.export import export
 from declarative_train.packs.text.generation import Sampling, TextModel, generate
-from declarative_train.plan.predicted import MemoryPlan
+from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.run import rank
 from declarative_train.run.event import MemoryMeasured
 from declarative_train.run.job import Job

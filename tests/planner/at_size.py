@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import MemoryPlan
+from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.footprint import forecast
 from declarative_train.planner.footprint.fake_rank import fake_step
 from declarative_train.planner.footprint.footprint import footprint_of

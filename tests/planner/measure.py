@@ -12,7 +12,7 @@ import numpy as np
 
 from declarative_train import recipe as recipe_room
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import MemoryPlan
+from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.estimate.shortened import kinds_of_rank
 from declarative_train.planner.footprint.footprint import Footprint

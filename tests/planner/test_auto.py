@@ -11,7 +11,7 @@ import torch
 
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import TAKEN, ChoicePlan
+from declarative_train.plan.predictions import TAKEN, ChoicePlan
 from declarative_train.planner.auto import target
 from declarative_train.planner.auto.candidates import divisors
 from declarative_train.planner.estimate.memory import largest_bytes

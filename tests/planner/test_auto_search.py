@@ -12,7 +12,7 @@ import pytest
 
 from declarative_train import recipe as recipe_room
 from declarative_train.components.hardware import HARDWARE
-from declarative_train.plan.predicted import TAKEN
+from declarative_train.plan.predictions import TAKEN
 from declarative_train.planner import compiler
 from declarative_train.planner.auto.choose import CORRECTED_TOO_HIGH, TOO_HIGH, choose, fastest, judge_all
 from declarative_train.planner.auto.judge import Judge, LayoutVerdict

@@ -9,7 +9,7 @@ import pytest
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.codec import from_json, sign, to_json
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import EstimatePlan
+from declarative_train.plan.predictions import EstimatePlan
 from declarative_train.planner.estimate.step_time import COMPUTE_EFFICIENCY, LAUNCH_S, MEMORY_EFFICIENCY
 from declarative_train.planner.estimate.traffic import LATENCY_S, LINK_EFFICIENCY
 from declarative_train.planner.text.describe import describe, summary

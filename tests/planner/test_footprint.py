@@ -19,7 +19,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan import sharding
 from declarative_train.plan.codec import from_json, to_json
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import TAKEN, ChoicePlan, MemoryPlan
+from declarative_train.plan.predictions import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.candidates import Candidate
 from declarative_train.planner.auto.choose import _list_untried, _may_fit
 from declarative_train.planner.auto.judge import LayoutVerdict

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
-from declarative_train.plan.predicted import EstimatePlan, FlopsPlan
+from declarative_train.plan.predictions import EstimatePlan, FlopsPlan
 from declarative_train.run import meter
 from declarative_train.run.event import StepDone
 from declarative_train.run.launch import run

@@ -12,7 +12,7 @@ from declarative_train.components.component import Collective
 from declarative_train.components.layers.sample_groups import SampleGroups, attach, end_step, rank_spans
 from declarative_train.data.batch import Batch
 from declarative_train.engine.devices import exact_device
-from declarative_train.engine.observer import UNOBSERVED, Observer
+from declarative_train.engine.observer import UNOBSERVED, StepObserver
 from declarative_train.engine.step.forward_path import Chunk, ForwardPath
 from declarative_train.engine.step.metrics import Metrics
 from declarative_train.engine.step.objective import Objective
@@ -47,7 +47,7 @@ class StepRunner:
         self.loss_scale = LossScale(device) if precision == "fp16" else None
         self.randomness = Randomness(plan.seed, context.key, device, needed=draws(plan.graph, plan.plugins))
         self.groups = SampleGroups(plan.batch.microbatch_size, context.process_groups, ranks)
-        self.observer: Observer = UNOBSERVED
+        self.observer: StepObserver = UNOBSERVED
         self._model = model
         self._ranks = ranks
         for module in (model, self.objective.modules):

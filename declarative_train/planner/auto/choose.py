@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from declarative_train.core.amounts import amount, time_in_words
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.plan.checks.stages import does_not_fit, no_mode_left
-from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan
+from declarative_train.plan.predictions import TAKEN, CandidatePlan, ChoicePlan
 from declarative_train.planner.auto.candidates import Candidate, candidates
 from declarative_train.planner.auto.hints import hints
 from declarative_train.planner.auto.judge import Judge, LayoutVerdict, findings

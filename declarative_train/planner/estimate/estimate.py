@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.core.amounts import amount
-from declarative_train.plan.predicted import EstimatePlan, FlopsPlan, TransferPlan
+from declarative_train.plan.predictions import EstimatePlan, FlopsPlan, TransferPlan
 from declarative_train.planner.estimate.model import ModelFacts
 from declarative_train.planner.estimate.placement import Placement
 from declarative_train.planner.estimate.step_time import (

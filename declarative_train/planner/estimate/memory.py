@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import MemoryPlan
+from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
 from declarative_train.planner.estimate.placement import DevicePart, Placement
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
-    from declarative_train.plan.predicted import MemoryPlan
+    from declarative_train.plan.predictions import MemoryPlan
     from declarative_train.planner.estimate.memory import MemoryScale
     from declarative_train.planner.estimate.model import ModelFacts
 

@@ -18,7 +18,7 @@ import torch
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.machine import num_cores
-from declarative_train.plan.predicted import MemoryPlan
+from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.estimate.memory import MemoryScale, bytes_of_copies
 from declarative_train.planner.estimate.shortened import CopyChain, fewer_ranks, find_chains, kinds_of_rank, shorten
 from declarative_train.planner.estimate.tracing import TraceResult

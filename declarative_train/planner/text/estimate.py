@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from declarative_train.core.amounts import amount, counted, list_names, time_in_words
 from declarative_train.plan.plan import Plan
-from declarative_train.plan.predicted import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, TransferPlan
+from declarative_train.plan.predictions import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, TransferPlan
 from declarative_train.planner.text.model import columns
 
 _MOST_CANDIDATES = 16

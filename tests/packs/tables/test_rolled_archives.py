@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train.components.datasets import text
 from declarative_train.data import materialize
 from declarative_train.data.batches import Batch, TrainingBatches
 from declarative_train.data.sets import SampleSet, open_sets
@@ -23,6 +22,7 @@ from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.windows import Arena
 from declarative_train.packs.tables import safetensors, tar
 from declarative_train.packs.tables.tar import TarDataset, TarTable
+from declarative_train.packs.text import text_files
 from declarative_train.packs.text.text_files import ByteTable
 
 pytest.importorskip("PIL")
@@ -168,7 +168,7 @@ def test_text_rolls_by_stretches(
     spec: Spec, tmp_path: Path, split: dict[str, object], narrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`narrow`: in memory as the bytes that they are, as what is large."""
-    monkeypatch.setattr(text, "_STRETCH", 512)
+    monkeypatch.setattr(text_files, "_STRETCH", 512)
     monkeypatch.setattr(materialize, "NARROW_BYTES", 0 if narrow else 16 << 20)
     made = Arena.__init__
     held: set[np.dtype[np.generic]] = set()
