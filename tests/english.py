@@ -40,9 +40,10 @@ IRREGULAR = frozenset({
 NOT_PARTICIPLES = frozenset({"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "succeed"})
 BANNED = (
     "told", "foretell", "foretells", "foretold", "anew", "beside", "besides", "nobody", "whoever", "mend", "mends",
-    "mended", "sooner", "held against", "stands in", "lies in", "once more", "is no", "as one types", "of today",
+    "mended", "sooner", "held against", "stands in", "lies in", "once more", "as one types", "of today",
 )  # fmt: skip
-_BANNED = re.compile(rf"(?<![\w`-])(?<!there )(?:{'|'.join(BANNED)})(?![\w`-])", re.IGNORECASE)
+_WORDS = "|".join(BANNED).replace(" ", r"\s")
+_BANNED = re.compile(rf"(?<![\w`-])(?:{_WORDS}|(?<!there\s)is\sno(?!\slonger))(?![\w`-])", re.IGNORECASE)
 
 
 class Place(NamedTuple):
@@ -102,9 +103,17 @@ def is_participle(name: str) -> bool:
 
 def find_banned(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line number and the word of each banned word of a text for users."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        for match in _BANNED.finditer(line):
-            yield number, match[0]
+    for match in _BANNED.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, " ".join(match[0].split())
+
+
+def find_messages(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line number and the text of each string of a Python file, docstrings and comments left out."""
+    tree = ast.parse(text)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.lineno, node.value
 
 
 def package_texts() -> dict[str, str]:

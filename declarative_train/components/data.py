@@ -135,7 +135,7 @@ class Dataset(Component, ABC):
 
     @property
     def needs_window(self) -> bool:
-        """Whether its rows are steps of a sequence (tokens), so that a sample of one row is probably not intended."""
+        """True if its rows are steps of a sequence (tokens), so that a sample of one row is probably not intended."""
         return False
 
     @property
@@ -267,7 +267,7 @@ class Field(Component, ABC):
 
     @property
     def pads(self) -> bool:
-        """Whether shorter values are filled up with `padding()`."""
+        """True if shorter values are filled up with `padding()`."""
         return False
 
     def padding(self) -> int:

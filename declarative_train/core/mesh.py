@@ -14,7 +14,7 @@ DATA_AXES: tuple[Axis, ...] = ("replicate", "shard")  # ranks along these axes r
 
 @dataclass(frozen=True, slots=True)
 class MeshAxis:
-    """One axis of a mesh.
+    """Axis of a mesh.
 
     `pipeline`: the ranks hold different stages of the model. `replicate`: each rank holds a whole copy (of a stage, or
     of all shards) and gradients are averaged. `shard`: each rank holds a part of every parameter.

@@ -36,7 +36,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """What a package adds to dtrain. Every field may be left out. Addresses are `package.module:name`."""
+    """Additions of a package to dtrain. Every field is optional. Addresses are `package.module:name`."""
 
     components: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Addresses of component classes, by the word of their kind (`source`, `field`, `layer`, ...) and by their type."""

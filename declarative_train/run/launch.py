@@ -105,7 +105,7 @@ def run_here(job: Job) -> tuple[int, list[str]]:
     watch.install()
     try:
         return run_rank(job, context, lambda: watch.is_asked), []
-    except BaseException as error:  # DCP's CheckpointException is no Exception
+    except BaseException as error:  # DCP's CheckpointException does not derive from Exception
         if isinstance(error, SystemExit | KeyboardInterrupt):
             raise
         failure = describe_failure(error, 0, context.stage, context.step, job.run_dir)

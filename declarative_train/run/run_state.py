@@ -1,4 +1,4 @@
-"""State of a run that a checkpoint stores besides tensors and the plan, as JSON."""
+"""State of a run that a checkpoint stores as JSON, in addition to tensors and the plan."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def _read(value: Any) -> Any:
 
 
 class MixMember(Keys):
-    """One source of a mixture."""
+    """Source of a mixture."""
 
     source: Annotated[SerializeAsAny[Dataset], BeforeValidator(_read)]
     """Source of its rows."""

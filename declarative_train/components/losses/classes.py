@@ -99,7 +99,7 @@ class OfClasses(Loss, ABC):
     """Dimension of the input that contains the classes (0 is the batch): -1 is the last; use 1 for images."""
     ignore_index: int | None = None
     """Items with this target are not counted: the id of the padding, or -100."""
-    if TYPE_CHECKING:  # declared by each, where it stands in the documentation
+    if TYPE_CHECKING:  # declared in each class, so that it is documented there
         class_weights: ClassWeights
 
     @abstractmethod

@@ -10,7 +10,7 @@ from declarative_train.components.data import Candidates, Dataset, Split
 
 
 class SourceSplit(Split):
-    """All rows of another source, which must have the columns that the fields use. `{source: {...}}`
+    """Rows of another source, which must have the columns that the fields use. `{source: {...}}`
     is the short form."""
 
     turn: ClassVar[int] = 0

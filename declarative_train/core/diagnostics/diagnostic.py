@@ -40,8 +40,8 @@ class Fix(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """One mistake. `message` is lower case and gives what was found and what was expected; `help` is one hint, without
-    the word `help`.
+    """Mistake in a recipe. `message` is lower case and gives what was found and what was expected; `help` is one hint,
+    without the word `help`.
 
     `fixes` are applied together or not at all. `rests_on`: the fact that this diagnostic depends on. If the fact could
     not be read, the diagnostic only repeats that failure and is dropped.

@@ -22,7 +22,7 @@ _CODE = re.compile(r"[^\s,\[\]]+")
 
 @dataclass(slots=True)
 class _Comment:
-    """One comment. `line` is the line that it applies to, None for the whole file."""
+    """Comment that ignores diagnostics. `line` is the line that it applies to, None for the whole file."""
 
     line: int | None
     codes: dict[str, Span]

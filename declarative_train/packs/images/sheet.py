@@ -36,7 +36,7 @@ _HEADS = ("decoded", "epoch 1", "epoch 2", "epoch 3", "evaluation")
 
 
 def picture_sheet(data: DataSpec) -> bytes | None:
-    """A PNG file, or None for a recipe without pictures. Raises DataError, SourceError and BadSampleError."""
+    """Return a PNG file, or None for a recipe without images. Raises DataError, SourceError and BadSampleError."""
     training = prepare_sets(data)[TRAINING]
     if not training.late:
         return None
@@ -101,7 +101,7 @@ def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
 
 
 def _without_normalising(training: PreparedSet) -> PreparedSet:
-    """The same draws, with the numbers left between 0 and 1, which are colours."""
+    """Return the set with the same random draws, but values between 0 and 1, which can be shown as colours."""
     same = TRANSFORMS.read({"type": "normalize", "mean": [0.0], "std": [1.0]})
     chain = training.chain
     kept = tuple(
@@ -124,7 +124,7 @@ def _field(given: PictureValues) -> PictureField:
 
 
 def _place(sheet: Image, picture: Image, left: int, top: int) -> float:
-    """As large as its cell allows; small ones with their pixels as squares. How much larger."""
+    """Paste the image as large as its cell allows, the pixels of small ones as squares. Return the scale."""
     from PIL import Image
 
     scale = _CELL / max(picture.size)

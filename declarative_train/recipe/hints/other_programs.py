@@ -33,7 +33,7 @@ def foreign(root: Mapping) -> Diagnostic | None:
         if tell <= set(keys):
             names = {"path": span.path, "folder": os.path.dirname(span.path) or ".", "recipe": _recipe_of(root)}
             return not_a_recipe(span, what, hint.format(**names))
-    own = [key for key in keys if key not in COMMON]  # of which one beside a name may be a section, badly misspelt
+    own = [key for key in keys if key not in COMMON]  # one of them, next to `name`, may be a misspelt section
     if not own or len(own) < len(keys) < 3 or any(_is_known(key) for key in own):
         return None
     if len([key for key in own if _is_near(key)]) > len(own) * SLIPS:

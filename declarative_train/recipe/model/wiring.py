@@ -178,7 +178,7 @@ class Wiring:
         if draft.wanted is None:
             self.knows_all_readers = False  # an expression that cannot be read could name anything
             return {}
-        return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # as far as can be told
+        return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # a guess: its ports are unknown
 
     def _samples(self) -> Edge | None:
         """Return a wire that has the number of samples, for a node that needs no more.

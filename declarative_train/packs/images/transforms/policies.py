@@ -147,7 +147,7 @@ def _motions(
 
 
 class TrivialAugment(Transform):
-    """One random change of random strength: Mueller and Hutter, https://arxiv.org/abs/2103.10158, with the wide
+    """Random change of random strength: Mueller and Hutter, https://arxiv.org/abs/2103.10158, with the wide
     ranges.
     """
 
@@ -168,7 +168,7 @@ class TrivialAugment(Transform):
 
 
 class RandAugment(Transform):
-    """Several random changes of the same strength: Cubuk et al., https://arxiv.org/abs/1909.13719."""
+    """Sequence of random changes of the same strength: Cubuk et al., https://arxiv.org/abs/1909.13719."""
 
     is_random: ClassVar[bool] = True
     changes_colours: ClassVar[bool] = True
