@@ -128,7 +128,7 @@ def test_init_writes_a_recipe_that_lints_clean(tmp_path: Path, capsys: Captured)
     assert "dtrain run" in told(capsys, "init", str(path))
     assert path.read_text("utf-8").startswith("# yaml-language-server: $schema=recipe.schema.json")
     assert "nothing wrong" in told(capsys, "lint", str(path))
-    assert "there already" in told(capsys, "init", str(path), code=2)
+    assert "exists already" in told(capsys, "init", str(path), code=2)
     told(capsys, "init", str(path), "--force")
 
 

@@ -81,7 +81,7 @@ def test_a_mistake_in_a_point_starts_nothing(tmp_path: Path) -> None:
 def test_the_best_point_comes_first_and_those_without_a_value_last(higher_is_better: bool, order: list[int]) -> None:
     values = [0.5, None, 0.9, math.nan, 0.1]
     points = [Result(Point(number, {}), "", "finished", value) for number, value in enumerate(values)]
-    found = Aim("validation/accuracy", higher_is_better).sorted(points)
+    found = Aim("validation/accuracy", higher_is_better).sort(points)
     assert [result.point.number for result in found] == [*order, 1, 3]
 
 
