@@ -31,7 +31,7 @@ def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def shuffle_all(key: int, size: int) -> np.ndarray:
-    """Return int64: all of 0..size-1 in an order that belongs to `key`, at a tenth of the cost of `permuted`.
+    """Return int64: all of 0..size-1 in an order that belongs to `key`, at a tenth of the cost of `permute`.
 
     The numbers below the next power of two are multiplied by odd numbers and their upper halves folded into the lower,
     four times, each a permutation of them, as in the finalisers of hash functions; results of `size` and more are

@@ -339,7 +339,7 @@ class Sample:
 
 
 def sample(spec: DataSpec) -> Sample:
-    """Return a sample of the sets that `describe` has prepared. Raises DataError."""
+    """Return some rows of each prepared set, for checks of their values. Raises DataError."""
     sets: Mapping[str, PreparedSet] = prepare_sets(spec)
     largest = max((field.tensor.num_elements for field in spec.fields), default=1)
     return Sample(tuple(sets.values()), max(16, min(MOST_ROWS, MOST_ELEMENTS // max(largest, 1))))

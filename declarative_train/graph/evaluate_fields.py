@@ -90,7 +90,7 @@ class Observer:
         """Run a check of specs and correct its answer by the values that occur.
 
         An interval may be wider than the data, or unknown. Also returns, by port, the row of the value that is out of
-        range. `mask`, `but`: see `narrowed`.
+        range. `mask`, `but`: see `narrow`.
         """
         close = {port: narrow(spec, seen.get(port), mask, but) for port, spec in specs.items()}
         said = check(specs)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from declarative_train.components.adapters.adapted import Adapted, with_added
 from declarative_train.components.component import Layer, ShapeError
-from declarative_train.components.expressions.dtypes import sized
+from declarative_train.components.expressions.dtypes import fill_num_classes
 from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.components.expressions.tree import ExpressionError
 from declarative_train.components.plugin_layer import PluginLayer
@@ -313,7 +313,7 @@ class Inference:
             return node.expression
         seen = state.all_seen(inputs) or {}
         occurring = {name: narrow(spec, seen.get(name)) for name, spec in specs.items()}
-        found = sized(node.expression, specs, occurring)
+        found = fill_num_classes(node.expression, specs, occurring)
         if state.like is None or found is node.expression:
             return found
         return parse(str(state.like.node(node.name).expression))  # called again: with the sizes of the first call

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from declarative_train.components.adapters.adapted import Adapted
 from declarative_train.components.adapters.modules.lora import linear_maps
 from declarative_train.components.component import Layer
-from declarative_train.components.expressions.dtypes import known_of, result_spec, with_known
+from declarative_train.components.expressions.dtypes import read_range, result_spec, with_known
 from declarative_train.components.expressions.functions import OPERATORS
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
@@ -275,7 +275,7 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
     """Add the known values of a layer that has an equivalent expression: a fold for an operator, else one call."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
-    known = [known_of(each) for each in inputs.values()]
+    known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:
         found = reduce(lambda a, b: of_operation(layer.operation, options, [a, b], spec.dtype), known)
     else:

@@ -112,7 +112,7 @@ def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
 
 
 def rule_of(key: str) -> ResumeRule:
-    """Return the rule for a key of the recipe, spelled as in `differences`."""
+    """Return the rule for a key of the recipe, spelled as in `difference.changes`."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
         key = found.expand(into) if found else key

@@ -137,7 +137,7 @@ def _overlaps(path: str, node: str) -> bool:
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return these nodes, and the nodes without parameters that follow them."""
+    """Return `names`, the nodes without parameters that read them, and the nodes that call them again."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

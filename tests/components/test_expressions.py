@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from declarative_train.components.expressions.dtypes import promoted, result_spec
+from declarative_train.components.expressions.dtypes import promote, result_spec
 from declarative_train.components.expressions.functions import FUNCTIONS, OPERATORS
 from declarative_train.components.expressions.grammar import Expression, ExpressionError, parse
 from declarative_train.core.tensor_spec import TensorSpec
@@ -333,9 +333,9 @@ def test_promotion_is_torchs() -> None:
     dtypes = ["float64", "float32", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
     for a in dtypes:
         for b in dtypes:
-            assert f"torch.{promoted(a, b)}" == str(torch.promote_types(getattr(torch, a), getattr(torch, b)))
+            assert f"torch.{promote(a, b)}" == str(torch.promote_types(getattr(torch, a), getattr(torch, b)))
         for kind, number in (("integer", 2), ("number", 2.0)):
-            assert f"torch.{promoted(a, kind)}" == str((torch.zeros(2, dtype=getattr(torch, a)) + number).dtype)
+            assert f"torch.{promote(a, kind)}" == str((torch.zeros(2, dtype=getattr(torch, a)) + number).dtype)
 
 
 def test_a_lone_name_is_told() -> None:

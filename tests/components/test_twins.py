@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic_core import PydanticUndefined
 
-from declarative_train.components.expressions.dtypes import sized
+from declarative_train.components.expressions.dtypes import fill_num_classes
 from declarative_train.components.expressions.functions import FUNCTIONS, REQUIRED
 from declarative_train.components.expressions.grammar import Expression, parse
 from declarative_train.components.expressions.lower import infer
@@ -89,7 +89,7 @@ def by_layer(name: str, fields: Mapping[str, Any], specs: dict[str, TensorSpec])
 
 def by_function(typed: str, specs: dict[str, TensorSpec]) -> tuple[TensorSpec, Expression] | None:
     try:
-        expression = sized(parse(typed), specs)
+        expression = fill_num_classes(parse(typed), specs)
         return probe_expression(expression, specs), expression
     except (ExpressionError, BatchMovedError):
         return None

@@ -29,7 +29,7 @@ def result_spec(expression: Expression, edges: Mapping[str, TensorSpec], shape: 
     return with_known(TensorSpec(shape, cast(DType, dtype)), known)
 
 
-def sized(
+def fill_num_classes(
     expression: Expression, edges: Mapping[str, TensorSpec], occurring: Mapping[str, TensorSpec] | None = None
 ) -> Expression:
     """Return the expression with `num_classes` of each `one_hot` filled in, in its tree and its text; offsets in the
@@ -69,7 +69,7 @@ def _keep_to_classes(one_hot: Operation, x: TensorSpec) -> None:
         raise ExpressionError(message, one_hot.offset, one_hot.length, None, "shapes")
 
 
-def known_of(spec: TensorSpec) -> KnownRange:
+def read_range(spec: TensorSpec) -> KnownRange:
     return KnownRange(spec.intervals or (((0, 1) if spec.dtype == "bool" else ANY),), spec.shape)
 
 
@@ -86,7 +86,7 @@ def _of(term: Term, edges: Mapping[str, TensorSpec]) -> tuple[str, KnownRange]:
     if isinstance(term, Vector):
         return "integer" if all(isinstance(value, int) for value in term.values) else "number", of_vector(term.values)
     if isinstance(term, Reference):
-        return edges[term.text].dtype, known_of(edges[term.text])
+        return edges[term.text].dtype, read_range(edges[term.text])
     operands = [_of(operand, edges) for operand in term.operands]
     known = [each for _, each in operands]
     beside = next((each for each, of in zip(known, term.operands, strict=True) if not isinstance(of, Vector)), UNKNOWN)
@@ -108,10 +108,10 @@ def _dtype(function: Function, term: Operation, operands: list[str]) -> str:
         return "float32"
     found, *others = _deciding(function, operands)
     for kind in others:
-        found = promoted(found, kind)
+        found = promote(found, kind)
     found = {"number": "float32", "integer": "int64"}.get(found, found)
     if any(isinstance(value, float) for value in term.options.values()) and term.name == "clamp":
-        found = promoted(found, "number")
+        found = promote(found, "number")
     if function.dtype == "floating" and found not in FLOATING:
         return "float32"
     if function.dtype == "accumulated" and found not in FLOATING:
@@ -126,7 +126,7 @@ def _deciding(function: Function, operands: list[str]) -> list[str]:
     return [operand for name, operand in zip(tensors, operands, strict=True) if name in function.promotes]
 
 
-def promoted(a: str, b: str) -> str:
+def promote(a: str, b: str) -> str:
     """Return torch's promotion of two tensors, or of a tensor and a Python number (`bool`, `integer`, `number`)."""
     for kind, other in ((a, b), (b, a)):
         if kind == "integer":

@@ -224,7 +224,7 @@ class _TreeReader:
 
     def _binary(self, name: str, left: Term, right: Term, offset: int, length: int) -> Term:
         if isinstance(left, Constant) and isinstance(right, Constant):
-            return _folded(name, left.value, right.value, offset, length)
+            return _fold(name, left.value, right.value, offset, length)
         if not any(isinstance(each, Reference | Operation) for each in (left, right)):
             message = "a vector needs a tensor as the other operand, not a constant"
             raise ExpressionError(message, offset, length, "write the numbers", "form")
@@ -289,17 +289,17 @@ class _TreeReader:
 
     def _part(self, node: ast.expr) -> object:
         if isinstance(node, ast.Slice):
-            start, stop, step = (self._bound(bound) for bound in (node.lower, node.upper, node.step))
+            start, stop, step = (self._read_bound(bound) for bound in (node.lower, node.upper, node.step))
             if step is not None and step < 1:
                 raise self._refuse(node, "a slice's step is at least 1", "`flip(x, dims)` reverses a dimension")
             return slice(start, stop, step)
         if isinstance(node, ast.Constant) and (node.value is ... or node.value is None):
             return node.value
-        found = self._bound(node)
+        found = self._read_bound(node)
         assert found is not None
         return found
 
-    def _bound(self, node: ast.expr | None) -> int | None:
+    def _read_bound(self, node: ast.expr | None) -> int | None:
         if node is None:
             return None
         term = self.term(node, 0)
@@ -309,7 +309,7 @@ class _TreeReader:
         raise self._refuse(node, message, "`gather(x, index, dim)` selects by tensor; a template can compute a bound")
 
 
-def _folded(name: str, left: object, right: object, offset: int, length: int) -> Constant:
+def _fold(name: str, left: object, right: object, offset: int, length: int) -> Constant:
     """Compute arithmetic of two constants, so that no tensor is created for it."""
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if name not in _FOLD or not numbers or (name == "**" and (abs(float(right)) > 64 or abs(float(left)) > 1e6)):  # type: ignore[arg-type]

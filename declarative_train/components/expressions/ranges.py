@@ -77,14 +77,14 @@ def of_operation(name: str, options: Mapping[str, object], operands: Sequence[Kn
     if dtype == "bool":
         return KnownRange(((0, 1),))
     found = _of(name, options, operands)
-    columns = tuple(_held(each, dtype, name) for each in found.columns)
+    columns = tuple(_fit_dtype(each, dtype, name) for each in found.columns)
     return KnownRange(columns if len(set(columns)) > 1 else columns[:1], found.shape)
 
 
 def _of(name: str, options: Mapping[str, object], operands: Sequence[KnownRange]) -> KnownRange:
     first = operands[0]
     if name == INDEX:
-        return _indexed(first, options["index"])
+        return _index(first, options["index"])
     if name in _FIXED:
         return KnownRange((_FIXED[name],))
     if name in _KEEP or (name in _MOVES and _keeps_columns(name, options, first)):
@@ -102,10 +102,10 @@ def _of(name: str, options: Mapping[str, object], operands: Sequence[KnownRange]
     if name == "gather":
         return KnownRange((first.hull,))
     if name in ("concat", "stack"):
-        return _joined(name, operands, options.get("dim"))
+        return _join(name, operands, options.get("dim"))
     if name == "clamp":
         low, high = options.get("min"), options.get("max")
-        return _each(lambda x: _clamped(x, low, high), first)
+        return _each(lambda x: _clamp(x, low, high), first)
     if name == "masked_fill":
         value = float(str(options["value"]))
         return _each(lambda x: _either(x, (value, value)), first)
@@ -148,11 +148,11 @@ def _times(x: float, y: float) -> float:
     return 0 if 0 in (x, y) else x * y
 
 
-def _divided(a: Interval, b: Interval) -> Interval:
+def _divide(a: Interval, b: Interval) -> Interval:
     return ANY if b[0] <= 0 <= b[1] else _corners(lambda x, y: x / y if math.isfinite(y) else 0.0, a, b)
 
 
-def _floored(a: Interval, b: Interval) -> Interval:
+def _floor_divide(a: Interval, b: Interval) -> Interval:
     if b[0] <= 0 <= b[1] or not all(map(math.isfinite, (*a, *b))):
         return ANY
     return _corners(lambda x, y: x // y, a, b)
@@ -184,7 +184,7 @@ def _whole(x: Interval) -> Interval:
     return (math.trunc(x[0]), math.trunc(x[1])) if all(map(math.isfinite, x)) else ANY
 
 
-def _clamped(x: Interval, low: object, high: object) -> Interval:
+def _clamp(x: Interval, low: object, high: object) -> Interval:
     ends = x
     if isinstance(low, int | float):
         ends = max(ends[0], low), max(ends[1], low)
@@ -205,8 +205,8 @@ _TWO: dict[str, Callable[[Interval, Interval], Interval]] = {
     "**": _power,
     "+": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "-": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "/": _divided,
-    "//": _floored,
+    "/": _divide,
+    "//": _floor_divide,
     "maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     "minimum": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
 }
@@ -227,7 +227,7 @@ def _over(name: str, x: KnownRange, dims: object) -> KnownRange:
     return KnownRange(((min(low, sums[0]), max(high, sums[1])) if name == "cumsum" else sums,))
 
 
-def _joined(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
+def _join(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRange:
     """Concatenate or stack; columns joined along the last dimension keep their own intervals."""
     low, high = min(each.hull[0] for each in operands), max(each.hull[1] for each in operands)
     together = KnownRange(((low, high),))
@@ -248,7 +248,7 @@ def _joined(name: str, operands: Sequence[KnownRange], dim: object) -> KnownRang
     return KnownRange(tuple(columns))
 
 
-def _indexed(x: KnownRange, index: object) -> KnownRange:
+def _index(x: KnownRange, index: object) -> KnownRange:
     """Select columns by the index of the last dimension."""
     parts = index if isinstance(index, tuple) else (index,)
     if len(x.columns) == 1:
@@ -264,7 +264,7 @@ def _indexed(x: KnownRange, index: object) -> KnownRange:
     return KnownRange(x.columns[last] or (x.hull,)) if isinstance(last, slice) else whole
 
 
-def _held(x: Interval, dtype: str, name: str) -> Interval:
+def _fit_dtype(x: Interval, dtype: str, name: str) -> Interval:
     if dtype in _INTEGERS:
         low, high = _INTEGERS[dtype]
         return x if low <= x[0] and x[1] <= high else ANY

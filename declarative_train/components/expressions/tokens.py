@@ -57,11 +57,11 @@ def plain_python(text: str) -> str:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise _unexpected(text, position)
+            raise _explain_character(text, position)
         token, kind = match.group(), match.lastgroup
         if kind == "operator":
             _track(token, position, open_brackets)
-        parts.append(_written(token, kind))
+        parts.append(_replace(token, kind))
         position = match.end()
     if open_brackets:
         bracket, offset = open_brackets[-1]
@@ -70,7 +70,7 @@ def plain_python(text: str) -> str:
     return "".join(parts)
 
 
-def _written(token: str, kind: str | None) -> str:
+def _replace(token: str, kind: str | None) -> str:
     if kind == "space":
         return " " * len(token)
     if kind == "reference" and ("." in token or token in _NOT_NAMES):
@@ -87,7 +87,7 @@ def _track(token: str, offset: int, open_brackets: list[tuple[str, int]]) -> Non
         open_brackets.pop()
 
 
-def _unexpected(text: str, position: int) -> ExpressionError:
+def _explain_character(text: str, position: int) -> ExpressionError:
     character = text[position]
     if character == ".":
         return ExpressionError(

@@ -76,7 +76,7 @@ def tally_classes(targets: np.ndarray, input: TensorSpec, class_dim: int, ignore
     return np.bincount(flat.astype(np.int64), minlength=num_classes).astype(np.int64)
 
 
-def balanced_weights(tally: np.ndarray) -> tuple[float, ...]:
+def balance_weights(tally: np.ndarray) -> tuple[float, ...]:
     """Return n / (k x count) for the k classes that occur, so that the mean over the items is 1; 1 for a class without
     items.
     """
@@ -115,7 +115,7 @@ class OfClasses(Loss, ABC):
         return tally_classes(targets, input, self.class_dim, self.ignore_index)
 
     def balance(self, tally: np.ndarray) -> Self:
-        return self.model_copy(update={"class_weights": balanced_weights(tally)})
+        return self.model_copy(update={"class_weights": balance_weights(tally)})
 
     def check(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> ShapeError | None:
         if self.takes_parts and target is not None and target.is_floating and self.ignore_index is not None:

@@ -63,6 +63,6 @@ def items_of(loss: PluginLoss, input: TensorSpec, target: TensorSpec | None) -> 
     """Return the shape of the values of one sample. Raises any exception of the plugin, and ValueError unless it
     returns a tensor of one or more values for each sample.
     """
-    from declarative_train.components.losses.modules.plugin import tried
+    from declarative_train.components.losses.modules.plugin import try_forward
 
-    return tuple(tried(loss.make().forward, input, target).shape[1:])
+    return tuple(try_forward(loss.make().forward, input, target).shape[1:])

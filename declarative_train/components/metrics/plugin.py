@@ -47,11 +47,11 @@ class PluginMetric(PluginComponent, Metric):
 
 def _items_of(metric: PluginMetric, input: TensorSpec, target: TensorSpec | None) -> tuple[int, ...]:
     """Return the shape of the values of one sample, or () for `whole`."""
-    from declarative_train.components.losses.modules.plugin import tried
+    from declarative_train.components.losses.modules.plugin import try_forward
     from declarative_train.components.metrics.modules.plugin import number_of
 
     made = metric.make()
     if metric.is_mean:
-        return tuple(tried(made.forward, input, target).shape[1:])
+        return tuple(try_forward(made.forward, input, target).shape[1:])
     number_of(made.whole, input, target)
     return ()

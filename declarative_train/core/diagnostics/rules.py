@@ -36,7 +36,7 @@ _ORDER = ["Finds", "Why", "Bad", "Good"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule. `finds` and `why` are one paragraph each; `bad` and `good` are YAML; `page` is the docstring."""
+    """Rule of a check. `finds` and `why` are one paragraph each; `bad` and `good` are YAML; `page` is the docstring."""
 
     code: str
     name: str

@@ -195,7 +195,7 @@ def _name(dtype: str) -> str:
 
 
 def _values(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert bfloat16, which is the upper half of float32."""
+    """Return the values as numpy's types; bfloat16 becomes float32, whose upper half it is."""
     import numpy as np
 
     return (stored.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else stored

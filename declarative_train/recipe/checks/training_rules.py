@@ -158,7 +158,7 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
-    """Yield every optimizer of the recipe, with its path if it is in the recipe's own tree, and its span."""
+    """Yield every optimizer with its path and span; the path is None for one set inside a block."""
     if draft.training is not None:
         path: tuple[str, ...] = ("training", "optimizer")
         yield draft.training.optimizer, path, draft.span(path)

@@ -31,7 +31,7 @@ class OfPlugin(nn.Module, LossModule):
         self.items_per_row = None if masked else float(self.num_items)
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
-        values = called(self._values, in_full(input), target)
+        values = call_forward(self._values, in_full(input), target)
         weight = item_weight(mask, row_weight, values.ndim, values.dtype)
         return values.sum() if weight is None else torch.where(weight != 0, values * weight, 0).sum()
 
@@ -39,7 +39,7 @@ class OfPlugin(nn.Module, LossModule):
         return count_items(mask, row_weight, rows, self.num_items)
 
 
-def called(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
+def call_forward(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
     """Return the values of `forward`. Raises ValueError unless it returns a tensor (B, ...)."""
     values = forward(input) if target is None else forward(input, target)
     if not isinstance(values, Tensor) or not values.ndim or len(values) != len(input):
@@ -48,23 +48,23 @@ def called(forward: Forward, input: Tensor, target: Tensor | None) -> Tensor:
     return values
 
 
-def tried(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
+def try_forward(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
     """Return the values of `forward` for a few generated samples."""
     with torch.no_grad():
-        return called(forward, *made_samples(input, target))
+        return call_forward(forward, *make_samples(input, target))
 
 
 def depends_on_others(forward: Forward, input: TensorSpec, target: TensorSpec | None) -> bool:
     """Return whether the values of a sample change if there are fewer other samples."""
-    judged, wanted = made_samples(input, target)
+    judged, wanted = make_samples(input, target)
     with torch.no_grad():
-        whole = called(forward, judged, wanted)[:_FEWER]
-        fewer = called(forward, judged[:_FEWER], None if wanted is None else wanted[:_FEWER])
+        whole = call_forward(forward, judged, wanted)[:_FEWER]
+        fewer = call_forward(forward, judged[:_FEWER], None if wanted is None else wanted[:_FEWER])
     size = whole.abs().max().item() if whole.numel() else 0.0
     return not torch.allclose(whole, fewer, rtol=0.0, atol=_TOLERANCE * size, equal_nan=True)
 
 
-def made_samples(input: TensorSpec, target: TensorSpec | None) -> tuple[Tensor, Tensor | None]:
+def make_samples(input: TensorSpec, target: TensorSpec | None) -> tuple[Tensor, Tensor | None]:
     draws = torch.Generator().manual_seed(1)
     return _sample(input, draws), None if target is None else _sample(target, draws)
 

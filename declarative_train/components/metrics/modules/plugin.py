@@ -7,7 +7,7 @@ from torch import Tensor
 
 from declarative_train.components.component import Collective, MetricInputs, MetricModule
 from declarative_train.components.losses.modules.elementwise import in_full
-from declarative_train.components.losses.modules.plugin import Forward, called, made_samples
+from declarative_train.components.losses.modules.plugin import Forward, call_forward, make_samples
 from declarative_train.components.metrics.modules.items import weights
 from declarative_train.core.tensor_spec import TensorSpec
 
@@ -21,7 +21,7 @@ class PluginValues:
     def __call__(
         self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        values = called(self._forward, in_full(input), target).double()
+        values = call_forward(self._forward, in_full(input), target).double()
         return values, weights(values.shape, None, mask, row_weight)
 
 
@@ -70,4 +70,4 @@ def one_number(whole: Forward, input: Tensor, target: Tensor | None) -> Tensor:
 
 def number_of(whole: Forward, input: TensorSpec, target: TensorSpec | None) -> Tensor:
     """Return the number that `whole` gives for a few generated samples."""
-    return one_number(whole, *made_samples(input, target))
+    return one_number(whole, *make_samples(input, target))
