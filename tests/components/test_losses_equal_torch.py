@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from declarative_train.components.component import LossModule
 from declarative_train.components.losses import LOSSES
 from declarative_train.core.tensor_spec import TensorSpec
+from tests.alone import mark_packs
 
 ROWS, CLASSES = 11, 5
 PIECES = (4, 1, 6)  # rows; each is padded with two repeats of its last row
@@ -314,7 +315,7 @@ def build(case: Case) -> LossModule:
     return loss.build(*given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mark_packs(CASES, lambda case: repr(case.fields)), ids=lambda case: case.name)
 def test_sum_over_count_is_the_mean_of_torch(case: Case) -> None:
     module = build(case)
     assert isinstance(module, torch.nn.Module)
@@ -334,7 +335,7 @@ def test_sum_over_count_is_the_mean_of_torch(case: Case) -> None:
         assert module.items_per_row * ROWS == count
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mark_packs(CASES, lambda case: repr(case.fields)), ids=lambda case: case.name)
 def test_each_row_is_within_the_bounds_of_its_loss(case: Case) -> None:
     least, most = LOSSES[str(case.fields["type"])].bounds
     module = build(case)
@@ -346,7 +347,7 @@ def test_each_row_is_within_the_bounds_of_its_loss(case: Case) -> None:
             assert least <= float(module.sum(case.input[one], target, mask, None)) / count <= most
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mark_packs(CASES, lambda case: repr(case.fields)), ids=lambda case: case.name)
 def test_uneven_pieces_with_padding_rows_add_up(case: Case) -> None:
     module = build(case)
     whole, parts = case.input.clone().requires_grad_(), case.input.clone().requires_grad_()
@@ -370,7 +371,7 @@ def test_uneven_pieces_with_padding_rows_add_up(case: Case) -> None:
 MASKED = [case for case in CASES if case.mask is not None]
 
 
-@pytest.mark.parametrize("case", MASKED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mark_packs(MASKED, lambda case: repr(case.fields)), ids=lambda case: case.name)
 def test_what_is_masked_does_not_matter_be_it_nan_or_no_class(case: Case) -> None:
     assert case.mask is not None
     mask = case.mask.clone().double()

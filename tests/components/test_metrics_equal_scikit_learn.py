@@ -15,6 +15,7 @@ from sklearn.preprocessing import label_binarize
 from declarative_train.components.component import MetricInputs
 from declarative_train.components.metrics import METRICS
 from declarative_train.core.tensor_spec import TensorSpec
+from tests.alone import mark_packs
 from tests.components.test_metrics_equal_torchmetrics import (
     CLASSES,
     CPU,
@@ -138,13 +139,14 @@ CASES = [
 ]
 
 
+@pytest.mark.packs
 def test_every_metric_is_compared_or_has_no_counterpart() -> None:
     compared = {str(case.fields["type"]) for case in CASES}
     assert compared | NO_COUNTERPART.keys() == set(METRICS)
     assert not compared & NO_COUNTERPART.keys()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mark_packs(CASES, lambda case: repr(case.fields)), ids=lambda case: case.name)
 def test_a_metric_is_theirs(case: Case) -> None:
     wanted = float(case.wanted())
     alone = build(case)

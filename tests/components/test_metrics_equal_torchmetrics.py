@@ -19,6 +19,7 @@ from declarative_train.components.component import Collective, Metric, MetricInp
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.metrics import METRICS
 from declarative_train.core.tensor_spec import TensorSpec
+from tests.alone import mark_packs
 
 ROWS, CLASSES = 23, 5
 CPU = torch.device("cpu")
@@ -372,7 +373,7 @@ def wanted(case: Case) -> float:
         return float(case.wanted())
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mark_packs(CASES, lambda case: repr(case.fields)), ids=lambda case: case.name)
 class TestEqual:
     def test_the_whole_set_at_once(self, case: Case) -> None:
         module = build(case)
@@ -414,7 +415,10 @@ class TestEqual:
         module.update(*given, None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.mask is not None], ids=lambda case: case.name)
+MASKED = [case for case in CASES if case.mask is not None]
+
+
+@pytest.mark.parametrize("case", mark_packs(MASKED, lambda case: repr(case.fields)), ids=lambda case: case.name)
 def test_masked_items_may_be_nan(case: Case) -> None:
     assert case.mask is not None
     spoilt = case.input.clone()

@@ -199,6 +199,7 @@ def test_evaluation_of_a_set_that_is_read(spec: Spec) -> None:
     assert all(same(one, other) for one, other in pairs)
 
 
+@pytest.mark.packs
 def test_a_large_text_is_read_by_position(spec: Spec, tmp_path: Path) -> None:
     """More than is held in memory (a sparse file): nothing is read but the windows asked for."""
     path = tmp_path / "large.txt"

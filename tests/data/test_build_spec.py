@@ -149,6 +149,7 @@ def test_everything_is_said_at_once(look: Look) -> None:
     ]
 
 
+@pytest.mark.packs
 def test_a_text_without_window_is_a_warning(look: Look) -> None:
     spec, (found,) = look(
         source={"type": "text", "path": "data/people.csv"}, fields={"t": {"column": "tokens"}}, split={}

@@ -205,6 +205,7 @@ def test_ranks_of_a_rolled_mixture_share_the_files(spec: Spec, tmp_path: Path) -
     assert max(read_by.values()) < 0.8 * 300, read_by
 
 
+@pytest.mark.packs
 def test_windows_and_packed_texts_hold_rows_of_one_source(spec: Spec, tmp_path: Path) -> None:
     for name, letter, size in (("a", "a", 230), ("b", "b", 90)):
         (tmp_path / f"{name}.txt").write_text(letter * size)
@@ -228,6 +229,7 @@ def test_windows_and_packed_texts_hold_rows_of_one_source(spec: Spec, tmp_path: 
         assert letters == [{97}] * first + [{98}] * (len(made) - first)
 
 
+@pytest.mark.packs
 def test_a_picture_that_comes_twice_in_an_epoch_is_changed_otherwise(spec: Spec, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     for name, count in (("few", 3), ("many", 30)):

@@ -141,6 +141,7 @@ def layout(size: int, ranks: int, total: int = 60) -> BatchSpec:
 
 
 @pytest.mark.parametrize("way", [{}, {"shuffle_window": 30, "shuffle_streams": 2}])
+@pytest.mark.packs
 def test_a_broken_picture_is_stood_in_for_alike_on_every_layout(
     look: Look, pictures: str, log: Path, way: dict[str, object]
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_broken_picture_is_stood_in_for_alike_on_every_layout(
     assert {each.set for each in found} == {"training"}
 
 
+@pytest.mark.packs
 def test_in_an_evaluation_a_broken_picture_counts_nothing(look: Look, pictures: str, log: Path) -> None:
     data, _ = skipping(
         look,
@@ -204,6 +206,7 @@ def test_in_an_evaluation_a_broken_picture_counts_nothing(look: Look, pictures: 
     assert "1 row skipped" in in_words([each for each in read_skipped(str(log)) if each.set == "held"])
 
 
+@pytest.mark.packs
 def test_without_skip_a_broken_picture_ends_the_run_with_its_place(look: Look, tmp_path: Path) -> None:
     images = [jpeg(number) for number in range(20)]
     images[15] = images[15][:-30]

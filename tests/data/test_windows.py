@@ -114,6 +114,7 @@ def test_rows_of_a_window_and_single_rows(spec: Spec, meters: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["disk", "memory"])
+@pytest.mark.packs
 def test_a_text_gives_tokens_and_the_next_ones(spec: Spec, tmp_path: Path, where: str) -> None:
     import fsspec
 
@@ -142,6 +143,7 @@ def test_a_text_gives_tokens_and_the_next_ones(spec: Spec, tmp_path: Path, where
     assert [len(each.path) > 0 for each in data.files] == [True, True]
 
 
+@pytest.mark.packs
 def test_large_tokens_are_held_in_bytes(spec: Spec, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(bytes(range(256)) * 20_000)

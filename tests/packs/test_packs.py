@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,11 +12,19 @@ import pytest
 import declarative_train.packs
 from declarative_train.core.packs import Pack, find_packs, load
 from declarative_train.recipe.validate import KINDS
+from tests.alone import TYPES
 
 FOLDER = Path(str(declarative_train.packs.__file__)).parent
 OURS = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
 HOOKS = [each.name for each in fields(Pack) if each.type == "str" and each.name != "checks"]
 KINDS_BY_WORD = {word: kind for kind, (word, _) in KINDS.items()}
+
+
+def test_tests_know_their_types() -> None:
+    assert (
+        tuple(sorted(name for each in OURS for rows in find_packs()[each].components.values() for name in rows))
+        == TYPES
+    )
 
 
 def test_all_are_found() -> None:
@@ -58,3 +67,9 @@ def test_hooks_and_commands_are_there(name: str) -> None:
     for command in pack.commands.values():
         assert callable(load(f"{command.module}:add_arguments"))
         assert callable(load(f"{command.module}:run"))
+
+
+def test_the_page_has_every_field() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "packs.md").read_text("utf-8")
+    assert re.findall(r"^\| `(\w+)` \|", page, re.M) == [each.name for each in fields(Pack)]
+    assert all(f"`{word}`" in page for word in KINDS_BY_WORD)

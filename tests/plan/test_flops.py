@@ -55,7 +55,9 @@ def example(spec: TensorSpec) -> torch.Tensor:
     return torch.ones(shape, dtype=getattr(torch, spec.dtype))
 
 
-@pytest.mark.parametrize("name", ["digits_mlp_ddp2", "digits_resnet", "digits_vae", "gpt_nano_fsdp2"])
+@pytest.mark.parametrize(
+    "name", ["digits_mlp_ddp2", "digits_resnet", "digits_vae", pytest.param("gpt_nano_fsdp2", marks=pytest.mark.packs)]
+)
 def test_a_shipped_recipe(name: str) -> None:
     loaded = load(str(RECIPES / f"{name}.yaml"))
     assert loaded.recipe is not None

@@ -18,6 +18,7 @@ from declarative_train.planner.text.describe import describe
 from declarative_train.source.node import Mapping, to_value
 from declarative_train.source.reader import read_text
 from declarative_train.source.writing import flow, lines
+from tests.alone import mark_packs, text_of_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted([*(ROOT / "recipes").glob("*.yaml"), *(ROOT / "recipes" / "gallery").glob("*.yaml")])
@@ -88,7 +89,13 @@ def test_an_evaluation_that_another_key_asks_for_is_written(
     assert plans[0].evaluation == plans[1].evaluation
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG if name in LARGE else ()) for name in SHIPPED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[*([LONG] if name in LARGE else []), *param.marks])
+        for name, param in zip(SHIPPED, mark_packs(SHIPPED, lambda name: text_of_recipe(SHIPPED[name][0])), strict=True)
+    ],
+)
 def test_all_defaults_written_out_are_the_same_plan(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

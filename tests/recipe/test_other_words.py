@@ -81,6 +81,9 @@ ALL_HINTS = (*NOTES.values(), *ANYWHERE.values(), *PLACED)
 TABLES = (DATASETS, FIELDS, LAYERS, LOSSES, LR_SCHEDULES, METRICS, OPTIMIZERS, TRANSFORMS)
 
 
+OF_PACKS = pytest.mark.packs
+
+
 def hint_on(section: str, word: str) -> str:
     """What is said of a key that is not there."""
     inside = f"data: {{replicate: all}}, {word}" if section == "parallelism" else word
@@ -90,7 +93,7 @@ def hint_on(section: str, word: str) -> str:
     return said.help or ""
 
 
-@pytest.mark.parametrize("section", WORDS)
+@pytest.mark.parametrize("section", [pytest.param(each, marks=OF_PACKS if each == "data" else ()) for each in WORDS])
 def test_a_word_of_another_tool_is_answered_with_what_to_write(section: str) -> None:
     hints = {word: hint_on(section, word) for word in WORDS[section].split()}
     assert not [word for word, hint in hints.items() if not hint or hint.startswith(("known", "did you mean"))]
@@ -130,8 +133,8 @@ def test_what_is_built_is_not_called_not_built() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("data: {source: {type: ImageFolder, path: x}}", "did you mean `image_folder`?"),
-        ("data: {source: {type: webdataset, path: x}}", "its name here is `tar`"),
+        pytest.param("data: {source: {type: ImageFolder, path: x}}", "did you mean `image_folder`?", marks=OF_PACKS),
+        pytest.param("data: {source: {type: webdataset, path: x}}", "its name here is `tar`", marks=OF_PACKS),
         ("model: {lora: {rank: 8}}", "adapter: {type: lora"),
         ("model: {parameters: {a: {adapter: {type: qlora}}}}", "storage: nf4"),
         ("data: {augmentation: [flip]}", "`data.transforms`"),

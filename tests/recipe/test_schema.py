@@ -13,6 +13,7 @@ from declarative_train.recipe.model.blocks import list_shipped
 from declarative_train.recipe.schema import schema
 from declarative_train.source.reader import read_text
 from declarative_train.source.template_names import to_lists
+from tests.alone import mark_packs, text_of_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 TYPES = {
@@ -103,7 +104,7 @@ def takes(text: str, root: dict[str, Any]) -> bool:
     return fits(to_lists(node), root, root)
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", mark_packs(RECIPES, text_of_recipe), ids=lambda path: path.stem)
 def test_shipped_recipes_fit(path: Path, root: dict[str, Any]) -> None:
     assert takes(path.read_text(), root)
 

@@ -1,0 +1,30 @@
+"""Marks for tests that need a pack, so that the core can be tested alone (test_core_alone.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TYPES = (  # of our packs; tests/packs/test_packs.py compares them
+    *("box_iou", "boxes", "center_crop", "color_jitter", "cutmix", "giou", "image", "image_folder", "mask", "mixup"),
+    *("normalize", "rand_augment", "random_crop", "random_erasing", "random_flip", "random_resized_crop"),
+    *("random_rotation", "resize", "safetensors", "sqlite", "tar", "text", "tokens", "trivial_augment"),
+)
+_NAMED = re.compile(rf"\btype'?: '?({'|'.join(TYPES)})\b")
+_BASES = re.compile(r"^extends: \[?([^\]#\n]+)", re.M)
+
+
+def mark_packs(cases: Iterable[Any], text_of: Callable[[Any], str] = repr) -> list[Any]:
+    """Return the cases as parameters, marked if their text names a component of a pack."""
+    return [pytest.param(case, marks=pytest.mark.packs if _NAMED.search(text_of(case)) else ()) for case in cases]
+
+
+def text_of_recipe(path: Path) -> str:
+    """Return the text of a recipe and of its bases."""
+    text = path.read_text("utf-8")
+    bases = [each.strip() for found in _BASES.findall(text) for each in found.split(",")]
+    return "\n".join([text, *(text_of_recipe(path.parent / base) for base in bases)])
