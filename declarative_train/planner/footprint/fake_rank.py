@@ -154,26 +154,20 @@ class PendingSend:
 
 @contextmanager
 def _hold_messages() -> Iterator[None]:
-    """Keep sent tensors alive, which a fake group does not. Answer the stages' question before the first step, whether
-    they know the shapes of messages."""
-    from torch import distributed
+    """Keep sent tensors alive until the schedule waits for them, which the work of a fake group does not."""
     from torch.distributed.pipelining import schedules
 
-    send, receive = schedules._batch_p2p, distributed.recv
+    send = schedules._batch_p2p
 
     def batch_send(operations: list[Any], *more: Any, **named: Any) -> list[Any]:
         tensors = [each.tensor for each in operations]
         return [PendingSend(work, tensors) for work in send(operations, *more, **named)]
 
-    def agree(tensor: torch.Tensor, *_: Any, **__: Any) -> int:
-        tensor.fill_(1)
-        return 0
-
-    schedules._batch_p2p, distributed.recv = batch_send, agree  # type: ignore[assignment]
+    schedules._batch_p2p = batch_send  # type: ignore[assignment]
     try:
         yield
     finally:
-        schedules._batch_p2p, distributed.recv = send, receive
+        schedules._batch_p2p = send
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 CLASSES = ("parameters", "gradients", "optimizer", "gathered", "activations", "loss", "data")
 PARAMETERS, GRADIENTS, OPTIMIZER, GATHERED, ACTIVATIONS, LOSS, DATA = range(len(CLASSES))
@@ -67,7 +66,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def add(self, tensor: Any) -> Storage | None:
         """Count a storage once. Return None for a tensor without memory."""
-        tensor = getattr(tensor, "_local_tensor", tensor)
+        if hasattr(tensor, "to_local"):
+            with torch.no_grad():  # otherwise it makes a view, which is an operation
+                tensor = tensor.to_local()
         if tensor.device.type == "meta":
             return None
         try:
@@ -125,13 +126,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._find_copy(args[0])
         made = func(*args, **(kwargs or {}))
         copy = self._add_copy(args[1]) if self._copies_reduced and name == _REDUCE_SCATTER else None
-        for item in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
-            if isinstance(item, torch.Tensor):
-                self.add(item)
+        for item in tensors_in(made):
+            self.add(item)
         if name.startswith(_TO_REDUCE):
-            for gradient in tree_leaves(args):
-                if isinstance(gradient, torch.Tensor):
-                    self.claim(gradient, WHOLE)
+            for gradient in tensors_in(args):
+                self.claim(gradient, WHOLE)
         if func.namespace in _COMMUNICATES and not name.startswith(_WIRES):
             self._claim_buffers((made, args, kwargs))
         # queries of a tensor (`prim::device`) may be cached, and then are not dispatched again
@@ -158,11 +157,19 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _claim_buffers(self, tensors: Any) -> None:
         """Set the class of what a collective reads and writes, unless it has an owner."""
-        for item in tree_leaves(tensors):
-            if isinstance(item, torch.Tensor):
-                stored = self.add(item)
-                if stored is not None and not stored.is_claimed:
-                    stored.kind = GATHERED
+        for item in tensors_in(tensors):
+            stored = self.add(item)
+            if stored is not None and not stored.is_claimed:
+                stored.kind = GATHERED
+
+
+def tensors_in(found: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of an operation's arguments or results."""
+    if isinstance(found, torch.Tensor):
+        yield found
+    elif isinstance(found, list | tuple | dict):
+        for each in found.values() if isinstance(found, dict) else found:
+            yield from tensors_in(each)
 
 
 @contextmanager
