@@ -58,18 +58,18 @@ docs/commands.md
     `--scale 1,2,4,8`
         app/test_values_and_scale.py::test_scale_is_a_table_between_two_ends
 docs/index.md
-    every way of running it computes the same gradients, up to rounding
+    every parallel mode computes the same gradients, up to rounding
         test_parity.py::test_a_way_to_run_computes_the_same_gradients
     predictions of memory, traffic and step time, also for GPUs that this machine does not have
         app/test_commands.py::test_plan_for_other_devices
         test_planner.py::test_the_plan_is_what_happens
     also on another layout, with the samples that would have come next
         run/test_resume_layouts.py::test_another_layout_goes_on
-    with the nearest valid name or a hint where there is one, before a process starts
+    before a process starts, each with a suggestion if there is one
         test_cases.py::test_a_mistake_is_told_as_accepted
-    and their products give the same gradients
+    alone or with `ddp` or `fsdp`, give the same gradients up to rounding
         test_parity.py::test_every_mode_and_schedule_that_a_recipe_can_name_has_its_cells
-    of whole runs on CPU, compared with hand-written loops
+    of the time of a hand-written loop, a whole run
         test_statements.py::test_the_figures_of_the_table_meet_their_targets
 docs/comparison.md
     many at once, before a process starts
@@ -105,7 +105,7 @@ docs/architecture.md
         run/test_checkpoint.py::test_all_is_on_the_disk_before_a_checkpoint_exists
     to the bit on the same layout
         run/test_resume.py::test_to_the_bit_on_the_same_layout
-    so modes agree, resume costs nothing, and another layout continues
+    So modes agree, resume costs nothing, and another layout continues
         run/test_resume_layouts.py::test_another_layout_goes_on
 docs/language-reference.md
     Every key of its sections is in [sections.md]
@@ -253,6 +253,10 @@ def test_the_figures_of_the_table_meet_their_targets() -> None:
     for name, column in (("a training step", 1), ("from the command", 2), ("a whole run", 3)):
         ratios = sorted(row[column] for row in rows)
         assert re.search(rf"^\| \[{name}.*\| {ratios[0]} to {ratios[-1]} of its time \|$", text, re.M), (name, ratios)
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    step, whole = (sorted(row[column] for row in rows) for column in (1, 3))
+    words = "of the time of a hand-written loop, a whole run"
+    assert f"a step takes {step[0]} to {step[-1]} {words} {whole[0]} to {whole[-1]} |" in index
 
 
 @pytest.mark.parametrize("page", ["architecture", "planner"])
