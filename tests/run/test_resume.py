@@ -196,7 +196,7 @@ def test_a_torn_checkpoint_is_skipped_and_said(directory: Path) -> None:
     second = go(directory, resume="auto")
     assert second.code == 0
     assert second.of(RunStarted)[-1].first_step == 7
-    assert any("step_00000009 is torn" in event.message for event in second.of(Notice) if event.is_warning)
+    assert any("step_00000009 is incomplete" in event.message for event in second.of(Notice) if event.is_warning)
 
 
 def test_a_damaged_checkpoint_is_passed_over(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ def test_the_metric_and_its_direction(tmp_path: Path) -> None:
         ({"type": "grid", "over": {LR: {"low": 0.1, "high": 1.0}}}, "K011", "not ranges"),
         ({"type": "random", "trials": 1, "over": {LR: {"low": 0, "high": 1, "log": True}}}, "K011", "above 0"),
         ({"type": "random", "trials": 1, "over": {LR: {"low": 1, "high": 1}}}, "K011", "not below"),
-        ({"type": "grid", "over": {LR: 0.1}}, "K011", "one value"),
+        ({"type": "grid", "over": {LR: 0.1}}, "K011", "a single value"),
         ({"type": "grid", "over": {"optimizer.lr": [0.1]}}, "K012", "cannot be set by a sweep"),
         ({"type": "grid", "over": {LR: [0.1]}, "metric": "validation/auroc"}, "K013", "no run computes"),
         ({"type": "grid", "over": {LR: [0.1, "fast"]}}, "S003", "the text `fast`"),
