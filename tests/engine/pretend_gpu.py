@@ -215,7 +215,7 @@ class PretendGpu(TorchFunctionMode):
             raise HalfRnnError(f"{name} under autocast, at {_asking()[0]}")
         before = {_key(tensor) for tensor in tensors}
         # oneDNN has no lstm in bf16 for every CPU
-        with torch.backends.mkldnn.flags(enabled=False) if name == "lstm" else nullcontext():
+        with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None) if name == "lstm" else nullcontext():
             result = func(*(_on_cpu(item) for item in args), **{key: _on_cpu(item) for key, item in kwargs.items()})
         return self._settled(result, before, name, args, result_on_gpu)
 

@@ -100,7 +100,8 @@ def test_every_optimizer(directory: Path, name: str) -> None:
     of_biases = {"model": {"parameters": {"bias": {"optimizer": {"type": "adamw", "lr": 0.01}}}}}
     plain = {"training": {"optimizer": optimizer, "clip_grad_norm": 1.0, "precision": "bf16"}}
     found = run(directory, DIGITS, plain, of_biases if name == "muon" else {}).waits_in_steps()
-    assert found == {}
+    # torch's adafactor reads two numbers of each parameter
+    assert {place.partition(" ")[2] for _, place in found} == ({"step"} if name == "adafactor" else set())
 
 
 # what a layer must be given where a field of data says less than the spec of its case
@@ -367,7 +368,7 @@ def test_terms_counted_by_rows_and_by_values_beside_each_other(directory: Path) 
 def test_a_first_step_that_is_left_out_leaves_no_momentum_behind(
     directory: Path, training: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch's fused rule begins its momentum in memory that nobody has written."""
+    """A momentum has no fused rule, so that the host decides at each step."""
     empty_like = torch.empty_like
 
     def dirty_like(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -389,8 +390,8 @@ def test_a_first_step_that_is_left_out_leaves_no_momentum_behind(
     momentum = {"type": "sgd", "lr": 0.01, "momentum": 0.9}
     changed = merged(merged(DIGITS, SHORT), {"training": {"optimizer": momentum, **training}})
     gpu = on_gpu(compiled(directory, changed), directory / "run")
-    ((what, line), count), *others = gpu.waits_in_steps().items()  # the step left out, and the first that was made
-    assert (what, line.endswith("step_if"), count, others) == ("__bool__", True, 2, [])
+    ((what, line), count), *others = gpu.waits_in_steps().items()
+    assert (what, line.endswith("step_if"), count, others) == ("__bool__", True, 5, [])
     tensors = last_tensors(directory / "run")
     assert max(float(tensor.abs().max()) for tensor in tensors.values()) < 10
 

@@ -272,7 +272,7 @@ class Rmsprop(Optimizer):
 
 class Adafactor(Optimizer):
     """Adafactor: Adam's squares reduced to one row and one column per matrix; the rate is relative to the size of the
-    weights.
+    weights. On a GPU torch's implementation makes the host wait for each parameter in each step.
 
     Shazeer and Stern, https://arxiv.org/abs/1804.04235, as in torch.
     """

@@ -40,13 +40,15 @@ class Update:
         with torch.no_grad():
             gradients = optimizers.gradients()
             norm = self._global_norm(gradients)
+            factor = None
             if self._loss_scale is not None:
                 factor = self._loss_scale.factor.reciprocal()
                 norm = norm * factor
-                for gradient in gradients:
-                    gradient.mul_(factor)
             if self._max_norm is not None:
-                torch.nn.utils.clip_grads_with_norm_(optimizers.parameters.values(), self._max_norm, norm)
+                clip = torch.clamp(self._max_norm / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
+                factor = clip if factor is None else factor * clip
+            if factor is not None and gradients:  # a stage may train nothing
+                torch._foreach_mul_(gradients, factor)
         if not self._guarded:
             optimizers.step()
             return norm, None

@@ -97,7 +97,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
         stack.enter_context(FakeResultsMode())  # type: ignore[no-untyped-call]
         engine = Engine(plan, _CPU, place=place, fill=_without_values)
         _begin_state(engine)
-        if is_begun or _keeps_buckets(plan):
+        if is_begun or keeps_buckets(plan):
             engine.optimizer.zero_grad = lambda: None  # type: ignore[method-assign]
         else:
             engine.optimizer.zero_grad()
@@ -106,7 +106,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
     return live
 
 
-def _keeps_buckets(plan: Plan) -> bool:
+def keeps_buckets(plan: Plan) -> bool:
     """Return whether ddp holds the memory of all gradients from step to step."""
     return plan.layout.has("replicate") and not plan.layout.is_sharded and plan.layout.pipeline is None
 
