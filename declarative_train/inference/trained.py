@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugin_components import PLUGIN
@@ -333,7 +333,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
     """Return the plan with the files of packs (tokenizers) that are in the checkpoint, in place of the run's paths."""
 
-    def use_own(component: Mapping[str, object]) -> Mapping[str, object]:
+    def use_own(component: dict[str, Any]) -> dict[str, Any]:
         for use_checkpoint_files in hooks("use_checkpoint_files"):
             component = use_checkpoint_files(component, entry.path, entry.manifest["files"])
         return component

@@ -136,7 +136,7 @@ def cannot_fork(device_kind: str) -> bool:
 
             start_autograd()  # raises if threads were started
             if device_kind == "cuda":
-                torch.cuda.init()  # raises if CUDA was used before the fork
+                torch.cuda.init()  # type: ignore[no-untyped-call]  # raises if CUDA was used before the fork
             answer = 0
         finally:
             os._exit(answer)

@@ -139,4 +139,5 @@ def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> N
     """Accumulate the gradient of the sum of sums x factors; a term that reaches no parameter gives none."""
     pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
     if pairs:
-        torch.autograd.backward(*zip(*pairs, strict=True))
+        values, grads = zip(*pairs, strict=True)
+        torch.autograd.backward(values, grads)

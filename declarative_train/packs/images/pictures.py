@@ -134,8 +134,8 @@ class Pictures(LateReader):
             for place, transform in enumerate(self.transforms)
             if transform.acts(epoch is not None)
         ]
-        found = {name: np.empty((len(keys), *shapes[name]), each.field.dtype) for name, each in given.items()}
         values = {name: PictureValues.of(each) for name, each in given.items()}
+        found = {name: np.empty((len(keys), *shapes[name]), each.field.dtype) for name, each in values.items()}
         for row, key in enumerate(keys.tolist()):
             for name, value in self._sample(values, steps, row, key).items():
                 found[name][row] = value

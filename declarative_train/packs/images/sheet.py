@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.data.late import LateError
 from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.prepared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec
 from declarative_train.data.splitting import TRAINING
 from declarative_train.packs.images.boxes import BoxesField
 from declarative_train.packs.images.pictures import (
-    LateError,
     PictureValues,
     field_of_pictures,
     place_boxes,

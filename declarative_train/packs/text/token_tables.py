@@ -12,8 +12,7 @@ import numpy as np
 
 from declarative_train.components.data import BadValueError, Column, Table
 from declarative_train.core.amounts import counted
-from declarative_train.data.fields import FieldReader, base_of, column_names
-from declarative_train.data.materialize import BadSampleError
+from declarative_train.data.fields import BadSampleError, FieldReader, base_of, column_names
 from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import is_scanned
 from declarative_train.files.open_files import local_path, objects, size_bytes

@@ -65,7 +65,8 @@ class Top(Head):
     model: ModelSection
     objective: ObjectiveSection
     training: Training
-    evaluation: _Evaluation = Field(default_factory=_Evaluation)  # a model is built when it is first made, not imported
+    # the factory: a model is built when it is first made, not when this file is imported
+    evaluation: _Evaluation = Field(default_factory=_Evaluation)  # type: ignore[valid-type]
     parallelism: Parallelism | Auto = Field(default_factory=DEFAULT)
     layout: Layout = Field(default_factory=Layout)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)

@@ -161,7 +161,7 @@ def _kernel(x: Tensor) -> AbstractContextManager[object]:
     if x.device.type != "cpu" or not (torch.is_autocast_enabled("cpu") or x.dtype in (torch.bfloat16, torch.float16)):
         return nullcontext()
     onednn = torch.backends.mkldnn
-    return onednn.flags(enabled=False, allow_tf32=onednn.allow_tf32)  # type: ignore[no-untyped-call, no-any-return]
+    return onednn.flags(enabled=False, allow_tf32=onednn.allow_tf32)
 
 
 class GruModule(nn.GRU):
