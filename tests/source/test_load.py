@@ -96,7 +96,7 @@ def test_a_missing_base_is_said_where_it_is_named() -> None:
 
 def test_a_missing_base_in_another_folder_says_where_it_was_looked_for() -> None:
     write(sub__recipe="extends: more/nothing.yaml\n")
-    assert "`sub/more/nothing.yaml` was looked for" in (the_one("sub/recipe.yaml").help or "")
+    assert "`sub/more/nothing.yaml` does not exist" in (the_one("sub/recipe.yaml").help or "")
 
 
 def test_a_base_that_is_a_folder() -> None:

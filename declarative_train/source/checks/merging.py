@@ -29,7 +29,7 @@ def missing_base(span: Span, typed: str, path: str, reason: str, beside: Iterabl
     close = nearest(typed, names)
     hint = f"did you mean `{close}`?" if close else None
     if hint is None and path != typed:
-        hint = f"the path `{path}` is relative to the file that contains it"
+        hint = f"`{path}` does not exist: the path is relative to the file that contains it"
     return error("M001", span, f"`{typed}` {reason}", hint, fixes=suggest_fix(span, typed, names))
 
 
