@@ -134,7 +134,7 @@ def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> 
         hint = f"leave `{key}` or the field `{other}` out"
         yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, hint)
     if window is not None:
-        message = f"`{key}` puts texts together as they fit, and `window` takes rows one after the other"
+        message = f"`{key}` combines texts in any order, but `window` needs consecutive rows"
         yield column_does_not_fit(span(f"data.fields.{name}.{key}"), name, message, "remove one of them")
 
 
@@ -152,7 +152,7 @@ def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
     pictures = [name for name in late if not section.fields[name].takes_lists]
     for name, field in section.fields.items():
         if field.follows is not None and field.follows not in pictures:
-            message = f"its boxes are in the pictures of `{field.follows}`, but no field of pictures has this name"
+            message = f"its boxes belong to images of `{field.follows}`, but no image field has this name"
             hint = did_you_mean(field.follows, pictures) if pictures else "add a field of `type: image`"
             yield column_does_not_fit(span(f"data.fields.{name}.picture"), name, message, hint)
     if late and section.window is not None:

@@ -22,7 +22,11 @@ def graph(n: str, rows: str = "num_embeddings: 10, ") -> str:
         (graph('"int(abs(x[:, 0]) * 100)"', ""), "G001", "`embedding` needs `num_embeddings`"),
         ("model: {graph: {t: y - 1}}\nobjective: {loss: {target: t}}", "O101", "classes go from -1 to 8"),
         ("model: {graph: {t: y + 1}}\nobjective: {loss: {target: t}}", "O101", "classes go from 1 to 10"),
-        ('model: {graph: {hot: "float(one_hot(y, 5))"}}\nobjective: {loss: {target: hot}}', "G004", "from 0 to 9"),
+        (
+            'model: {graph: {hot: "float(one_hot(y, 5))"}}\nobjective: {loss: {target: hot}}',
+            "G004",
+            "its values are 0 to 9",
+        ),
         ("model: {graph: {m: y > 20}}\nobjective: {loss: {mask: m}}", "G014", "all items of the 900"),
         ("model: {graph: {hidden: {input: bad}, bad: log(x)}}", "G011", "`x` is ["),
     ],

@@ -172,7 +172,7 @@ def test_the_spec_says_shape_and_range(look: Describe, folder: Path) -> None:
         ([{"type": "center_crop", "size": 8, "only": "training"}], "D041", "8 x 8 in training and each its own size"),
         ([{"type": "resize", "size": 8, "fields": ["label"]}], "D042", "`label` is not a field of images"),
         ([{"type": "resize", "size": 8, "fields": ["imag"]}], "D042", "there is no field `imag`"),
-        ([{"type": "random_flip", "only": "evaluation"}], "D042", "`random_flip` draws"),
+        ([{"type": "random_flip", "only": "evaluation"}], "D042", "`random_flip` is random"),
         (
             [{"type": "normalize", "mean": [0.5], "std": [0.5]}, {"type": "center_crop", "size": 8}],
             "D042",
