@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from declarative_train.app.main import main
-from declarative_train.tools.sweep.device_slots import Seat
+from declarative_train.tools.sweep.device_slots import DeviceSlot
 from declarative_train.tools.sweep.sweep import _start
 from tests.house import working_tree
 
@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_point_of_a_sweep_imports_no_file_of_the_folder(folder: Path) -> None:
-    process = _start(folder / "plan.json", folder, Seat(0))
+    process = _start(folder / "plan.json", folder, DeviceSlot(0))
     assert process.wait(60) == 2
     assert "plan.json" in (folder / "console.txt").read_text()
     assert not (folder / "imported").exists()

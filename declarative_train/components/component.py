@@ -58,7 +58,7 @@ def recipe_keys(model: type[BaseModel]) -> dict[str, str]:
 
 
 class Keys(BaseModel):
-    """A mapping inside a component, read like a section: its keys are all known."""
+    """Model of a mapping that is a field of a component; an unknown key in it is an error, as in a section."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -337,8 +337,8 @@ class LrSchedule(Component, ABC):
     def check_milestones(
         self, exact_steps: Callable[[Duration], float], num_steps: int, warmup: float
     ) -> Sequence[ShapeError]:
-        """Return the durations among its fields that do not fit in a run of `num_steps` after `warmup` steps. Call it
-        before the durations are resolved. Raises ValueError, as `exact_steps` does."""
+        """Return an error for each field with a duration that does not fit in a run of `num_steps` after `warmup`
+        steps. Called before durations are resolved to steps. Raises ValueError, as `exact_steps` does."""
         return ()
 
 

@@ -55,7 +55,8 @@ class FieldReader:
 
 
 def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """Return the columns of the field, and its names and globs that match none."""
+    """Return the columns of the table that the field names, and the names and globs in the field that match no
+    column."""
     found, missed = match_columns(field.wanted, list(table.columns), field.unwanted)
     return tuple(table.columns[name] for name in found), missed
 

@@ -1,6 +1,7 @@
-"""Late fields: their values are made when a batch is requested (pictures), by the reader that the field names.
+"""Late fields: fields whose values are made when a batch is requested, such as images.
 
-A pack brings the reader: a class of its own that derives from `LateReader`, whose address is the field's `late`.
+The reader that makes them is a subclass of `LateReader` in a pack. The field's class names it in `late`, as
+`package.module:name`.
 """
 
 from __future__ import annotations

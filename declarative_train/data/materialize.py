@@ -38,9 +38,9 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are chec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSet:
-    """Prepared set. `held` are the values of its rows in the set's order, by field; None: they are read when needed.
-    Images are never in memory; `chain` are their transforms. `skips`: bad rows of the set are skipped.
-    """
+    """Set that is ready for training. `held`: the values of its rows by field, in memory, in the order of the set;
+    None: rows are read when a batch needs them, as images always are. `chain`: the transforms of images. `skips`: bad
+    rows are skipped."""
 
     name: str
     table: Table

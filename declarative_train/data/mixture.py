@@ -82,7 +82,8 @@ class Schedule:
         self._ways = dict(_ways(self._root, ()))
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return int64: the source at each position, and how many of its samples come before it."""
+        """Return two int64 arrays: the source at each position, and how many samples of that source come before the
+        position."""
         positions = np.asarray(positions, np.int64)
         source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         waiting = [(self._root, positions, np.arange(len(positions)))]
@@ -210,7 +211,8 @@ class MixedOrder:
 
 @dataclass(frozen=True, slots=True)
 class MixturePart:
-    """Part of a source in an epoch: its part of the samples, and how often each of its own samples comes."""
+    """Use of one source in an epoch, for display: the part of the epoch's samples that comes from it, and how often
+    each sample of the source is used."""
 
     name: str
     num_samples: int

@@ -157,8 +157,8 @@ def _prepare_one(
 
 
 class Offer(NamedTuple):
-    """Open file of another process. `mark`: its first bytes, which detect a process of the same number in another
-    container. `ends`: the ends of the pickled sets and of their arrays in it.
+    """Open file of another process, in which it shares its sets. `mark`: first bytes of the file; in another container
+    a process of the same number has other ones. `ends`: where the pickled sets and their arrays end in the file.
     """
 
     pid: int
@@ -201,7 +201,8 @@ def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """Make `prepare_sets` of the spec return the sets of another process. False: they cannot be mapped."""
+    """Make `prepare_sets` of the spec return the sets that another process offers. Return False if they cannot be
+    mapped."""
     try:
         sets = _read(made)
     except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
@@ -261,9 +262,8 @@ class _ClosedTable(Table):
 
 
 class Sample:
-    """Rows of the training set first, then of the others in the order of the recipe. `is_whole`: they are all samples
-    of all sets; `num_training` of them belong to the training set.
-    """
+    """Rows for checks of their values: those of the training set first, then those of the other sets in the order of
+    the recipe. `is_whole`: no row of any set is left out. `num_training`: number of rows of the training set."""
 
     def __init__(self, sets: Sequence[PreparedSet], most: int) -> None:
         self._sets = sets

@@ -58,8 +58,8 @@ class BlockPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
-    """Samples that are shuffled together. `start`: its first place in the layout of the epoch. `key` None: no
-    shuffle.
+    """Samples that are shuffled together. `start`: place of the first one in the layout of the epoch. `key`: key of the
+    permutation; None: no shuffle.
     """
 
     epoch: int
@@ -189,7 +189,8 @@ def _stream_of(
 
 
 class EpochLayout:
-    """Blocks of one epoch in their order, with their windows. Its memory grows with the number of blocks."""
+    """Order of the blocks of one epoch, and the windows that they form. The memory of this object grows with the number
+    of blocks."""
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
         self._epoch = epoch

@@ -58,9 +58,8 @@ class RollSpec:
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """Source of a mixture: its share of the positions, in integer parts, and its samples in the training set. `roll`:
-    as in `DataSpec`.
-    """
+    """One source of a mixture. `share`: an integer; its part of the positions is `share` / the sum of all shares.
+    `roll`: as in `DataSpec`."""
 
     name: str
     share: int

@@ -118,7 +118,7 @@ class Inherited(NamedTuple):
 
 
 def origin_of(inherited: Inherited | None) -> str:
-    """Return the run whose statistics a field has; "" if they are those of its own rows."""
+    """Return the run from which a field takes its statistics; "" if they were computed from this recipe's rows."""
     return inherited.origin if inherited is not None and inherited.statistics else ""
 
 

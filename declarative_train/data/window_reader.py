@@ -33,9 +33,8 @@ _LOOKED_AT = 1 << 18  # positions, for the streams that a rank reads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankNeeds:
-    """Data that a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and `tail`, its positions
-    in the last, partial batch of each epoch.
-    """
+    """Data that a rank reads from `position` of `epoch` to the end of `last_epoch`: streams, and `tail`, the positions
+    of the rank in the last batch of each epoch if that is not full."""
 
     streams: tuple[int, ...]
     tail: np.ndarray
@@ -250,7 +249,7 @@ class MixedWindows:
             self._ahead[source] = WindowsAhead(prepared, rolled, needs)
 
     def _streams(self, batch: BatchSpec, real: Callable[[int], np.ndarray]) -> dict[int, tuple[int, ...]]:
-        """Return the streams of each source that its slots use, from a sample of steps of an epoch.
+        """Return the streams of each source that this rank reads, from a sample of steps of an epoch.
 
         The streams vary with the number of samples that a batch has of a source. Samples of other streams are read row
         by row.
@@ -334,7 +333,8 @@ class RolledShare:
         ]
 
     def _streams(self, order: RolledOrder) -> tuple[int, ...]:
-        """Return the streams of its slots; if their number does not divide the batch, they vary from step to step."""
+        """Return the streams that the slots of this loader process read. If the number of streams does not divide the
+        batch, a slot reads other streams in each step; then all of them are returned."""
         cycle = order.num_streams // gcd(order.num_streams, self.batch.global_batch_size)
         num_full = self.prepared.num_samples // self.batch.global_batch_size
         chunks = [each for step in range(1, min(cycle, num_full) + 1) for each in self._of_part(step, real=True)]
@@ -342,7 +342,8 @@ class RolledShare:
         return tuple(int(stream) for stream in np.unique(order.turns(positions)[0]))
 
     def _tail(self) -> np.ndarray:
-        """Return its positions in the last, partial batch of an epoch, whose slots belong to other streams."""
+        """Return the positions that this loader process reads of the last batch of an epoch, if that is not full:
+        there, a slot reads other streams than in full batches."""
         last = self.batch.steps_per_epoch
         is_full = last * self.batch.global_batch_size <= self.prepared.num_samples
         return np.empty(0, np.int64) if is_full else self.real(last)

@@ -22,7 +22,7 @@ from declarative_train.data.skipping import LOG, Skipped
 
 _SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
 WindowName = tuple[int, int]
-"""Window by its epoch and number."""
+"""Epoch of a window, and its number in that epoch."""
 _LONG = 8  # rows of a window from which on they are moved together
 
 
@@ -49,7 +49,7 @@ class Arena:
         return None
 
     def give(self, first: int, count: int) -> None:
-        """Free rows that were taken; they must not be read after this."""
+        """Free rows that were taken. They must not be read afterwards."""
         with self._lock:
             stretches = sorted([*self._free, (first, first + count)])
             self._free = stretches[:1]
@@ -224,7 +224,7 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """True if its samples cannot be gathered together with those of other windows."""
+        """True if the samples of this window must be gathered separately from those of other windows."""
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
@@ -256,7 +256,7 @@ class HeldWindow:
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
-        """Read the pieces without bad rows: each is replaced by the next good one of its piece."""
+        """Read the pieces. A bad row is replaced by the next good row of the same piece."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
@@ -272,7 +272,7 @@ class HeldWindow:
         return np.concatenate(starts)
 
     def release(self) -> None:
-        """Give its memory back to the arena; its rows must not be read after this."""
+        """Give the memory of the window back to the arena. The rows must not be read afterwards."""
         if self._place is not None:
             self._arena.give(self._place, self._num_rows)
 
@@ -296,7 +296,7 @@ class HeldWindow:
         return self._pictures(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """Use the next sample of the window instead of one whose image is broken. Raises the error if none is left."""
+        """Replace a sample with a broken image by the next sample of the window. Raises the error if none is left."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error

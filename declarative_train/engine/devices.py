@@ -79,31 +79,31 @@ def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
     raise _too_few(layout, num_visible, "here")
 
 
-def assign_devices(layout: LayoutPlan, seats: Sequence[VisibleDevices]) -> DeviceChoice:
+def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:
     """Return the devices of ranks that a launcher started, given in their order.
 
     A rank that sees a single GPU, as Slurm assigns them, has it as number 0. Raises RunFailure, also if a rank has
     another position on its machine than in the plan.
     """
-    if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(seat.gpus for seat in seats):
-        return choose_device(layout, len(seats[0].gpus))
+    if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(visible.gpus for visible in all_visible):
+        return choose_device(layout, len(all_visible[0].gpus))
     gpus: dict[str, set[str]] = {}
-    for seat in seats:
-        gpus.setdefault(seat.host, set()).update(seat.gpus)
+    for visible in all_visible:
+        gpus.setdefault(visible.host, set()).update(visible.gpus)
     indices, taken = [], set()
-    for rank, seat in zip(layout.ranks, seats, strict=True):
-        if seat.local_rank not in (None, rank.local_rank):
+    for rank, visible in zip(layout.ranks, all_visible, strict=True):
+        if visible.local_rank not in (None, rank.local_rank):
             raise RunFailure(
-                f"rank {rank.rank} is number {seat.local_rank} of its machine ({seat.host}), but number "
+                f"rank {rank.rank} is number {visible.local_rank} of its machine ({visible.host}), but number "
                 f"{rank.local_rank} in the plan; help: start {counted(layout.gpus_per_node, 'rank')} on each "
                 "machine, "
                 "one machine after the other (torchrun does; srun: --distribution=block)"
             )
-        index = rank.device if len(seat.gpus) > 1 else 0
-        if index >= len(seat.gpus) or (seat.host, seat.gpus[index]) in taken:
+        index = rank.device if len(visible.gpus) > 1 else 0
+        if index >= len(visible.gpus) or (visible.host, visible.gpus[index]) in taken:
             poorest = min(gpus, key=lambda host: len(gpus[host]))
             raise _too_few(layout, len(gpus[poorest]), f"on {poorest}")
-        taken.add((seat.host, seat.gpus[index]))
+        taken.add((visible.host, visible.gpus[index]))
         indices.append(index)
     return DeviceChoice("cuda", indices=tuple(indices))
 

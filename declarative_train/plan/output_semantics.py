@@ -126,8 +126,8 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return (the field whose values a batch entry holds, whether they were moved or cut); (None, False) if there is no
-    single one."""
+    """Return the field from which an entry of the batch is computed, and whether its values were moved or cut on the
+    way; (None, False) if it is computed from several fields or none."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 

@@ -236,9 +236,9 @@ class PluginSinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoggingPlan:
-    """Logging. `sinks` are those in addition to the terminal and events.jsonl, by name with their settings; `plugins`
-    locates the sinks of plugins. `checkpoints`: the folder or URL for the checkpoints of all runs; None: they are in
-    the folder of their run."""
+    """Logging. `sinks`: settings by name of the sinks other than the terminal and events.jsonl; `plugins`: where the
+    code of plugins' sinks is. `checkpoints`: the folder or URL for the checkpoints of all runs; None: they are in the
+    folder of their run."""
 
     dir: str
     every_steps: int

@@ -144,8 +144,8 @@ def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
 
 
 def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
-    """Return a warning if the lr of the remaining steps changes; a schedule in parts of the run changes with its
-    length."""
+    """Return a warning if the lr of the remaining steps changes. A schedule with durations in parts of the run changes
+    if the run becomes longer."""
     if step >= now.num_steps:
         return None
     end = max(min(before.num_steps, now.num_steps), step + 1)

@@ -63,8 +63,8 @@ def _read_owner(folder: str) -> str | None:
 
 
 class FoundCheckpoint(NamedTuple):
-    """Checkpoint that a run would start from. `run` is the folder of its run if it was found by that; `read` returns
-    the content of a file."""
+    """Checkpoint that a run would start from. `run`: the folder of the run that wrote it, if a search in run folders
+    found it. `read` returns the content of a file."""
 
     folder: str
     manifest: dict[str, Any]

@@ -84,8 +84,8 @@ def _holders(names: Sequence[str], opened: Graph) -> dict[str, None]:
 
 
 def find_shared(parameters: Sequence[ParameterPlan], opened: Graph, stages: Stages) -> tuple[SharedParameter, ...]:
-    """Return the parameters that more than one stage holds, in the order of the model; tied ones under their common
-    name."""
+    """Return the parameters that more than one stage holds, in the order of the model. Tied parameters count as one,
+    under the name of the one that the others are tied to."""
     nodes = {node.name: node.name for node in opened.nodes}
     holders = [_holders(names, opened) for names in stages]
     found: dict[str, set[int]] = {}
@@ -215,7 +215,8 @@ def _calls_twice(name: str, graph: Graph, place: Mapping[str, int]) -> bool:
 
 
 def _value_of_node(parameter: str, place: Mapping[str, P]) -> P:
-    """Return the value in `place` of the node that holds a parameter, by its name."""
+    """Return the value that `place` has for the node to which the parameter belongs. Keys of `place` are paths of
+    nodes."""
     parts = parameter.split(".")
     ways = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(place[way] for way in ways if way in place)

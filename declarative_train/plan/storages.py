@@ -1,4 +1,5 @@
-"""Storage format of frozen weights: the settings of the rules for parameters, and checks of them."""
+"""Storage format of frozen weights: which parameters are stored in fewer bits (`storage` under `model.parameters`), and
+messages where that is not possible."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ Settings = Mapping[str, ParameterSettings]
 
 
 def storage_of(name: str, found: ParameterSettings, tables: Collection[str]) -> StorageName | None:
-    """Return the storage format of a parameter. Norms, biases and kernels of convolutions are small, and keep their
-    precision."""
+    """Return the storage format of a parameter, None for full precision. Only the weights in `tables` can have one:
+    those of linear maps and embeddings."""
     return found.storage if name in tables else None
 
 

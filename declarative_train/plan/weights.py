@@ -207,8 +207,8 @@ def _plan_published_weights(
 
 
 def _pin_run(path: str, local: str | None) -> str:
-    """Return the path of the newest run in a folder of a recipe's runs: its statistics are in the plan, so that weights
-    of a later run must not be used. Other paths are returned unchanged."""
+    """Return the path of the newest run, if `path` is a folder of a recipe's runs, else `path`. The plan contains the
+    statistics of that run, so it must not load the weights of a later one."""
     if local is None or not os.path.isdir(local):
         return path
     try:

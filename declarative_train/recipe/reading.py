@@ -225,7 +225,8 @@ def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """Return the hint for the name of a component in place of a mapping, with its required keys and its holder's."""
+    """Return a hint if the node is the name of a component where a mapping is expected: the mapping to write, with the
+    keys that the component requires and `others`. Else None."""
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)

@@ -27,7 +27,7 @@ ARRIVALS_S = 0.02  # between two checks for new ranks
 NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 
 
-def open_stores(rank: int, world: int, seat: VisibleDevices) -> tuple[Store, Store]:
+def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
     """Return the store of this attempt, which holds the device slots of all ranks, and the store of all attempts.
     Raises RunFailure if the launcher set no address, or if ranks do not start in time.
 
@@ -41,18 +41,18 @@ def open_stores(rank: int, world: int, seat: VisibleDevices) -> tuple[Store, Sto
     if rank != 0:
         with _report_wait(lambda: f"rank 0 of {world}"):
             store = PrefixStore(str(take(lasting, f"attempt/{number}")), lasting)
-        put(store, f"seat/{rank}", seat)
+        put(store, f"devices/{rank}", visible)
         return store, lasting
     store = PrefixStore(str(number), lasting)
-    put(store, "seat/0", seat)
+    put(store, "devices/0", visible)
 
     def missing() -> str:
-        gone = [each for each in range(world) if not store.check([f"seat/{each}"])]
+        gone = [each for each in range(world) if not store.check([f"devices/{each}"])]
         return f"{'ranks' if len(gone) > 1 else 'rank'} {in_ranges(gone)} of {world}"
 
     answered, deadline_s = 0, time.monotonic() + COMPILE_TIMEOUT_S
     with _report_wait(missing):
-        while not store.check([f"seat/{each}" for each in range(world)]):
+        while not store.check([f"devices/{each}" for each in range(world)]):
             while answered < lasting.add("arrivals", 0):
                 answered += 1
                 put(lasting, f"attempt/{answered}", number)

@@ -92,8 +92,8 @@ def run_as_rank(
     watch = StopRequest(on_late=lambda: _exit_late(context))
     watch.install()
     try:
-        seat = find_visible_devices()
-        store, lasting = open_stores(rank, world, seat)
+        visible = find_visible_devices()
+        store, lasting = open_stores(rank, world, visible)
         if rank == 0:
             broadcaster = _Broadcaster(store, world)
             broadcaster.send(_prepare(compile_plan, resume, broadcaster, lock, folder, lasting))
@@ -102,9 +102,9 @@ def run_as_rank(
             wait_for_others(store, rank, world)
             exit_process(broadcast.code)
         job = _job(broadcast, rank, max_steps, sinks, quiet)
-        check_disk(job, seat.host, broadcast.hosts)
-        join(job, rank, seat.host, broadcast.hosts, store)
-        share_sets(job.plan.data, rank, seat.host, broadcast.hosts, store)
+        check_disk(job, visible.host, broadcast.hosts)
+        join(job, rank, visible.host, broadcast.hosts, store)
+        share_sets(job.plan.data, rank, visible.host, broadcast.hosts, store)
         code = run_rank(job, context, lambda: watch.is_asked)
         wait_for_others(store, rank, world)
     except BaseException as error:
@@ -149,8 +149,8 @@ def _report_silent(job: Job, rank: int, hosts: tuple[str, ...]) -> None:
 
 
 def wait_for_others(store: Store, rank: int, world: int) -> None:
-    """Wait, before rank 0 exits, until the others are done, if the store is its own. For a rank that still reads from
-    the store its end would be a failure, for which torch prints C++ frames."""
+    """Make rank 0 wait until the other ranks are done, if it serves the store. If the store ended earlier, a rank that
+    reads from it would fail, and torch would print C++ frames."""
     if has_agent_store():
         return
     if rank != 0:
@@ -319,8 +319,8 @@ def _prepare(
         return BroadcastJob(None, code)
     try:
         check_world(plan, broadcaster.world)
-        seats = [take(broadcaster.store, f"seat/{rank}") for rank in range(broadcaster.world)]
-        choice = assign_devices(plan.layout, seats)
+        all_visible = [take(broadcaster.store, f"devices/{rank}") for rank in range(broadcaster.world)]
+        choice = assign_devices(plan.layout, all_visible)
         check_sinks(plan)
         if lasting.check(["run"]):
             folder, origin = take(lasting, "run")
@@ -334,7 +334,7 @@ def _prepare(
         print(f"dtrain: {explain(error)}", file=sys.stderr)
         return BroadcastJob(None, EXIT_FAILED)
     notices = () if choice.notice is None else (choice.notice,)
-    hosts = tuple(seat.host for seat in seats)
+    hosts = tuple(visible.host for visible in all_visible)
     return BroadcastJob(to_json(plan), 0, place, choice.kind, choice.indices, hosts, notices, list_variables())
 
 

@@ -112,7 +112,7 @@ def test_no_gpu_on_any_machine_is_the_cpu() -> None:
 
 def test_a_rank_that_stands_elsewhere_than_in_the_plan() -> None:
     cyclic = seats(("x", "y"), ("x", "y"), ("x", "y"), ("x", "y"), hosts="abab", local=(0, 0, 1, 1))
-    with pytest.raises(RunFailure, match=r"rank 1 is number 0 of its machine \(b\), and number 1 in the plan; help: "):
+    with pytest.raises(RunFailure, match=r"rank 1 is number 0 of its machine \(b\), but number 1 in the plan; help: "):
         assign_devices(made(num_ranks=4, nodes=2), cyclic)
 
 

@@ -205,8 +205,8 @@ def _find_missing(values: np.ndarray) -> np.ndarray:
 
 
 def _look_up(values: np.ndarray, lacks: np.ndarray, vocabulary: Sequence[Any], unknown: int | None) -> np.ndarray:
-    """Return the class numbers of the values: positions in the vocabulary that leave the number `unknown` free; -1 for
-    values that are not in it."""
+    """Return the class number of each value: its position in the vocabulary, plus 1 from `unknown` on, as that number
+    is for unknown values; -1 if the value is not in the vocabulary."""
     import numpy as np
 
     if values.dtype == object:

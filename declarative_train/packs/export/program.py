@@ -51,7 +51,9 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Output of a program. `meanings` follow from the losses; the module converts it to `unit`, unless that is None."""
+    """Output of an exported program, as its manifest describes it. `meanings`: what the numbers are (scores, classes,
+    ...), from the losses that read the output. `unit`: the meaning to which the module converts them; None:
+    unchanged."""
 
     name: str
     dtype: torch.dtype

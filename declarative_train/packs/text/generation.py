@@ -83,7 +83,7 @@ class TextModel:
             self._kept = _with_caches(network.module)
 
     def begin(self, tokens: list[int]) -> None:
-        """Clear the state, and read a prompt."""
+        """Forget the text so far and read the tokens of a prompt; the next sampled token continues it."""
         self._tokens, self._logits = [], None
         for each in self._kept:
             each.forget()

@@ -18,8 +18,8 @@ from declarative_train.data.spec import BatchSpec
 def cannot_balance(span: Span, term: str, problem: str) -> Diagnostic:
     """cannot-balance (O105)
 
-    Finds: `balanced` weights that cannot be counted: a training row has a class that the input has no score for, or all
-           items are ignored.
+    Finds: weights `balanced` that cannot be counted: a training row has a class for which the input has no score, or
+           `ignore_index` or the mask excludes all items.
     Why:   the weight of a class is its inverse share of the training rows, counted when the recipe is compiled.
     Diff:
         # whole file

@@ -40,7 +40,7 @@ def home_of(name: str, near: str | None = None) -> str | None:
 
 
 def paths_of(word: str) -> list[str]:
-    """Return the sections that have such a key, the outermost first; "" is the top level."""
+    """Return the paths of the sections that have the key `word`, the outermost first; "" is the top level."""
     return sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
 
 

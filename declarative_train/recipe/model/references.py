@@ -166,7 +166,8 @@ def _port_key(ports: SequenceABC[Port], position: int) -> str | None:
 
 
 def first_key(ports: SequenceABC[Port]) -> str | None:
-    """Return the key of the first port, which the node above and the chain of a repeat bind."""
+    """Return the key of a node's first input; None if it has no inputs. A node without `input` gets the output of the
+    node above there, and a copy of a `repeat` that of the copy before."""
     if not ports:
         return None
     return f"{ports[0].name}.0" if ports[0].variadic else ports[0].name

@@ -76,7 +76,8 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
-    """Return the value at `path`, or all values below it, with defaults."""
+    """Return Markdown for the value at `path`, defaults included; for a mapping, that of all values below it. "" if
+    there are none."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:

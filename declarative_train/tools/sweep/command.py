@@ -112,7 +112,7 @@ def start(
     from declarative_train.engine.failures import RunFailure
     from declarative_train.recipe.sweeps import metric_of
     from declarative_train.run.storage.run_lock import RunLock
-    from declarative_train.tools.sweep.device_slots import NoRoomError, seats_for
+    from declarative_train.tools.sweep.device_slots import NoRoomError, assign_device_slots
     from declarative_train.tools.sweep.hparams import write_hparams
     from declarative_train.tools.sweep.sweep import (
         RESULTS,
@@ -127,7 +127,7 @@ def start(
     assert recipe.sweep is not None
     aim, known, lock = Aim(*metric_of(recipe)), list[Result](), RunLock()
     try:
-        seats = seats_for([plan.layout for plan in plans.values()], args.jobs)
+        slots = assign_device_slots([plan.layout for plan in plans.values()], args.jobs)
     except NoRoomError as problem:
         print(f"dtrain: {problem}", file=sys.stderr)
         return 2
@@ -151,7 +151,7 @@ def start(
         notice = lock.take(folder)
         if notice:
             say(notice)
-        search = search_of(recipe, points, folder, aim, len(seats))
+        search = search_of(recipe, points, folder, aim, len(slots))
         about = {
             "recipe": args.recipe,
             "name": base.name,
@@ -160,9 +160,9 @@ def start(
             "mode": "max" if aim.higher_is_better else "min",
         }
         total = recipe.sweep.trials if recipe.sweep.type == "optuna" else len(points)
-        say(f"{total} points, {len(seats)} at a time, in {folder}; by {aim.metric}, {about['mode']}")
+        say(f"{total} points, {len(slots)} at a time, in {folder}; by {aim.metric}, {about['mode']}")
         sweep = SweepRunner(folder, search, aim, partial(plan_of, args, plans), say, about, known)
-        code = sweep.run(seats)
+        code = sweep.run(slots)
         results = aim.sort(list(sweep.results.values()))
         write_hparams(folder, results, aim)
     except (RunFailure, OSError, ValueError) as problem:

@@ -17,15 +17,16 @@ class NoRoomError(Exception):
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Share of a machine. `cores` are those of the process; none if cores are not divided."""
+class DeviceSlot:
+    """Cores and GPUs of this machine on which one point of a sweep runs at a time. `environment`: variables that
+    restrict its process to them. `cores` are empty if all points may use all cores."""
 
     number: int
     environment: dict[str, str] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
 
 
-def seats_for(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[Seat]:
+def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[DeviceSlot]:
     """Return the shares. `jobs` None: as many as fit. Raises NoRoomError."""
     gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
     if gpus:
@@ -35,7 +36,7 @@ def seats_for(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[Seat]:
             have = counted(len(gpus), "GPU")
             raise NoRoomError(f"{jobs} points at once, of {counted(wanted, 'GPU')} each: {have} here, room for {room}")
         taken = [gpus[at * wanted : (at + 1) * wanted] for at in range(jobs or room)]
-        return [Seat(at, {"CUDA_VISIBLE_DEVICES": ",".join(each or gpus)}) for at, each in enumerate(taken)]
+        return [DeviceSlot(at, {"CUDA_VISIBLE_DEVICES": ",".join(each or gpus)}) for at, each in enumerate(taken)]
     ranks = max(len(layout.ranks) for layout in layouts)
     count = jobs or max(1, num_cores() // ranks)
     return [_of_cores(at, count, ranks) for at in range(count)]
@@ -48,11 +49,11 @@ def visible_gpus() -> list[str]:
     return given[:count] if len(given) >= count else [str(index) for index in range(count)]
 
 
-def _of_cores(at: int, count: int, ranks: int) -> Seat:
+def _of_cores(at: int, count: int, ranks: int) -> DeviceSlot:
     """Return a share of the cores, if there is at least one for each; otherwise the operating system divides them."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:
-        return Seat(at)
+        return DeviceSlot(at)
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, share // ranks))}
-    return Seat(at, threads, tuple(cores[at * share : (at + 1) * share]))
+    return DeviceSlot(at, threads, tuple(cores[at * share : (at + 1) * share]))

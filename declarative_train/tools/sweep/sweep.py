@@ -29,7 +29,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.settings import format_value, safe, short_names
 from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, StopRequest
 from declarative_train.run.storage.run_lock import is_locked
-from declarative_train.tools.sweep.device_slots import Seat
+from declarative_train.tools.sweep.device_slots import DeviceSlot
 from declarative_train.tools.sweep.search import Point, Search
 from declarative_train.tools.sweep.watchdog import Guard
 
@@ -83,7 +83,7 @@ class _Running:
     point: Point
     plan: Plan
     folder: Path
-    seat: Seat
+    slot: DeviceSlot
     process: subprocess.Popen[str]
     offset: int = 0  # number of its events that were read
     is_pruned: bool = False
@@ -110,11 +110,11 @@ class SweepRunner:
         self._running: list[_Running] = []
         self._is_asked = False
 
-    def run(self, seats: Sequence[Seat]) -> int:
+    def run(self, slots: Sequence[DeviceSlot]) -> int:
         """Run every point. Return 0, 3 if some failed, 75 if the sweep was asked to stop."""
         watch = StopRequest(on_first=self._ask, on_second=self._kill)
         watch.install()
-        free, has_more = list(seats), True
+        free, has_more = list(slots), True
         (self.folder / PLANS).mkdir(parents=True, exist_ok=True)
         self._write()  # so that `--resume` finds it, even if no point ends
         self._guard = Guard()
@@ -134,7 +134,7 @@ class SweepRunner:
             return EXIT_STOPPED
         return EXIT_FAILED if any(result.state == "failed" for result in self.results.values()) else 0
 
-    def _begin(self, free: list[Seat]) -> bool:
+    def _begin(self, free: list[DeviceSlot]) -> bool:
         """Start the next point; return whether there was one."""
         point = self.search.next()
         if point is None:
@@ -151,12 +151,12 @@ class SweepRunner:
             return True
         path = self.folder / PLANS / f"{point.number:03d}.json"
         save(plan, path)
-        seat = free.pop(0)
+        slot = free.pop(0)
         folder.mkdir(exist_ok=True)
         self._wait_for_orphan(folder)
-        process = _start(path, folder, seat)
+        process = _start(path, folder, slot)
         self._guard.begin(process.pid)
-        self._running.append(_Running(point, plan, folder, seat, process))
+        self._running.append(_Running(point, plan, folder, slot, process))
         self._say(f"{point_name(point)}: started")
         return True
 
@@ -166,7 +166,7 @@ class SweepRunner:
         while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
 
-    def _look(self, free: list[Seat]) -> None:
+    def _look(self, free: list[DeviceSlot]) -> None:
         for each in list(self._running):
             code = each.process.poll()
             self._follow(each)
@@ -174,8 +174,8 @@ class SweepRunner:
                 continue
             self._running.remove(each)
             self._guard.end(each.process.pid)
-            free.append(each.seat)
-            free.sort(key=lambda seat: seat.number)
+            free.append(each.slot)
+            free.sort(key=lambda slot: slot.number)
             self._end(self._result(each, code))
 
     def _follow(self, each: _Running) -> None:
@@ -245,23 +245,23 @@ class SweepRunner:
         new.rename(self.folder / RESULTS)
 
 
-def _start(plan: Path, folder: Path, seat: Seat) -> subprocess.Popen[str]:
+def _start(plan: Path, folder: Path, slot: DeviceSlot) -> subprocess.Popen[str]:
     """Start a point in a session of its own: a terminal's Ctrl-C is for the sweep, which asks each point once. With
     `-P`, files of the working directory are not imported."""
     command = [sys.executable, "-P", "-m", "declarative_train", "run", str(plan), "--run-dir", str(folder), "--resume"]
     with open(folder / "console.txt", "a", encoding="utf-8") as console:
         process = subprocess.Popen(
             [*command, "--quiet"],
-            env=os.environ | seat.environment,
+            env=os.environ | slot.environment,
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
             text=True,
             start_new_session=True,
         )
-    if seat.cores and hasattr(os, "sched_setaffinity"):
+    if slot.cores and hasattr(os, "sched_setaffinity"):
         with suppress(OSError):  # it has exited
-            os.sched_setaffinity(process.pid, seat.cores)
+            os.sched_setaffinity(process.pid, slot.cores)
     return process
 
 

@@ -1,4 +1,4 @@
-"""Points of grids and random searches, what optuna asks for, seats for points at once, mistakes at their places."""
+"""Points of grids and random searches, what optuna asks for, slots for points at once, mistakes at their places."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from declarative_train import recipe as recipe_room
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sweeps import choices, metric_of
 from declarative_train.tools.sweep import device_slots as seats_module
-from declarative_train.tools.sweep.device_slots import NoRoomError, seats_for
+from declarative_train.tools.sweep.device_slots import NoRoomError, assign_device_slots
 from declarative_train.tools.sweep.search import FixedSearch, OptunaSearch, Point, corners, list_points
 from declarative_train.tools.sweep.sweep import point_name
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data
@@ -162,16 +162,16 @@ def test_points_at_once_share_no_core_and_no_gpu(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(seats_module.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(seats_module, "num_cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    found = seats_for([on_cpu], None)
-    assert [seat.cores for seat in found] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    found = assign_device_slots([on_cpu], None)
+    assert [slot.cores for slot in found] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert found[0].environment == {"OMP_NUM_THREADS": "1"}
-    assert [seat.cores for seat in seats_for([on_cpu], 1)] == [()]
+    assert [slot.cores for slot in assign_device_slots([on_cpu], 1)] == [()]
     monkeypatch.setattr(seats_module, "num_gpus", lambda: 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4,5,6,7")
     wanted = replace(plan.layout, device="auto")
-    assert [seat.environment["CUDA_VISIBLE_DEVICES"] for seat in seats_for([wanted], None)] == ["3,4", "5,6"]
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in assign_device_slots([wanted], None)] == ["3,4", "5,6"]
     with pytest.raises(NoRoomError, match="room for 2"):
-        seats_for([wanted], 3)
+        assign_device_slots([wanted], 3)
 
 
 def test_a_run_of_a_recipe_with_a_sweep_is_that_of_its_base(tmp_path: Path) -> None:

@@ -72,8 +72,9 @@ class Angles:
         return (1 - kept) * plain / self.factor + kept * plain
 
     def _yarn(self, plain: Tensor, K: int) -> Tensor:
-        """Keep pairs that turn more than `beta_fast` times within the original length, slow down those that turn less
-        than `beta_slow` times by `factor`, with a ramp between them. Peng et al., YaRN, 2023."""
+        """Return the frequencies (K // 2,) scaled by YaRN (Peng et al., 2023), from the unscaled ones in `plain`. A
+        frequency that makes more than `beta_fast` turns within the original length is unchanged, one that makes less
+        than `beta_slow` is divided by `factor`; between them the two are mixed linearly."""
         low = max(math.floor(self._pair_that_turns(self.beta_fast, K)), 0)
         high = min(math.ceil(self._pair_that_turns(self.beta_slow, K)), K - 1)
         places = torch.arange(K // 2, dtype=plain.dtype, device=plain.device)

@@ -86,8 +86,9 @@ class BatchNormModule(nn.Module):
         return pieces
 
     def _normalise(self, x: Tensor, num_groups: int, counts: bool = True) -> Tensor:
-        """Normalise groups of equal size with torch's kernel, as if the groups were channels: (G * n, C, ...) -> (n, G
-        * C, ...). With momentum 1 the kernel returns the statistics (the variance unbiased, as torch keeps it)."""
+        """Return `x` (G * n, C, ...), each of the G groups of n rows normalised by its own mean and variance. The
+        groups become channels (n, G * C, ...) for one call of torch's kernel. With `counts`, the running statistics are
+        updated: with momentum 1 the kernel returns those of this call (the variance unbiased)."""
         C = self.num_features
         weight, bias = self._scale_and_shift()
         if num_groups > 1:
