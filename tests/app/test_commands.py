@@ -76,6 +76,7 @@ def test_list_of_one_type_is_its_manual_page(capsys: Captured) -> None:
     assert "parameters" in told(capsys, "list", "gpt")
 
 
+@pytest.mark.packs
 def test_list_keeps_to_the_width_of_a_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page, with no word lost; the recipes of blocks are files, and stay as they are."""
     listed = told(capsys, "list").partition("\n\n")[0].replace(",", "")
@@ -115,6 +116,7 @@ def test_explain_prints_the_page_by_code_or_name(capsys: Captured) -> None:
     assert "known: K001, K002" in told(capsys, "explain", "K999", code=2)
 
 
+@pytest.mark.packs
 def test_schema_is_the_kept_one(tmp_path: Path, capsys: Captured) -> None:
     kept = (ROOT / "schemas" / "recipe.schema.json").read_text("utf-8")
     assert told(capsys, "schema") == kept
@@ -123,6 +125,7 @@ def test_schema_is_the_kept_one(tmp_path: Path, capsys: Captured) -> None:
     assert "cannot write" in told(capsys, "schema", "-o", str(tmp_path / "no" / "a.json"), code=3)
 
 
+@pytest.mark.packs
 def test_init_writes_a_recipe_that_lints_clean(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "first.yaml"
     assert "dtrain run" in told(capsys, "init", str(path))
@@ -161,6 +164,7 @@ def test_show_graph_tells_copies_once(capsys: Captured) -> None:
     assert "layers.1" not in text
 
 
+@pytest.mark.packs
 def test_plan_is_saved_compared_and_refused_when_stale(tmp_path: Path, capsys: Captured) -> None:
     recipe = tmp_path / "a.yaml"
     told(capsys, "init", str(recipe))
@@ -224,6 +228,7 @@ def test_plan_of_garbage_is_one_message(tmp_path: Path, capsys: Captured) -> Non
     assert "is not a plan that can be run" in told(capsys, "plan", str(path), code=3)
 
 
+@pytest.mark.packs
 def test_a_plan_that_was_changed_by_hand_is_refused(tmp_path: Path, capsys: Captured) -> None:
     recipe, saved = tmp_path / "a.yaml", tmp_path / "plan.json"
     told(capsys, "init", str(recipe))

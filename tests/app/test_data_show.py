@@ -47,6 +47,7 @@ def test_a_table_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert re.search(r"^ +1 +b +1$", told, re.M)
 
 
+@pytest.mark.packs
 def test_pictures_are_shown_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sheet, page = tmp_path / "s.png", tmp_path / "p.html"
     words = ["data", "show", "recipes/digits_images.yaml", "--pictures", str(sheet), "--html", str(page)]
@@ -65,6 +66,7 @@ def test_pictures_are_shown_before_and_after(tmp_path: Path, capsys: pytest.Capt
     assert "<td class=number>164</td>" in text
 
 
+@pytest.mark.packs
 def test_a_broken_picture_is_named_with_the_key_that_leaves_it_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +100,7 @@ def test_no_pictures_to_write_is_said(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "no field of `type: image`" in capsys.readouterr().err
 
 
+@pytest.mark.packs
 def test_what_is_learnt_of_a_dialogue_is_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"messages": [{"role": "user", "content": "one?"}, {"role": "assistant", "content": "two!"}]}] * 4
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -124,6 +127,7 @@ def test_what_is_learnt_of_a_dialogue_is_marked(tmp_path: Path, capsys: pytest.C
     assert not any("one?" in line for line in others)
 
 
+@pytest.mark.packs
 def test_columns_of_packed_texts_are_those_of_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"id": number, "text": f"word {number % 3}" if number % 4 else "gone"} for number in range(40)]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -15,6 +15,7 @@ from declarative_train.app.views.data_flow import flow
 from declarative_train.app.views.epoch_table import chart, epochs_table, remark
 from declarative_train.run.event import EpochDone, StepDone
 from declarative_train.run.sinks.jsonl import JsonlSink
+from tests.alone import mark_packs, text_of_recipe
 from tests.app.test_commands import DDP, DP, PIPELINE, ROOT, Captured, told
 
 
@@ -105,6 +106,7 @@ def test_hybrid_sharding_shards_over_a_replica(capsys: Captured) -> None:
     assert "1/4 on each" in row(told(capsys, "trace", DDP, "--set", "parallelism=fsdp", hybrid[2], hybrid[3]), "model")
 
 
+@pytest.mark.packs
 def test_a_tied_parameter_is_counted_where_it_is_held(capsys: Captured) -> None:
     assert "tied" in row(told(capsys, "trace", str(ROOT / "recipes" / "gpt_nano_fsdp2.yaml")), "gpt.logits")
 
@@ -215,9 +217,10 @@ LARGE = ("digits_timm", "gpt_7b_auto_32xh100")  # the one imports timm, the othe
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=pytest.mark.long if path.stem in LARGE else (), id=path.stem)
-        for path in sorted((ROOT / "recipes").glob("*.yaml"))
+        pytest.param(*each.values, marks=[*each.marks, *([pytest.mark.long] if each.values[0].stem in LARGE else [])])
+        for each in mark_packs(sorted((ROOT / "recipes").glob("*.yaml")), text_of_recipe)
     ],
+    ids=lambda path: path.stem,
 )
 def test_every_shipped_recipe_shows_its_way_and_it_fits_the_terminal(path: Path) -> None:
     """Nothing is lost, and no line of the flow is longer; a layer's may be, where its words alone fill it."""

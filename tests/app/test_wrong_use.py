@@ -114,6 +114,7 @@ def folder(wine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("words", "code", "said"), uses(), ids=lambda value: value if isinstance(value, str) else None)
+@pytest.mark.packs
 def test_one_sentence(
     words: str, code: int, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

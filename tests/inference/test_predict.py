@@ -80,6 +80,7 @@ def test_numbers_come_in_the_unit_of_their_column(
     assert np.mean([int(row["sold"]) == wanted[3] for row, wanted in zip(found, rows, strict=True)]) > 0.85
 
 
+@pytest.mark.packs
 def test_every_kind_of_file_gives_the_same(wine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = wine_rows(count=50, seed=3)
     path = write_csv(tmp_path / "new.csv", WINE_COLUMNS, rows)

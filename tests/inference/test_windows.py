@@ -160,6 +160,7 @@ def test_ranks_give_the_same_rows_in_the_same_order(
     assert predicted(capsys, load, path, "--batch-size", 16, "--ranks", 2) == alone
 
 
+@pytest.mark.packs
 def test_a_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "letters.txt").write_text("abcdefgh" * 40)
     run = trained(tmp_path, LETTERS)
@@ -180,6 +181,7 @@ def test_a_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"class_0", "class_7", "p_0", "p_7"} <= said[0].keys()
 
 
+@pytest.mark.packs
 def test_what_cannot_be_is_said(load: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = load_rows(16)
     short = write_csv(tmp_path / "short.csv", COLUMNS, load_rows(5))

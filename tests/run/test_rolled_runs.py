@@ -144,6 +144,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         yield Runs(folder, monkeypatch)
 
 
+@pytest.mark.packs
 def test_each_epoch_has_every_sample_once_and_another_order(runs: Runs) -> None:
     for name in ("numbers", "pictures", "tokens"):
         plan = compiled(runs.folder, RECIPES[name])
@@ -169,6 +170,7 @@ def test_each_epoch_has_every_sample_once_and_another_order(runs: Runs) -> None:
         pytest.param("tokens", "fsdp 4", "dp 2", 1, marks=pytest.mark.long),
     ],
 )
+@pytest.mark.packs
 def test_ranks_see_what_one_process_sees_and_go_on_elsewhere(
     name: str, before: str, after: str, workers: int, runs: Runs
 ) -> None:

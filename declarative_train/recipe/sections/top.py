@@ -1,7 +1,7 @@
 """Top level of a recipe: its own keys, and its sections by name."""
 
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
@@ -55,7 +55,10 @@ class Head(Section):
     """Python files with more components, relative to this file. `lint` reads them without importing."""
 
 
-_Evaluation = with_pack_keys("evaluation", Evaluation)
+if TYPE_CHECKING:
+    ExtendedEvaluation = Evaluation
+else:
+    ExtendedEvaluation = with_pack_keys("evaluation", Evaluation)
 
 
 class Top(Head):
@@ -66,7 +69,7 @@ class Top(Head):
     objective: ObjectiveSection
     training: Training
     # the factory: a model is built when it is first made, not when this file is imported
-    evaluation: _Evaluation = Field(default_factory=_Evaluation)  # type: ignore[valid-type]
+    evaluation: ExtendedEvaluation = Field(default_factory=ExtendedEvaluation)
     parallelism: Parallelism | Auto = Field(default_factory=DEFAULT)
     layout: Layout = Field(default_factory=Layout)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)

@@ -300,6 +300,7 @@ def test_without_pandas_a_table_is_arrow(run: dt.Run, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("column", ["photo", "path"])
+@pytest.mark.packs
 def test_a_picture_is_given_whatever_its_column_is_called(column: str, tmp_path: Path) -> None:
     """`predict RUN picture.jpg` asked for the column of the recipe's table."""
     from PIL import Image
