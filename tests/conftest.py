@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 IS_ALONE = find_spec("declarative_train.packs") is None  # a copy of the core, as test_core_alone.py makes one
-OF_PACKS = re.compile(r"\b(declarative_train|tests)\.(packs|tools)\b")
+OF_PACKS = re.compile(r"\b(declarative_train|tests)\.(packs|tools|gpu)\b")  # those of tests.gpu use a text
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6 * 2**30
 # ten seconds and more each: begun first, no worker is left alone with one of them at the end

@@ -200,6 +200,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
+@pytest.mark.packs
 def test_what_stands_in_its_way_is_said(case: str, tmp_path: Path) -> None:
     more, wanted = MISTAKES[case]
     shutil.copytree(CASES / "data", tmp_path / "data")

@@ -77,6 +77,7 @@ def _mappings(data: object) -> list[dict[str, Any]]:
     return [data, *found] if isinstance(data, dict) and data.get("type") in NAMED else found
 
 
+@pytest.mark.packs
 def test_fields_with_another_name_in_the_recipe_reach_the_ranks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from declarative_train.app.main import main
 from declarative_train.components.plugins import plugin_layers
 from declarative_train.data.prepared_sets import _latest
 
+pytestmark = pytest.mark.packs
+
 ROOT = Path(__file__).parents[2]
 MODEL = """
 model:

@@ -15,6 +15,8 @@ from declarative_train.engine.step.tensor_files import Tensors, join_rows
 from declarative_train.plan.published import parts_in
 from tests.engine import published_models as made
 
+pytestmark = pytest.mark.packs
+
 
 def ids(rows: int = 3) -> torch.Tensor:
     return torch.randint(0, 90, (rows, made.TOKENS), generator=torch.Generator().manual_seed(1))

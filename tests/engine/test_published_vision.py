@@ -65,6 +65,7 @@ def test_a_head_of_another_size_starts_anew(tmp_path: Path) -> None:
         ("logits", "`exclude` is the text `logits`; it takes a list"),
     ],
 )
+@pytest.mark.packs
 def test_an_exclusion_that_means_nothing_is_told(tmp_path: Path, exclude: str, said: str) -> None:
     _, path = made.write(tmp_path, "vit", exclude=f", exclude: {exclude}")
     (problem,) = dt.load(path).lint()

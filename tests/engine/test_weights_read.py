@@ -107,6 +107,7 @@ def seen(plan: Plan, file: Path) -> tuple[int, int]:
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux says what of a file is in memory")
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("way", ["fsdp 4", *(pytest.param(each, marks=pytest.mark.long) for each in [*WAYS][1:])])
+@pytest.mark.packs
 def test_a_rank_reads_what_it_holds(folder: Path, way: str) -> None:
     """At most a tenth more: joined projections, sharded by rows across them, and stages."""
     plan = compiled(folder, RECIPE | WAYS[way])
@@ -238,6 +239,7 @@ def asked(plan: Plan) -> tuple[int, int]:
         if (name, mode) != ("transformers", "pipeline 2")  # which cannot cut it
     ],
 )
+@pytest.mark.packs
 def test_a_rank_asks_for_what_it_holds(tmp_path: Path, name: str, mode: str) -> None:
     """Joined, transposed, in shards, of convolutions, tied: a rank takes its share of a file, at most a tenth more."""
     write, told = MODELS[name]
