@@ -16,6 +16,7 @@ import pytest
 from declarative_train.__main__ import main
 from declarative_train.app.commands.tensorboard import page_with_losses_first
 from declarative_train.app.main import all_commands
+from declarative_train.plan import codec
 
 ROOT = Path(__file__).parent.parent.parent
 CASES = ROOT / "tests" / "cases"
@@ -247,6 +248,16 @@ def test_a_plan_that_was_changed_by_hand_is_refused(tmp_path: Path, capsys: Capt
     assert not (tmp_path / "runs").exists()
     saved.write_text(json.dumps(json.loads(content)), "utf-8")  # laid out in another way
     told(capsys, "plan", str(saved))
+
+
+def test_a_plan_of_a_version_with_another_fingerprint_is_refused(
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, saved = tmp_path / "a.yaml", tmp_path / "plan.json"
+    told(capsys, "init", str(recipe))
+    told(capsys, "plan", str(recipe), "-o", str(saved))
+    monkeypatch.setattr(codec, "_TRAINING", (*codec._TRAINING, "compile"))
+    assert "was compiled by another version of dtrain" in told(capsys, "run", str(saved), code=3)
 
 
 @pytest.mark.parametrize("command", ["lint", "plan", "run", "show", "trace"])

@@ -164,8 +164,9 @@ def read_saved_plan(path: str) -> Plan:
         names = ", ".join(f"`{name}`" for name in unset)
         raise UnusablePlanError(f"{path} uses values of the environment, in which {names} is not set\nhelp: set it")
     if sign(plan).fingerprint != plan.fingerprint:
-        names = ", ".join(f"`{name}`" for name in names_in(text))
-        why = f"{path} was compiled with other values of the environment that change what it computes: {names}"
+        why = f"{path} was compiled by another version of dtrain, whose fingerprint covers other values"
+        if names := ", ".join(f"`{name}`" for name in names_in(text)):
+            why = f"{path} was compiled with other values of the environment that change what it computes: {names}"
         raise UnusablePlanError(f"{why}\nhelp: {again}")
     if changes := staleness(plan):
         why = f"this plan is stale: {path} was compiled from files that have changed"
