@@ -20,6 +20,7 @@ from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.failures import RunFailure, describe_failure, explain, limit_s
 from declarative_train.plan.codec import to_json
 from declarative_train.plan.plan import Plan
+from declarative_train.run import processes
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, RunEnded, RunStarted, StepDone
 from declarative_train.run.launch import run
 from declarative_train.run.sinks.jsonl import read_events
@@ -123,14 +124,24 @@ def test_the_culprit_is_named_once(directory: Path, fault: str, rank: int, messa
 
 
 def test_a_rank_that_cannot_write_its_report_prints_it(directory: Path) -> None:
-    begun_s = time.monotonic()
     plan = saved(directory, merged(on("ddp", 2), {"checkpoint": {"every": "1 steps"}}))
     code, errors = finish(start(plan, "full disk", 0, 6))
     assert code == 3
     assert errors.count("rank 0, step 6: no space left on the device (/runs/x)") == 1
     assert "Traceback" not in errors
     assert errors.endswith(f"continue from step 5: the same command with --resume {run_dir(directory)}\n")
-    assert time.monotonic() - begun_s < 10 + GONE_S
+    (saved_s,) = (
+        each.time_unix_s for each in events(directory) if isinstance(each, CheckpointSaved) and each.step == 5
+    )
+    assert time.time() - saved_s < 10 + GONE_S
+
+
+def test_a_late_rank_exits_where_it_cannot_write_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(processes, "exit_process", codes.append)
+    processes.exit_late(tmp_path / "none", True)
+    processes.exit_late(tmp_path / "none", False)
+    assert codes == [3, 75]
 
 
 def test_a_killed_rank_is_named(directory: Path) -> None:
