@@ -1,4 +1,4 @@
-"""Pack `pretrained`."""
+"""Pack `pretrained`: empty, since published models, adapters and storages are in the core (docs/packs.md)."""
 
 from declarative_train.core.packs import Pack
 
