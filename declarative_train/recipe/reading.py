@@ -114,7 +114,8 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line: the types that have such a key, else the section that has it."""
+    """Return a help line for a key that a component lacks: the types that have the key, else the section that has
+    it."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]

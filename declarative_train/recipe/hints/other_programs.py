@@ -44,7 +44,7 @@ def foreign(root: Mapping) -> Diagnostic | None:
 
 
 def _is_known(key: str) -> bool:
-    """Return whether it is a key of a recipe, or a word that has its own hint."""
+    """Return whether the word is a key of a recipe, or has a hint."""
     from declarative_train.recipe.hints.aliases import KEYS, NOTES
     from declarative_train.recipe.hints.key_places import home_of
     from declarative_train.recipe.hints.relocated_keys import hint_for

@@ -52,7 +52,8 @@ _BOUNDS = {
 
 
 class _Problem(NamedTuple):
-    """Pydantic error with its place: the deepest node on its path, and the branches of unions passed through."""
+    """Pydantic error and its place: the deepest node on the path of the error, and the branches of unions on that
+    path."""
 
     error: Any
     node: Node

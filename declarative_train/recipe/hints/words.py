@@ -45,7 +45,7 @@ def _as_key(word: str) -> str | None:
 
 @cache
 def _definitions() -> dict[str, frozenset[str]]:
-    """Return the keys of every mapping of the language, by its name in the schema."""
+    """Return the keys of every mapping of the language, by the name of the mapping in the schema."""
     return {name: frozenset(each.get("properties", ())) for name, each in schema()["$defs"].items()}
 
 

@@ -40,7 +40,7 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
 
 
 def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
-    """Return the places of the params that a node gives, as far as they are outside shipped blocks."""
+    """Return the places of the params of a node, without places in files of shipped blocks."""
     if block.file is None:
         return {}
     return {entry.name: entry.value.span for entry in fields if entry.value.span.path != block.file.path}

@@ -370,7 +370,8 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Check that a block that is called again gets the same inputs as the first time: they decide its contents."""
+        """Check that a block that is called again gets the same inputs as the first time, as they decide its
+        contents."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None

@@ -1,4 +1,4 @@
-"""Nodes that are a library's model: `path` -> its folder, and the content of its config.json."""
+"""Nodes that are a library's model: their `path` -> the folder of the model, and the content of its config.json."""
 
 from __future__ import annotations
 

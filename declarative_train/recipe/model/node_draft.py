@@ -76,7 +76,7 @@ class ExpressionDraft(_Draft):
 
     @property
     def edges(self) -> dict[str, Edge | None]:
-        """Edges of the names in the expression, each at its place in the text."""
+        """Edges that the names in the expression refer to, each with the place of the name in the text."""
         return {name.text: read_reference(name.text, self._place(name)) for name in self.expression.names}
 
     def place_of(self, text: str) -> Span:
@@ -100,7 +100,7 @@ class _TypedDraft(_Draft):
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """Keys that every node has, except for its type."""
+        """Keys that a node of any type has."""
         node = self.entry.value
         return tuple(e for e in node if e.name in NODE_WORDS) if isinstance(node, Mapping) else ()
 
@@ -134,7 +134,7 @@ def find_called(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
 
 
 def counts_only(draft: NodeDraft) -> bool:
-    """Return whether it only uses the number of samples of its input."""
+    """Return whether the node uses only the number of samples of its input, not their values."""
     called = find_called(draft)
     return isinstance(called, LayerDraft) and called.layer.counts_only
 

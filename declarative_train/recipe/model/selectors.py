@@ -215,7 +215,8 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return the number of the copy: the last one that the selector passes, else the one directly after its name."""
+    """Return the number of the copy of a `repeat` that a selector names: the last one on its path, else the one
+    directly after its name."""
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
     found = passed[-1:] or [part for part in behind if part.isdigit()]
