@@ -492,7 +492,7 @@ def test_a_disk_that_the_machines_do_not_share_is_told_before_the_first_step(dir
     elsewhere = Job(plan, "cpu", RunPlace(directory / "runs" / "gone", None), None, lambda _: ())
     check_disk(elsewhere, "node1", hosts, 0)
     with pytest.raises(
-        RunFailure, match=r"^node2 does not see .*gone, which rank 0 created on node1 .* help: set logging"
+        RunFailure, match=r"^node2 does not see .*gone, which rank 0 created on node1, .* help: set logging"
     ):
         check_disk(elsewhere, "node2", hosts, 0)
     remote = RunPlace(directory / "runs" / "gone", None, elsewhere="s3://bucket/made/1/checkpoints")
