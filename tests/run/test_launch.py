@@ -379,7 +379,7 @@ def test_a_run_folder_that_cannot_be_made(directory: Path) -> None:
     code, errors = finish(start(plan))
     assert code == 3
     assert errors.startswith(f"dtrain: the run's folder {directory / 'runs' / 'made'}")
-    assert f"cannot be created: {directory / 'runs'} is a file; help: set `logging.dir` to a folder" in errors
+    assert f"cannot be created: {directory / 'runs'} is a file; help: set `logging.dir` to a writable folder" in errors
     assert errors.count("\n") == 1
 
 
