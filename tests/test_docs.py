@@ -263,9 +263,12 @@ def test_a_mistake_in_a_document_looks_as_shown(
 
 
 def test_the_mistake_of_the_first_page_looks_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = next(block.text for block in ALL if block.page.name == "start.md" and block.language == "text")
+    blocks = [block.text for block in ALL if block.page.name == "start.md" and block.language == "text"]
+    shown = next(text for text in blocks if "error[" in text)
+    planned = next(text for text in blocks if "accumulation" in text)
     monkeypatch.chdir(tmp_path)
     assert main(["init", "first.yaml"]) == 0
+    assert planned in dtrain("plan", "first.yaml").out
     Path("first.yaml").write_text(Path("first.yaml").read_text().replace("out_features: 4", "out_feature: 4"))
     assert shown in dtrain("lint", "first.yaml").out
 

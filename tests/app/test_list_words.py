@@ -43,7 +43,7 @@ WORDS = {  # what is looked for -> a part of the answer
     "batch_size": "global_batch_size",
     "tensorboard": "dtrain tensorboard --help", "autocast": "precision", "warmup": "training.lr_schedule",
     "frozen": "parameters", "label_smoothing": "cross_entropy", "clip_grad_norm": "`training`", "graph": "`model`",
-    "warmup_ratio": "warmup", "pin_memory": "leave it out", "report_to": "sinks", "bf16": "precision",
+    "warmup_ratio": "warmup", "pin_memory": "remove it", "report_to": "sinks", "bf16": "precision",
     "gradient_checkpointing": "activation_checkpointing", "trainer": "parallelism", "callbacks": "early_stop",
     "nn.BatchNorm2d": "batch_norm", "CrossEntropyLoss": "cross_entropy", "liner": "did you mean `linear`?",
     "kernel_size": "`avg_pool1d`", "clamp": "function of expressions",

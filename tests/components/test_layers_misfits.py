@@ -338,7 +338,7 @@ MISFITS: list[tuple[str, dict[str, Any], dict[str, T], str, str, str | None]] = 
         X,
         "field max_length",
         "shorter than the input: `x` is (B, 6, 8)",
-        "leave it",
+        "remove it",
     ),
     ("token_types", {"num_types": 2}, {"x": VECTOR}, "port x", "takes (B, ..., T, D)", None),
     (

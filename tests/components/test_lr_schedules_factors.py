@@ -185,7 +185,7 @@ def test_an_unresolved_schedule_says_so() -> None:
         ({"type": "step", "every": "30"}, "is not a duration"),
         ({"type": "step", "every": 30}, "30"),
         ({"type": "step", "every": "2 minutes"}, "`2 minutes` is in minutes; this takes steps, epochs"),
-        ({"type": "step", "every": "0 steps"}, "`0 steps` is nothing"),
+        ({"type": "step", "every": "0 steps"}, "`0 steps` is zero"),
         ({"type": "cosine", "min_factor": 2.0}, "less than or equal to 1"),
         ({"type": "wsd", "decay": "0.2"}, "is not a duration"),
     ],

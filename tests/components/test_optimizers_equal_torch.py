@@ -258,7 +258,7 @@ def test_muon_takes_matrices_only() -> None:
     assert muon.check({"hidden.weight": (4, 3)}) is None
     said = muon.check({"hidden.weight": (4, 3), "hidden.bias": (4,), "norm.weight": (4,)})
     assert said is not None
-    assert said.message == "`muon` updates matrices only, but `hidden.bias` is (4,), as is 1 more"
+    assert said.message == "`muon` updates matrices only, but `hidden.bias` is (4,), and so is 1 more"
     assert said.help == (
         "give them another optimizer: under `model.parameters`, `bias: {optimizer: {type: adamw, lr: 3e-4}}`"
     )

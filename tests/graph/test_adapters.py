@@ -176,7 +176,7 @@ def test_what_is_trained_and_how(folder: Path) -> None:
         (
             {"logits": {"adapter": {"type": "lora"}}, "logits.weight": {"tie": "embed.weight"}},
             "U123",
-            "shares its values with `embed.weight`",
+            "is tied to `embed.weight`",
         ),
     ],
 )

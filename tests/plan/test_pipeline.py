@@ -115,7 +115,7 @@ def test_what_a_skip_needs_is_handed_on(planned) -> None:
     [
         ("stages: 2, microbatches: 2, cut_before: [net.layer.2]", "P101", "cannot be cut before `net.layer.2`"),
         ("stages: 2, microbatches: 2, cut_before: [net.layers.2.fc]", "P101", "net.layers.2.fc"),
-        ("stages: 2, microbatches: 2, cut_before: [net.stem]", "P102", "opens with `net.stem` anyway"),
+        ("stages: 2, microbatches: 2, cut_before: [net.stem]", "P102", "always starts with `net.stem`"),
         ("stages: 3, microbatches: 3, cut_before: [logits, net.layers.1]", "P102", "`net.layers.1`"),
         ("stages: 16, schedule: interleaved_1f1b, microbatches: 16", "P104", "16 stages"),
     ],

@@ -158,7 +158,7 @@ def test_what_cannot_be_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text(text)
     with_adapters(path, "{attn: {adapter: {type: lora, from: adapter}}}")
     said = linted(path, capsys)
-    assert "fit no parameter here: base_model.model.model.layers.0.mlp.down_proj.lora_A.weight" in said
+    assert "match no parameter here: base_model.model.model.layers.0.mlp.down_proj.lora_A.weight" in said
     assert "such as `lm`" in said
     path.write_text(text)
     with_adapters(path, "{lm: {adapter: {type: lora, from: adapter, rank: 4}}}")
