@@ -194,7 +194,10 @@ MISTAKES = {
         "objective: {loss: {label_smoothing: 0.1}, metrics: {perplexity: {of: loss}}}",
         "`perplexity` also reads the scores",
     ),
-    "a node": ("model: {graph: {sharp: logits * 2}}\nobjective: {metrics: {mean: {input: sharp}}}", "`sharp` reads"),
+    "a node": (
+        "model: {graph: {sharp: logits * 2}}\nobjective: {metrics: {mean: {input: sharp}}}",
+        "`sharp` also reads the scores",
+    ),
     "an expression": ("model: {graph: {soft: tanh(logits)}}\nobjective: {loss: {input: soft}}", "from an expression"),
 }
 

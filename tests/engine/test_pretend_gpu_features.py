@@ -23,7 +23,7 @@ from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data
 from tests.engine.pretend_gpu import PretendGpu
 from tests.engine.test_pretend_gpu import on_gpu
 from tests.engine.test_storages import tuned, write_base
-from tests.run import test_samples
+from tests.packs.text import test_samples
 from tests.test_recipes import GALLERY, ROOT
 
 LONG = pytest.mark.long

@@ -62,7 +62,7 @@ def test_a_head_of_another_size_starts_anew(tmp_path: Path) -> None:
     ("exclude", "said"),
     [
         ("[head]", "`head` under `exclude`, which matches no parameter here"),
-        ("logits", "`exclude` is the text `logits`; it takes a list"),
+        ("logits", "`exclude` is the text `logits`, expected a list"),
     ],
 )
 @pytest.mark.packs

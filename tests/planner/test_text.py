@@ -73,7 +73,7 @@ def test_the_whole_of_a_small_one(planned, monkeypatch: pytest.MonkeyPatch, tmp_
 
         memory per device, estimated
                        parameters  gradients  optimizer  activations  loss     data  together
-          each device  4.01 kB     0 B        8.02 kB    14.2 kB      5.76 kB  0 B   32 kB
+          each device  4.01 kB     4.01 kB    8.02 kB    14.2 kB      5.76 kB  0 B   36 kB
         """
     ).strip("\n")
 

@@ -385,7 +385,7 @@ def test_without_the_plan_of_a_checkpoint_nothing_may_change(
     capsys.readouterr()
     assert run(compiled(directory, merged(DIGITS, {"seed": 1})), resume="auto", quiet=True) == 3
     told = capsys.readouterr().err
-    assert f"of another run: its model, data, objective, batch or training was different ({why}); help" in told
+    assert f"to another run: its model, data, objective, batch or training was different ({why}); help" in told
     assert run(compiled(directory, DIGITS), resume="auto", quiet=True) == 0
 
 

@@ -32,16 +32,20 @@ if TYPE_CHECKING:
 _CPU = torch.device("cpu")
 _SCALAR = torch.ops.aten._local_scalar_dense.default
 _LSTM: Any = getattr(torch.ops.aten.mkldnn_rnn_layer, "default", None)
+_GROUPED: Any = getattr(torch.ops.aten, "_grouped_mm", None) and torch.ops.aten._grouped_mm.default
 MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to measure its workspace
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that returns what fake tensors lack: reading a scalar gives 1, so that every step counts as finite; and
-    oneDNN's lstm, whose workspace is empty on fake tensors, returns one of the size that it has on the CPU."""
+    """Mode that returns what fake tensors lack: reading a scalar gives 1, so that every step counts as finite; oneDNN's
+    lstm, whose workspace is empty on fake tensors, returns one of the size that it has on the CPU; and grouped products
+    in float32, which fake tensors refuse and the CPU computes, return their shape."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):
             return args[0].dtype == torch.bool or 1
+        if func is _GROUPED and args[0].dtype != torch.bfloat16:
+            return _empty_grouped_product(*args, **(kwargs or {}))
         made = func(*args, **(kwargs or {}))
         if func is _LSTM:
             *rest, workspace = made
@@ -49,6 +53,15 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             size = lstm_workspace(steps, rows, args[10], args[0].dtype)
             return (*rest, workspace.new_empty(size))
         return made
+
+
+def _empty_grouped_product(
+    a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None, *_: Any, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Return an empty result of `grouped_mm`: a group of rows for each matrix, or of columns if both are matrices."""
+    groups = [offsets.numel()] if a.dim() == b.dim() == 2 and offsets is not None else []
+    groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
+    return a.new_empty([*groups, a.shape[-2], b.shape[-1]], dtype=out_dtype or a.dtype)
 
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
