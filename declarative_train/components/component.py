@@ -175,8 +175,7 @@ class LossModule(ABC):
 class Loss(Component, ABC):
     """Term of the objective. The objective section reads `input`, `target`, `mask` and `weight`, not this class.
 
-    `bounds`: the smallest and the largest value of an item of input and target that the loss is defined for. A run
-    reports a value outside.
+    `bounds`: the range of the loss's value: the least and the greatest loss of one item. A run reports a value outside.
 
     `about`: `numbers` (a regression), `classes` (binary ones too), or "" for neither.
 

@@ -39,7 +39,7 @@ used_variables = _UsedVariables()
 
 
 def record_variable(name: str, value: str) -> None:
-    """Record that a recipe or a plan uses a variable of the environment."""
+    """Record the value of an environment variable that a recipe or a plan uses, so that texts do not show it."""
     used_variables.num_reads += 1
     if len(value) < SHORTEST or value in used_variables.names:
         return

@@ -293,8 +293,8 @@ def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Return the array, copied if it is a view: a file may be truncated while it is mapped, and tables own their
-    memory.
+    """Return the array, copied if it is a view or read-only: a view may belong to a mapped
+    file, which can be truncated, or to the table.
     """
     return array.copy() if array.base is not None or not array.flags.writeable else array
 

@@ -52,7 +52,8 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Choice between two subtrees: `left` of `parts` turns go to the first."""
+    """Inner node of a schedule's tree: of every `parts` turns, `left` go to the first of `ways`, the others to the
+    second. A way is a node or the number of a source."""
 
     parts: int
     left: int

@@ -52,7 +52,8 @@ class StepResult:
 
 
 class Driver(Protocol):
-    """Runner of the model after the axes changed it. `buffers` are receive buffers that it keeps from step to step."""
+    """Interface to run the model of this rank, directly or by a pipeline's schedule. `buffers`: receive buffers that
+    are kept between steps."""
 
     @property
     def buffers(self) -> Sequence[torch.Tensor]: ...

@@ -125,7 +125,7 @@ def describe_failure(
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the original error in a stage of a pipeline, which torch wraps in its own."""
+    """Return the error that torch's pipeline code wrapped in one of its own; any other error is returned as it is."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

@@ -77,7 +77,7 @@ def _float32_is_default() -> Iterator[None]:
 
 
 @_float32_is_default()
-def compile(  # noqa: A001 (plan.compile reads as what it does)
+def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     recipe: Recipe, *, offline: bool = False, tracer: Tracer | None = None, traces_all: bool = False
 ) -> tuple[Plan | None, list[Diagnostic]]:
     """Return the plan, or None if there is an error, and the diagnostics of all parts.

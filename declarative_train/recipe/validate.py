@@ -129,7 +129,7 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Field that is read in this package: one section or component, or a mapping or list of them."""
+    """Type of a field whose value has a reader of its own: a section or component, or a mapping or list of them."""
 
     model: Any
     holder: type | None  # dict, tuple, or None for one

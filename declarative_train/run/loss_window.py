@@ -94,8 +94,8 @@ class LossWindow:
             self.grad_norm = result.grad_norm
 
     def flush(self) -> list[str]:
-        """Read the steps since the last flush; return notices on steps that were skipped. All ranks must call it after
-        the same step.
+        """Add the losses and metrics of the steps since the last flush to the means. Return notices: skipped steps,
+        loss terms without a valid item or outside their bounds. All ranks must call it after the same step.
 
         Raises NonFiniteLoss, unless the plan has `non_finite: skip`.
         """

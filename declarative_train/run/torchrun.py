@@ -161,7 +161,8 @@ def wait_for_others(store: Store, rank: int, world: int) -> None:
 
 
 def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Set up threads, network and process group of this rank."""
+    """Set the number of threads and gloo's network interface of this rank, and join the process group. `hosts`: the
+    host of each rank."""
     import torch
 
     layout = job.plan.layout

@@ -108,7 +108,7 @@ def _is_of_chats(entry: Entry) -> bool:
 
 
 def from_value(value: object, span: Span, template: Scalar) -> Node:
-    """Return the nodes of a rendered value, all at the place of the template."""
+    """Return the node of a rendered value; it and all nodes below it have the span of the template."""
     if isinstance(value, list | tuple):
         return Sequence(tuple(from_value(item, span, template) for item in value), span)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Tools: commands that use the Python API, found like packs."""
+"""Tools: the commands `init`, `lsp` and `sweep`, which use `app`, as a pack."""
 
 from declarative_train.core.packs import Command, Pack
 

@@ -66,8 +66,8 @@ shapes: torch rejects the tensors (only `infer`)."""
 
 
 class ExpressionError(Exception):
-    """Error at `offset` and `length`, in characters of the expression's text; `help` is one hint; `instead`: a word of
-    the text and its replacement.
+    """Error in an expression. `offset` and `length` give its place in the text, in characters. `help`: one hint.
+    `instead`: a word of the text and its replacement, for a fix.
     """
 
     def __init__(

@@ -144,8 +144,8 @@ class MixesSamples(Protocol):
 
 @runtime_checkable
 class HoldsSamples(Protocol):
-    """A loss over groups of samples that may end in a later batch of an evaluation. `sum` returns the value of the
-    groups that are complete; `take_rest()`, after the last batch, that of the last and perhaps smaller group."""
+    """Interface of a loss over groups of samples. In an evaluation a group may continue in the next batch: `sum`
+    returns the sum of the complete groups, and `take_rest()`, after the last batch, that of the remaining samples."""
 
     def take_rest(self) -> torch.Tensor: ...
 

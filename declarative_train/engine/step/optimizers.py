@@ -67,7 +67,8 @@ class Optimizers:
                 group.live["lr"] = group.base_lr * factor
 
     def lr(self) -> dict[str, float]:
-        """Return the learning rates of the whole model for the logs, including groups of other stages."""
+        """Return the current learning rate of each group of the whole model, by its tag in the logs, including groups
+        of other pipeline stages."""
         return {tag: base * self._factor for tag, base in self._base_lrs.items()}
 
     def step(self) -> None:

@@ -31,7 +31,11 @@ class Update:
         self._global_norm = global_norm
 
     def __call__(self, lr_factor: float, measure: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Return (gradient norm before clipping, whether all was finite), each None if not requested."""
+        """Set the lr, clip the gradients and step the optimizers. A step that is not finite is left out if the training
+        is guarded (`non_finite: skip`, fp16).
+
+        Return (gradient norm before clipping, whether it is finite), each None if not computed.
+        """
         optimizers = self._optimizers
         optimizers.set_lr_factor(lr_factor)
         if not (measure or self._guarded or self._max_norm is not None):

@@ -153,8 +153,11 @@ for name, tensor in model.named_parameters():
 
 
 def loading_code(to: str, dtype: str, *, is_table: bool, is_whole: bool, auto: str | None = None) -> str:
-    """Return the code of `load.py`. `is_table`: the inputs are columns of numbers and words. `is_whole`: the tensors
-    are those of the whole model. `auto`: the class of transformers that loads the base of the adapters."""
+    """Return the code of `load.py` for an export to the format `to`. `dtype`: precision of the exported model, which
+    decides the tolerance. `is_table`: the inputs are columns of numbers and words. `is_whole`: the file has every
+    tensor of the model. `auto`: the class of transformers that loads the base model of the adapters; None if it
+    is not a published model.
+    """
     if to == "peft":
         return _PEFT if auto is None else _PEFT_PUBLISHED.format(auto=auto)
     if to in ("safetensors", "state-dict"):

@@ -38,7 +38,7 @@ def _above(order: tuple[str, ...], name: str) -> str | None:
 
 
 def _place(document: Document, path: Path) -> Span:
-    """Return the place of a node that is present, or that a later file removed."""
+    """Return the span of the node's name; if a later file removed the node, that of the removed value."""
     holder = document.find(path[:-1])
     entry = holder.entry(str(path[-1])) if isinstance(holder, Mapping) else None
     if entry is not None:

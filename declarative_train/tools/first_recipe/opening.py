@@ -48,7 +48,8 @@ class UnusableError(Exception):
 
 
 def open_source(path: str, name: str | None = None) -> tuple[Dataset, Table]:
-    """Open a data file. `name`: of the table, if the file has several. Raises SourceError and UnusableError."""
+    """Return the source for a data file, with the conventions that were guessed, and its opened table. `name`: the
+    table of an SQLite file that has several. Raises SourceError and UnusableError."""
     kind, files = _kind(path), expand((path,))
     if name is not None and kind is not SqliteDataset:
         raise UnusableError(f"{format_path(path)} is one table: --table is for those of an SQLite file", is_word=True)
