@@ -39,9 +39,9 @@ HEAD = """# Planner: predictions compared with real ranks
 | [time of planning](#what-planning-costs) a 405B model on 16,384 GPUs | | {cost} |
 
 `dtrain plan` predicts the peak memory of a rank, by class (parameters, gradients, optimizer state, gathered shards,
-activations, loss), before anything starts, also for devices that this machine does not have. This page shows how far
-such predictions are from the memory of real ranks. Step times are estimates from data sheets. Neither has been compared
-with a GPU yet.
+activations, loss), before anything starts, also for devices that this machine does not have. This page compares the
+predictions with the memory of real ranks, on CPU, by our own count of live bytes. Step times are estimates from data
+sheets. Neither has been compared with a GPU yet.
 
 ## Largest errors
 
@@ -54,8 +54,9 @@ in all.
 {errors}
 
 **LSTM.** On fake tensors torch reports an empty workspace for oneDNN's LSTM. Its size is measured with the real kernel
-on at most 16 steps and scaled. Parts of it are rounded up to pages, so the error grows as the rows of a microbatch
-become fewer; the pipelines above have 2 to 4. A plan for a GPU counts the same workspace, not that of cuDNN.
+on at most 16 steps, 64 rows and width 512, and scaled linearly in each. Parts of it are rounded up to pages, so the
+error grows as the rows of a microbatch become fewer; the pipelines above have 2 to 4. A plan for a GPU counts the same
+workspace, not that of cuDNN.
 
 ## How memory is predicted
 
@@ -108,9 +109,11 @@ AUTO = """## What `auto` tries
    `tests/planner/test_schedule_estimates.py`); the activations of each from one trace of the sharded model; and the
    receive buffers of a stage.
 2. **Trace** the candidate with the smallest estimated time that is not ruled out, then the next one, until one fits.
-   Ruled out are candidates whose update alone does not fit, whose trace did not fit, and whose estimate is more than
-   1.25 times the memory of the device (1.1 times if a pipeline of the same kind with other microbatches was traced,
-   which shows the error of the estimate).
+   A candidate is ruled out if
+    - its update alone does not fit,
+    - its trace did not fit, or
+    - its estimate is more than 1.25 times the memory of the device (1.1 times if a pipeline of the same kind with other
+      microbatches was traced, which shows the error of the estimate).
 
 Tests compare the choice with a trace of every candidate (`tests/planner/test_auto_search.py`: a llama and an LSTM on 2
 GPUs and a llama on 4, with devices of every size). There, and for a ViT and a ResNet on 2 GPUs, estimates were 0.75 to
