@@ -24,7 +24,7 @@ from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.text.describe import describe
 from tests.engine.made_recipes import compiled, write_recipe
 
-CLOSE = 1e-6
+CLOSE = 3e-6  # values to 3 in float32: a few units in the last place, whose order of sums depends on the tests before
 TOKENS: dict[str, Any] = {
     "name": "made",
     "data": {
