@@ -196,7 +196,7 @@ def test_a_state_put_in_place_goes_on(fields: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("fields", [case for case in FUSED if case["type"] != "adagrad"], ids=str)
 def test_a_step_that_found_infinity_changes_nothing(fields: dict[str, object]) -> None:
-    """Of the kernels that the engine leaves that to, on GPUs."""
+    """Skip the step in the fused kernel, which reads `found_inf` itself on GPUs."""
     made = optimizer(**fields).build(groups(parameters(False)))
     run(made, range(3))
     before = state_of(made), [parameter.detach().clone() for parameter in tensors(made)]

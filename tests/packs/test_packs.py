@@ -1,4 +1,4 @@
-"""What our packs name is there, and all that they have is named."""
+"""Tests of our packs: every address that a pack names exists, and every component of its folder is named."""
 
 from __future__ import annotations
 

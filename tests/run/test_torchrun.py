@@ -87,7 +87,7 @@ def of_ranks(
 
 
 def test_a_run_goes_on(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of `dtrain run`; by torchrun from the first step on: `test_the_documented_line_on_two_nodes`."""
+    """A run starts without torchrun and resumes under it, from the newest checkpoint that is not damaged."""
     assert launch.run(compiled(directory, TWO), quiet=True) == 0
     (run,) = (directory / "runs" / "made").iterdir()
     events = read_events(run / "events.jsonl")

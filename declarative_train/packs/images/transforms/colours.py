@@ -48,9 +48,9 @@ class ColorJitter(Transform):
     brightness: Strength | None = None
     """b: the factor is between 1 - b (or 0) and 1 + b."""
     contrast: Strength | None = None
-    """As `brightness`."""
+    """Range of the factor, as for `brightness`."""
     saturation: Strength | None = None
-    """As `brightness`; not for images of one channel."""
+    """Range of the factor, as for `brightness`; images of one channel are refused."""
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     """h: rotation by a share of the color circle, between -h and h."""
 
