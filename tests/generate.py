@@ -92,9 +92,9 @@ EXIT_CODES = """## Exit codes
 | 2 | wrong use of the command: an unknown option, or a file, run, set or node that does not exist |
 | 3 | the command failed: a damaged file, a full disk, a lost process; also a run that a second Ctrl-C stopped at once |
 | 75 | `run` or `sweep` stopped early, with checkpoints that `--resume` continues from: Ctrl-C, SIGTERM, SIGUSR1, \
-SIGUSR2, SIGHUP, and of a run `training.max_time`; or stopped by one of these signals (not Ctrl-C) before the first \
-step, with nothing lost |
-| 130, 143 | interrupted by Ctrl-C before a run began, or another command terminated by SIGTERM |
+SIGUSR2, SIGHUP, and of a run `training.max_time` |
+| 130, 143 | ended by Ctrl-C or SIGTERM (others: 128 and the signal's number); of `run`, before the first step, with \
+nothing lost |
 
 torchrun does not pass these codes on: it exits with 0 or 1 ([stopping a run](launching.md#stop-and-resume)).
 """

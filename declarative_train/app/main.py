@@ -1,8 +1,7 @@
 """Command line: parse the arguments, run the command, return the exit code.
 
 0 success; 1 the recipe has errors; 2 wrong use of the command; 3 the run failed; 75 stopped early, to be resumed; 130
-interrupted; 143 terminated. A run handles both signals itself (run/signals.py). If it is terminated before its first
-step, nothing is lost and the code is 75 too, for schedulers that start it again.
+interrupted; 143 terminated. A run handles both signals itself (run/signals.py): the last two mean that it made no step.
 """
 
 from __future__ import annotations
@@ -126,13 +125,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("dtrain: interrupted", file=sys.stderr)
         return 130
-    except TerminatedError:
+    except TerminatedError as terminated:
         print("dtrain: terminated", file=sys.stderr)
-        if asked not in ("run", "sweep"):
-            return 143
-        from declarative_train.run.signals import EXIT_STOPPED
-
-        return EXIT_STOPPED
+        return 128 + terminated.number
     except (ImportError, MemoryError, OSError, RuntimeError) as error:
         if (what := str(error) if isinstance(error, PackError) else shortage(error)) is None:
             raise

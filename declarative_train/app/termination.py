@@ -19,6 +19,9 @@ AGAIN_S = 1.0
 class TerminatedError(BaseException):
     """Request to terminate; like KeyboardInterrupt, it is not caught by code that handles errors."""
 
+    def __init__(self, number: int) -> None:
+        self.number = number
+
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
@@ -32,16 +35,18 @@ def signals_raise() -> Iterator[None]:
     taken = [number for number in SIGNALS if is_main_thread and signal.getsignal(number) == signal.SIG_DFL]
     own = os.getpid()
     repeats: list[threading.Timer] = []
+    received: list[int] = []
 
     def terminate(number: int, frame: FrameType | None) -> None:
         if os.getpid() != own:
             forget()  # the child was just being forked
             os.kill(os.getpid(), number)
             return
+        received.append(number)
         repeats.append(threading.Timer(AGAIN_S, os.kill, (own, number)))
         repeats[-1].daemon = True
         repeats[-1].start()
-        raise TerminatedError
+        raise TerminatedError(number)
 
     def forget() -> None:
         for number in taken:
@@ -55,8 +60,8 @@ def signals_raise() -> Iterator[None]:
     try:
         yield
     except Exception:
-        if repeats:
-            raise TerminatedError from None
+        if received:
+            raise TerminatedError(received[0]) from None
         raise
     finally:
         for repeat in repeats:

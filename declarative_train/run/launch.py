@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from declarative_train.engine.devices import choose_device, num_gpus
 from declarative_train.engine.failures import RunFailure, describe_failure, explain, write_failure
@@ -19,6 +19,7 @@ from declarative_train.run.storage.run_lock import RunLock
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
+    from declarative_train.run.rank import FailureContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,11 @@ def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
     return choice.kind, () if choice.notice is None else (choice.notice,)
 
 
+def exit_late(job: Job, context: FailureContext, watch: StopRequest) -> NoReturn:
+    """Exit because no step ended in time after a request to stop."""
+    exit_unsaved(job, late_reason(), loses=context.has_stepped, number=watch.number)
+
+
 def run_here(job: Job) -> tuple[int, list[str]]:
     """Run the plan in this process, as the only rank and without a process group (modes `single` and `dp`). Returns the
     exit code, and the lines of a failure message."""
@@ -99,7 +105,7 @@ def run_here(job: Job) -> tuple[int, list[str]]:
     watch = StopRequest(
         on_first=lambda: print_stopping(job),
         on_second=None if job.is_hosted else lambda: exit_unsaved(job, "at once"),
-        on_late=None if job.is_hosted else lambda: exit_unsaved(job, late_reason(), loses=context.has_stepped),
+        on_late=None if job.is_hosted else lambda: exit_late(job, context, watch),
         raises=job.is_hosted,
     )
     watch.install()

@@ -43,9 +43,10 @@ from declarative_train.files.open_files import format_path
 from declarative_train.run.job import Job
 from declarative_train.run.signals import (
     EXIT_FAILED,
-    EXIT_STOPPED,
+    SIGNALLED,
     STOP_SIGNALS,
     StopRequest,
+    code_without_save,
     exit_process,
     flush,
     late_reason,
@@ -115,7 +116,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
         code = read_outcome(scratch)
     lines: list[str] = []
     if code is None:
-        code, lines = explain_failure(job, scratch, deaths, was_asked=watch.is_asked)
+        code, lines = explain_failure(job, scratch, deaths, asked_by=watch.number)
     shutil.rmtree(scratch, ignore_errors=True)
     return code, lines
 
@@ -294,14 +295,9 @@ def kill_ranks(job: Job, scratch: Path) -> None:
         exit_unsaved(job, "at once")
 
 
-def exit_unsaved(job: Job, how: str, *, loses: bool = True) -> NoReturn:
+def exit_unsaved(job: Job, how: str, *, loses: bool = True, number: int | None = None) -> NoReturn:
     say([unsaved_message(how, loses=loses), *resume_hint(job)])
-    exit_process(code_without_save(loses))
-
-
-def code_without_save(loses: bool) -> int:
-    """Return the exit code of a run that was asked to stop and saved nothing. If it made no step, it loses nothing."""
-    return EXIT_FAILED if loses else EXIT_STOPPED
+    exit_process(code_without_save(loses, number))
 
 
 def say(lines: Iterable[str]) -> None:
@@ -327,7 +323,7 @@ def exit_late(scratch: Path, loses: bool) -> None:
     """Write why this rank exits in the middle of a step, for the parent to print, and exit."""
     with suppress(OSError):  # the disk may be full
         (scratch / LATE).write_text(late_reason())
-    exit_process(code_without_save(loses))
+    exit_process(code_without_save(loses, signal.SIGTERM))
 
 
 def read_outcome(scratch: Path) -> int | None:
@@ -339,25 +335,26 @@ def read_outcome(scratch: Path) -> int | None:
         return None
 
 
-def explain_failure(job: Job, scratch: Path, deaths: dict[int, int], *, was_asked: bool) -> tuple[int, list[str]]:
-    """Return the exit code and the lines of one message: the rank that caused the failure, where, and how to resume."""
+def explain_failure(job: Job, scratch: Path, deaths: dict[int, int], *, asked_by: int | None) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of one message: the rank that caused the failure, where, and how to resume.
+    `asked_by`: the signal that asked the run to stop, if one did."""
     num_ranks = len(job.plan.layout.ranks)
     failures = read_failures(job.failures_dir)
     culprits = [failure for failure in failures if not failure.is_peer_loss]
     if culprits:
         return EXIT_FAILED, report(job, culprits[0], num_ranks)
     killed = {rank: -code for rank, code in deaths.items() if code < 0}
-    if was_asked and job.is_hosted and set(killed.values()) <= {signal.SIGKILL}:
+    if asked_by is not None and job.is_hosted and set(killed.values()) <= {signal.SIGKILL}:
         return EXIT_FAILED, [unsaved_message("at once"), *resume_hint(job)]
     if killed:
         rank, number = next(iter(killed.items()))
         step = next((failure.step for failure in failures if failure.step), None)
         at = f", step {step}" if step else ""
         lines = [f"dtrain: the run failed: rank {rank}{at}: {_describe_signal(number)}", *resume_hint(job)]
-    elif was_asked:
-        loses = EXIT_STOPPED not in deaths.values()
+    elif asked_by is not None:
+        loses = SIGNALLED + signal.SIGTERM not in deaths.values()
         why = (scratch / LATE).read_text() if (scratch / LATE).exists() else late_reason()
-        return code_without_save(loses), [unsaved_message(why, loses=loses), *resume_hint(job)]
+        return code_without_save(loses, asked_by), [unsaved_message(why, loses=loses), *resume_hint(job)]
     elif silent := without_answer(failures, num_ranks):
         lines = [f"dtrain: the run failed: {silent}", *resume_hint(job)]
     elif failures:

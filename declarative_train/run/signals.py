@@ -26,6 +26,7 @@ from declarative_train.engine.failures import limit_s
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 EXIT_STOPPED = 75
 EXIT_FAILED = 3
+SIGNALLED = 128  # added to a signal's number: the exit code of a process that it ended
 CLOSING_GRACE_S = 1.0  # if a sibling rank has exited, no step can end any more
 LOOK_S = 0.05
 
@@ -56,7 +57,7 @@ class StopRequest:
     `on_first` is called for the first signal, `on_second` for another one (None: ignore it, as a terminal's Ctrl-C
     reaches a rank twice), and `on_late` if the loop did not end a step in time (None: wait without a limit).
     `is_closing` returns whether a sibling rank has exited, so that neither a step nor a checkpoint can be completed.
-    `raises`: a second signal raises KeyboardInterrupt in the main thread.
+    `number` is that of the first signal. `raises`: a second signal raises KeyboardInterrupt in the main thread.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class StopRequest:
         on_late: Callable[[], None] | None = None,
         raises: bool = False,
     ) -> None:
-        self.is_asked = False
+        self.number: int | None = None
         self._is_finished = self._is_repeated = False
         self._is_closing = is_closing
         self._closes = False
@@ -79,6 +80,10 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
         self._wakeup_before = -1
         self._read, self._write = -1, -1
+
+    @property
+    def is_asked(self) -> bool:
+        return self.number is not None
 
     def install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -130,9 +135,9 @@ class StopRequest:
                 return
             for number in numbers:
                 if number in STOP_SIGNALS:
-                    self._handle()
+                    self._handle(number)
 
-    def _handle(self) -> None:
+    def _handle(self, number: int) -> None:
         if self._is_finished:
             if self._is_closing():
                 exit_process(0)
@@ -142,7 +147,7 @@ class StopRequest:
             if self._on_second is not None:
                 self._on_second()
             return
-        self.is_asked = True
+        self.number = number
         if self._on_first is not None:
             self._on_first()
         if self._on_late is not None:
@@ -165,6 +170,12 @@ class StopRequest:
         if since_s is not None:
             return now_s - since_s >= limit_s("DTRAIN_SAVE_S")
         return now_s - max(begun_s, SAVING.ended_s) >= limit_s("DTRAIN_GRACE_S")
+
+
+def code_without_save(loses: bool, number: int | None) -> int:
+    """Return the exit code of a run that was asked to stop by a signal and saved nothing. If it made no step, it loses
+    nothing: the code is then that of a process which the signal ended."""
+    return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 
 def late_reason() -> str:

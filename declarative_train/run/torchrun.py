@@ -40,9 +40,9 @@ from declarative_train.engine.launchers import OF_TORCH, find_launcher
 from declarative_train.files.open_files import local_path
 from declarative_train.plan.run_folder import checkpoints_root
 from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
-from declarative_train.run.processes import LOOPBACK, code_without_save, join_process_group, say, unsaved_message
+from declarative_train.run.processes import LOOPBACK, join_process_group, say, unsaved_message
 from declarative_train.run.rank_stores import has_agent_store, open_stores, put, take
-from declarative_train.run.signals import EXIT_FAILED, StopRequest, exit_process, late_reason
+from declarative_train.run.signals import EXIT_FAILED, StopRequest, code_without_save, exit_process, late_reason
 from declarative_train.run.storage.run_dir import RunPlace, open_place
 from declarative_train.run.storage.run_lock import RunLock
 
@@ -89,7 +89,7 @@ def run_as_rank(
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     context, job, lock, broadcaster = FailureContext(rank), None, RunLock(), None
-    watch = StopRequest(on_late=lambda: _exit_late(context))
+    watch = StopRequest(on_late=lambda: _exit_late(context, watch))
     watch.install()
     try:
         visible = find_visible_devices()
@@ -131,11 +131,11 @@ def run_as_rank(
         exit_process(code)
 
 
-def _exit_late(context: FailureContext) -> None:
+def _exit_late(context: FailureContext, watch: StopRequest) -> None:
     """Exit because no step ended in time after a request to stop. Rank 0 reports it for all."""
     if context.rank == 0:
         say([unsaved_message(late_reason(), loses=context.has_stepped)])
-    exit_process(code_without_save(context.has_stepped))
+    exit_process(code_without_save(context.has_stepped, watch.number))
 
 
 def _report_silent(job: Job, rank: int, hosts: tuple[str, ...]) -> None:

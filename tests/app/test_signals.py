@@ -46,7 +46,7 @@ sys.exit(code)
 
 @pytest.mark.parametrize(
     ("number", "word", "code"),
-    [(signal.SIGTERM, "terminated", 75), (signal.SIGUSR1, "terminated", 75), (signal.SIGINT, "interrupted", 130)],
+    [(signal.SIGTERM, "terminated", 143), (signal.SIGUSR1, "terminated", 138), (signal.SIGINT, "interrupted", 130)],
 )
 def test_a_signal_before_a_run_is_told_in_one_line(number: signal.Signals, word: str, code: int) -> None:
     ended = subprocess.run(
@@ -86,4 +86,4 @@ def test_a_signal_during_an_import_is_told_in_one_line(fate: str) -> None:
         [sys.executable, "-c", TERMINATED_WHILE_IMPORTING, fate, DIGITS], capture_output=True, text=True, timeout=60
     )
     assert ended.stderr == "dtrain: terminated\n"
-    assert ended.returncode == 75
+    assert ended.returncode == 143

@@ -141,7 +141,7 @@ def test_a_late_rank_exits_where_it_cannot_write_why(tmp_path: Path, monkeypatch
     monkeypatch.setattr(processes, "exit_process", codes.append)
     processes.exit_late(tmp_path / "none", True)
     processes.exit_late(tmp_path / "none", False)
-    assert codes == [3, 75]
+    assert codes == [3, 143]
 
 
 def test_a_killed_rank_is_named(directory: Path) -> None:
@@ -278,9 +278,11 @@ def test_a_rank_that_hangs_leaves_when_its_grace_is_over(
     assert "continue from step 7" in errors
 
 
-@pytest.mark.parametrize(("mode", "gpus"), [("single", 1), ("ddp", 2)])
+@pytest.mark.parametrize(
+    ("mode", "gpus", "number"), [("single", 1, signal.SIGTERM), ("ddp", 2, signal.SIGTERM), ("ddp", 2, signal.SIGUSR2)]
+)
 def test_a_run_that_is_late_with_its_first_step_has_lost_nothing(
-    directory: Path, mode: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+    directory: Path, mode: str, gpus: int, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTRAIN_GRACE_S", "1")
     path = saved(directory, on(mode, gpus, **LONG))
@@ -291,9 +293,9 @@ def test_a_run_that_is_late_with_its_first_step_has_lost_nothing(
     at = events(directory)[-1].step  # type: ignore[attr-defined]
     process = start(path, "hang", 0, at + 1, "auto")
     wait_until_logged(directory, lambda event: isinstance(event, RunStarted) and event.first_step == at)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     code, errors = finish(process)
-    assert code == 75  # a job that goes by it is requeued
+    assert code == 128 + number  # a job that goes by 75 made progress
     words = (
         "dtrain: stopped since no step finished within 1 s (DTRAIN_GRACE_S), before the first step: nothing is lost\n"
     )

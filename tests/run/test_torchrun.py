@@ -328,7 +328,7 @@ def test_a_rank_that_is_stopped_while_it_waits_has_lost_nothing(monkeypatch: pyt
         time.sleep(0.05)
     rank.send_signal(signal.SIGTERM)
     code, _, errors = finish(rank)
-    assert code == 75
+    assert code == 143
     assert errors.splitlines()[-1] == (
         "dtrain: stopped since no step finished within 0.5 s (DTRAIN_GRACE_S), before the first step: nothing is lost"
     )

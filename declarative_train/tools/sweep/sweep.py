@@ -27,7 +27,7 @@ from declarative_train.core.names import EVENTS
 from declarative_train.plan.codec import save
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.settings import format_value, safe, short_names
-from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, StopRequest
+from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, SIGNALLED, StopRequest
 from declarative_train.run.storage.run_lock import is_locked
 from declarative_train.tools.sweep.device_slots import DeviceSlot
 from declarative_train.tools.sweep.search import Point, Search
@@ -205,7 +205,7 @@ class SweepRunner:
         reason = record.reason if record is not None else ""
         if each.is_pruned and code == EXIT_STOPPED:
             state = "pruned"
-        elif code == EXIT_STOPPED:
+        elif code in (EXIT_STOPPED, SIGNALLED + signal.SIGTERM):
             state = "stopped"
         elif code == 0 and record is not None and record.state in ("finished", "stopped early"):
             state = "stopped early" if record.state == "stopped early" else "finished"
