@@ -241,7 +241,9 @@ class Field(Component, ABC):
     `meaning` names the keys that decide what its numbers mean: a model that starts from the weights of a run must read
     them the same way. `late`: the address of its `LateReader` (data/late.py), if its values are read when a sample is
     requested, not held or inspected beforehand (pictures). `takes_text`: its column holds texts, even if they look like
-    numbers; `takes_lists`: its columns hold lists, which may be of any length.
+    numbers; `takes_lists`: its columns hold lists, which may be of any length; `takes_dates`: it reads dates from texts
+    and numbers too, so new rows keep the type that they have in their file. `keys_tell_all`: its values depend on its
+    keys and columns alone, not on code of the user or on further files, so results about them may be cached.
 
     `outputs`: names of its tensors, if it makes several. The field's own name is the first, the others are
     `NAME.OUTPUT`.
@@ -251,6 +253,8 @@ class Field(Component, ABC):
     late: ClassVar[str] = ""
     takes_text: ClassVar[bool] = False
     takes_lists: ClassVar[bool] = False
+    takes_dates: ClassVar[bool] = False
+    keys_tell_all: ClassVar[bool] = False
     outputs: ClassVar[tuple[str, ...]] = ()
     path_keys: ClassVar[tuple[str, ...]] = ()
     """Keys whose values are paths, in addition to `folder`."""

@@ -28,7 +28,6 @@ Problem = BadSampleError | SourceError | ValueError
 Statistics = dict[str, dict[str, object]]
 Measured = tuple[Statistics, dict[str, Any]]
 """Statistics by field, and errors by field."""
-_TELLING = frozenset({"category", "tensor"})  # fields whose keys say all: others have code or files of their own
 _OF_THE_DATA = frozenset(
     {"least", "greatest", "template"}
 )  # what the rows hold, or are written by: a number is the same
@@ -92,7 +91,7 @@ class StatisticsCache:
             save(place, True)
 
     def _place(self, kind: str, parts: Sequence[FieldReader]) -> str | None:
-        if self.table.fingerprint is None or any(part.field.type not in _TELLING for part in parts):
+        if self.table.fingerprint is None or not all(part.field.keys_tell_all for part in parts):
             return None
         fields = [
             (part.name, part.field.as_data(), [list(column) for column in part.columns], dict(part.statistics))

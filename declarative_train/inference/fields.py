@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from declarative_train.data.spec import DataSpec, FieldSpec
 
-_Want = Literal["text", "number", "picture", "lists"]
+_Want = Literal["text", "number", "date", "picture", "lists"]
 _PICTURES = 64  # most images that are decoded at once
 
 
@@ -158,6 +158,8 @@ class _FieldConverter:
 
     def wants(self) -> dict[str, _Want]:
         takes_text = self._field.takes_text
+        if self._field.takes_dates:
+            return dict.fromkeys(self.spec.columns, "date")
         return {
             name: "text" if takes_text or (vocabulary and isinstance(vocabulary[0], str)) else "number"
             for name, vocabulary in zip(self.spec.columns, self._vocabularies, strict=True)
@@ -199,7 +201,7 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
     place = chunk.place(error.row)
     text = f"{place}: field `{spec.name}`: {error}"
     if error.problem == "missing":
-        key = "missing: mean" if spec.component["type"] == "tensor" else "unknown: 0"
+        key = {"tensor": "missing: mean", "date": "missing: zero"}.get(str(spec.component["type"]), "unknown: 0")
         return f"{text}; help: fill it in the file, or train with `{key}` in the recipe"
     if error.problem == "outside" and "vocabulary" in spec.statistics:
         at = spec.columns.index(error.column)
@@ -228,9 +230,9 @@ def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarra
         return to_numpy(Column(name, "bytes"), values, chunk.title)
     if want == "lists" and pa.types.is_nested(values.type):
         return to_numpy(Column(name, LISTS), values, chunk.title)
-    if want != "number" and not pa.types.is_nested(values.type):
+    if want not in ("number", "date") and not pa.types.is_nested(values.type):
         values = values.cast(pa.string())
-    elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+    elif want == "number" and (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         values = _numbers(name, values, chunk, decimal)
     present = values.drop_null()
     column = describe(name, values.type, present[0].as_py() if len(present) else None)

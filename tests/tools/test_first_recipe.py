@@ -6,7 +6,7 @@ import json
 import random
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -100,12 +100,13 @@ def test_a_dirty_table_is_read_and_each_choice_has_its_reason(tmp_path: Path) ->
     assert "columns: [city]" in text
     for said in (
         "- customer_id: an id: it differs in each row",
-        "- joined: dates",
         "- country: always `DE`",
         "- outcome: it repeats `churn`",
         "- remark: text, and 400 of 400 rows",
     ):
         assert said in text
+    assert "      type: date\n      columns: [joined]\n      parts: [time, month]\n" in text
+    assert "joined: {type: concat, inputs: [numbers, vectors, dates]}" in text
     assert "metrics: [accuracy, auroc]" in text
     assert "out_features: 2" in text
 
@@ -288,3 +289,34 @@ def test_a_column_of_files_is_left_out(tmp_path: Path, capsys: pytest.CaptureFix
     parquet.write_table(pa.table(columns), tmp_path / "p.parquet")
     assert main(["init", str(tmp_path / "r.yaml"), "--from", str(tmp_path / "p.parquet"), "--target", "kind"]) == 0
     assert "photo" not in re.sub(r"#.*", "", (tmp_path / "r.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("make", "keys"),
+    [
+        (lambda at: f"2021-{1 + at % 12:02d}-01", ["columns: [when]", "parts: [time, month]"]),
+        (lambda at: f"{2000 + at % 20}-01-01", ["parts: [time]"]),
+        (lambda at: f"{1 + at % 28:02d}.{1 + at % 12:02d}.2021", ['format: "%d.%m.%Y"', "[time, yearday, weekday]"]),
+        (lambda at: f"05/{13 + at % 15}/21 {at % 24:02d}:00", ['format: "%m/%d/%y %H:%M"', "[time, weekday, hour]"]),
+        (lambda at: f"{1 + at % 12:02d}/{1 + at % 12:02d}/2021", ['"%d/%m/%Y"   # %m/%d/%Y fits as well']),
+        (lambda at: "" if at == 5 else f"2021-03-{1 + at % 30:02d}", ["missing: zero   # 1 value missing"]),
+    ],
+)
+def test_dates_have_the_parts_that_differ(make: Callable[[int], str], keys: list[str], tmp_path: Path) -> None:
+    rows: list[Row] = [{"when": make(at), "y": at % 2} for at in range(200)]
+    recipe = init(csv(tmp_path / "x.csv", rows), "y")
+    for key in keys:
+        assert key in recipe.read_text()
+    assert problems(recipe) == []
+
+
+def test_counts_of_seconds_are_dates_by_their_name(tmp_path: Path) -> None:
+    rows: list[Row] = [{"timestamp": 1.6e9 + 1e5 * at, "x": 1.6e9 + 1e5 * at, "y": at % 2} for at in range(200)]
+    text = init(csv(tmp_path / "x.csv", rows), "y").read_text()
+    assert "columns: [timestamp]\n      format: seconds   # seconds since 1970\n" in text
+    assert "columns: [x]\n      normalize" in text
+
+
+def test_dates_in_no_known_format_are_left_out(tmp_path: Path) -> None:
+    rows: list[Row] = [{"when": f"1{at % 9}-1-{at % 9}", "x": at % 7, "y": at % 2} for at in range(200)]
+    assert "# - when: dates in several formats" in init(csv(tmp_path / "x.csv", rows), "y").read_text()

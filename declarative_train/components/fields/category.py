@@ -39,6 +39,7 @@ class CategoryField(FieldOfColumns):
     """
 
     meaning: ClassVar[tuple[str, ...]] = ("num_classes", "unknown")
+    keys_tell_all: ClassVar[bool] = True
 
     type: Literal["category"] = "category"
     column: str | None = None
@@ -77,9 +78,9 @@ class CategoryField(FieldOfColumns):
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
         dates = next((column for column in columns if column.dtype.startswith("datetime")), None)
         if dates is not None:
-            return ShapeError(
-                f"`{dates.name}` holds dates, and a category is a word or a whole number", field=self._key
-            )
+            message = f"`{dates.name}` holds dates, and a category is a word or a whole number"
+            hint = "for the time, the month or the weekday, use `type: date`"
+            return ShapeError(message, field=self._key, help=hint)
         files = next((column for column in columns if column.dtype == "bytes"), None)
         if files is not None:
             return ShapeError(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _NOT_NUMERIC: dict[str, tuple[str, str | None]] = {  # dtype -> what the column holds, and a hint which type takes it
-    "datetime": ("dates", None),
+    "datetime": ("dates", "for the time, the month or the weekday, use `type: date`"),
     "bytes": ("files", "for pictures, use `type: image`"),
     MESSAGES: ("lists of messages", "for tokens of them, use `type: tokens`"),
     LISTS: ("lists of lists or of texts", "for boxes of pictures, use `type: boxes`"),
@@ -53,6 +53,7 @@ class TensorField(FieldOfColumns):
     """Numbers, unchanged or scaled and normalised."""
 
     meaning: ClassVar[tuple[str, ...]] = ("normalize", "scale")
+    keys_tell_all: ClassVar[bool] = True
 
     type: Literal["tensor"] = "tensor"
     column: str | None = None

@@ -88,8 +88,14 @@ def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
 
 
 def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> dict[str, Any]:
-    """Return `vocabularies` and `unknown` of a category field. A vocabulary lists the values of a column by number,
-    skipping the number `unknown`; null means that the column already has class numbers."""
+    """Return the keys and statistics of a date field, or `vocabularies` and `unknown` of a category field. A vocabulary
+    lists the values of a column by number, skipping the number `unknown`; null means that the column already has class
+    numbers."""
+    if component.get("type") == "date":
+        return {
+            "date": {key: value for key, value in component.items() if key not in ("type", "column", "columns")}
+            | dict(statistics)
+        }
     if component.get("type") != "category":
         return {}
     found = {"vocabularies": statistics.get("vocabulary"), "unknown": component.get("unknown")}
@@ -118,6 +124,8 @@ def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]
             before.append("each value becomes its position in the vocabulary of its column")
         if component.get("unknown") is not None:
             before.append("a missing or unknown value becomes `unknown`, whose number the vocabulary skips")
+    elif component.get("type") == "date":
+        before.append("each date becomes the numbers of its parts, as `date` says")
     elif inside and preparation.fill is not None:
         before.append("missing values are nan")
     return before, inside

@@ -1,4 +1,4 @@
-"""Pack `tables`: sources of SQLite databases, tar archives and safetensors files."""
+"""Pack `tables`: dates, and sources of SQLite databases, tar archives and safetensors files."""
 
 from declarative_train.core.packs import Pack
 
@@ -6,11 +6,12 @@ _HERE = "declarative_train.packs.tables"
 
 PACK = Pack(
     components={
+        "field": {"date": f"{_HERE}.date:DateField"},
         "source": {
             "safetensors": f"{_HERE}.safetensors:SafetensorsDataset",
             "sqlite": f"{_HERE}.sqlite:SqliteDataset",
             "tar": f"{_HERE}.tar:TarDataset",
-        }
+        },
     },
     endings={".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite"},
 )

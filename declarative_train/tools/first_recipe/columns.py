@@ -1,4 +1,4 @@
-"""Use of each column of a table: numbers, words of a list, or left out with a reason."""
+"""Use of each column of a table: numbers, words of a list, dates, or left out with a reason."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
 from declarative_train.core.amounts import counted
+from declarative_train.tools.first_recipe.dates import choose_parts, find_format, is_like_date
 from declarative_train.tools.first_recipe.opening import rows_to_inspect
 
 if TYPE_CHECKING:
     import numpy as np
 
-Use = Literal["numbers", "categories", "left out"]
+Use = Literal["numbers", "categories", "dates", "left out"]
 
 MOST_WORDS = 100  # distinct words of a column; rarer ones share the class of unknown words
 _LEAST_PRESENT = 0.1
 _ID = re.compile(
     r"(?i:|unnamed:? ?\d*|index|(.*[_ .-])?(id|idx|uuid|guid|key|rownum|row_?(id|no|number|index)))|.*[a-z]I[dD]"
 )
-_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _FREE_TEXT = 60  # letters of the median value
 
 
@@ -59,13 +59,16 @@ class ColumnValues:
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """Use of a column. `why`: the reason for leaving it out, or a remark on its use."""
+    """Use of a column. `why`: the reason for leaving it out, or a remark on its use. `format` and `parts`: keys of
+    dates."""
 
     name: str
     use: Use
     why: str = ""
     num_words: int = 0
     num_missing: int = 0
+    format: str | None = None
+    parts: tuple[str, ...] = ()
 
 
 def read_column(table: Table, name: str) -> ColumnValues:
@@ -104,6 +107,9 @@ def _judge_one(each: ColumnValues, target: ColumnValues, num_rows: int) -> Colum
     why = _is_id(each) or _no_use(each) or _repeats_target(each, target)
     if why:
         return ColumnUse(each.name, "left out", why)
+    if len(each.words) > 1 and (dates := find_format(each.name, each.values[each.present])) is not None:
+        parts = choose_parts(each.name, dates[0], each.values[each.present])
+        return ColumnUse(each.name, "dates", dates[1], 0, each.num_missing, dates[0], parts)
     if not each.is_text:
         return ColumnUse(each.name, "numbers", num_missing=each.num_missing)
     num_words = len(each.words)
@@ -123,8 +129,6 @@ def _no_use(each: ColumnValues) -> str:
     rows = len(each.values)
     if each.column.shape:
         return f"lists of {'x'.join(map(str, each.column.shape))} numbers: they need a field of their own"
-    if each.column.dtype.startswith("datetime"):
-        return "dates: the model reads numbers; make columns such as the month, or sort by it to split by time"
     if not each.words:
         return "no row has a value"
     if len(each.words) == 1:
@@ -142,8 +146,10 @@ def _no_use(each: ColumnValues) -> str:
 def _no_word(each: ColumnValues) -> str:
     """Return why a text is not a word of a list; empty if it is."""
     several = list(each.words)[:1000]
-    if sum(_DATE.fullmatch(word.strip()) is not None for word in several) > 0.9 * len(several):
-        return "dates written as text: the model reads numbers; make columns such as the month"
+    if find_format(each.name, each.values[each.present]) is not None:
+        return ""
+    if sum(map(is_like_date, several)) > 0.9 * len(several):
+        return 'dates in several formats, or in an unusual one: `type: date` with `format: "%d.%m.%Y"` reads one'
     if sorted(map(len, several))[len(several) // 2] > _FREE_TEXT:
         return "free text"
     if len(each.words) > 20 and len(each.words) > 0.5 * each.words.total():

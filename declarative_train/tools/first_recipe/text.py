@@ -21,7 +21,7 @@ from declarative_train.tools.first_recipe.sizes import Sizes
 from declarative_train.tools.first_recipe.target import TargetColumn
 
 _WIDTH = 118
-_OURS = frozenset({"numbers", "categories", "vectors", "joined", "net", "training", *RESERVED})
+_OURS = frozenset({"numbers", "categories", "dates", "vectors", "joined", "net", "training", *RESERVED})
 _PLAIN = re.compile(r"[A-Za-z_][\w ()/.-]*")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "nan", "inf", "yes", "no", "on", "off", ""})
 
@@ -80,6 +80,7 @@ class FirstRecipe:
             yield from self._numbers(numbers)
         if categories := self.of("categories"):
             yield from self._categories(categories)
+        yield from self._dates()
         yield from self._target_field()
         if left := self.of("left out"):
             yield "    # Left out:"
@@ -120,6 +121,34 @@ class FirstRecipe:
         said = f"{counted(missing, 'missing value')}, and words" if missing else "words"
         yield f"      unknown: 0   # the class of {said} that are not in the training rows"
 
+    def _groups_of_dates(self) -> dict[str, list[ColumnUse]]:
+        """Return the columns of dates by the name of their field: those with the same format and parts are one."""
+        groups: dict[tuple[object, ...], list[ColumnUse]] = {}
+        for each in self.of("dates"):
+            groups.setdefault((each.format, each.parts), []).append(each)
+        return {"dates" if at == 1 else f"dates_{at}": group for at, group in enumerate(groups.values(), 1)}
+
+    def _dates(self) -> Iterator[str]:
+        for name, group in self._groups_of_dates().items():
+            names = [each.name for each in group]
+            if name == "dates":
+                yield "    # Dates: the time, normalised, and places in cycles, such as the day of the year."
+                if group[0].format is None:  # texts in other formats are not sorted by time
+                    cut = f"{{type: last, fraction: 0.2, sort: {quote(names[0])}}}"
+                    said = f"If new rows are later than these, split by time: `validation: {cut}`."
+                    yield from comment(f"{said} See then whether `time` helps.", 4)
+            yield f"    {name}:"
+            yield "      type: date"
+            yield from flow_list("      columns: ", names)
+            if group[0].format is not None:
+                remark = f"   # {group[0].why}" if group[0].why else ""
+                yield f"      format: {quote(group[0].format)}{remark}"
+            yield f"      parts: [{', '.join(group[0].parts)}]"
+            missing = sum(each.num_missing for each in group)
+            if missing or self.is_sampled:
+                found = f"{counted(missing, 'value')} missing" if missing else "no missing value was found"
+                yield f"      missing: zero   # {found}{', but not every row was read' * self.is_sampled}"
+
     def _target_field(self) -> Iterator[str]:
         target, key = self.target, quote(self.target.name)
         if target.task == "classes":
@@ -157,15 +186,15 @@ class FirstRecipe:
         yield "model:"
         yield "  graph:"
         numbers, categories = self.of("numbers"), self.of("categories")
-        source = "numbers"
         if categories:
             widths = [vector_width(each.num_words) for each in categories]
             width = widths[0] if len(set(widths)) == 1 else widths
             yield "    # A learned vector for each word, wider for more words."
             yield f"    vectors: {{type: embeddings, embedding_dim: {width}, input: categories}}"
-            source = "vectors"
-        if numbers and categories:
-            yield "    joined: {type: concat, inputs: [numbers, vectors]}"
+        inputs = [*(["numbers"] if numbers else []), *(["vectors"] if categories else []), *self._groups_of_dates()]
+        source = inputs[0]
+        if len(inputs) > 1:
+            yield f"    joined: {{type: concat, inputs: [{', '.join(inputs)}]}}"
             source = "joined"
         outputs = len(self.target.classes) or 1
         dropout = f", dropout: {self.sizes.dropout}" if self.sizes.dropout else ""
