@@ -85,7 +85,7 @@ docs/comparison.md
     No tensor, context or expert parallelism here
         recipe/test_other_words.py::test_words_of_other_tools_lead_to_what_is_here
     published quantized models are not taken
-        engine/test_published.py::test_a_config_that_the_block_is_not_is_refused
+        packs/pretrained/test_published.py::test_a_config_that_the_block_is_not_is_refused
 docs/performance.md
     nothing has been measured on a GPU yet
         test_statements.py::test_pages_say_that_nothing_ran_on_a_gpu_until_a_table_of_one_is_there

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from declarative_train.components.inits.draws import Draws
+    from declarative_train.core.diagnostics.diagnostic import Diagnostic
+    from declarative_train.core.span import Span
+    from declarative_train.source.node import Mapping as MappingNode
 
 
 class Component(BaseModel):
@@ -91,6 +94,15 @@ class ShapeError(NamedTuple):
     lacks_key: bool = False
 
 
+class TextEncoder(NamedTuple):
+    """Encoder of texts: the `ports` that take texts, the last one being the name to suggest, and `mask`, the port that
+    hides padding."""
+
+    kind: str
+    ports: tuple[str, ...]
+    mask: str
+
+
 class Layer(Component, ABC):
     """A node of the model graph. `inputs` below maps each *bound* port to its TensorSpec."""
 
@@ -100,16 +112,35 @@ class Layer(Component, ABC):
     operation: ClassVar[str] = ""  # the expression operation that computes the same; it gives the range of the output
     mixes_samples: ClassVar[bool] = False  # reads across the batch; such a layer has a field `over`
     counts_only: ClassVar[bool] = False  # uses only the number of samples of its one input, so any field will do
+    is_library: ClassVar[bool] = False  # a whole model of another library, whose code may read values of tensors
+    is_pretrained: ClassVar[bool] = False  # starts from published weights
 
     @classmethod
     def ports_for(cls, named: Sequence[str]) -> tuple[Port, ...]:
         """Return the ports of a node that binds these names. The first port is fed by the node above."""
         return cls.ports
 
+    @classmethod
+    def complete_fields(
+        cls, fields: "MappingNode", resolve: "Callable[[str, Span], str]"
+    ) -> "tuple[MappingNode, list[Diagnostic]]":
+        """Return a node's fields with those that its files define, and what is wrong with them; `resolve` makes a path
+        of the recipe absolute."""
+        return fields, []
+
     @property
     def is_random(self) -> bool:
         """True if it draws random numbers in training (dropout with p > 0)."""
         return False
+
+    @classmethod
+    def describe_data(cls, data: Mapping[str, object]) -> str:
+        """Return what the table of a plan calls a node with this data."""
+        return str(data["type"])
+
+    def find_text_ports(self) -> "TextEncoder | None":
+        """Return its ports for texts, if it reads padding unless a mask hides it. Called when `check` found nothing."""
+        return None
 
     def check(self, inputs: Mapping[str, TensorSpec]) -> ShapeError | None:
         """Return why it cannot take these inputs (shapes and dtypes), or None."""
@@ -127,6 +158,10 @@ class Layer(Component, ABC):
         It may be built on the meta device: after `to_empty`, `init_of` fills the parameters, and every module with a
         method `reset_buffers()` writes its buffers again. Call it only when `check` found nothing.
         """
+
+    def find_units(self, module: "nn.Module") -> tuple[str, ...]:
+        """Return the paths of the parts of its module that are gathered, recomputed and compiled one by one."""
+        return ()
 
     def with_sizes(self, inputs: Mapping[str, TensorSpec]) -> Self:
         """Return the layer with the sizes written out that it reads from the values of these inputs. Later calls are
@@ -342,7 +377,10 @@ class LrSchedule(Component, ABC):
 
 
 class Init(Component, ABC):
-    """Start values of a parameter."""
+    """Start values of a parameter. `of_layer`: the layer's code makes them; a parameter tied to one has those of
+    `whole`."""
+
+    of_layer: ClassVar[bool] = False
 
     def check(self, shape: tuple[int, ...]) -> ShapeError | None:
         """Return why the rule cannot fill a parameter of this shape, or None."""
@@ -355,6 +393,10 @@ class Init(Component, ABC):
         `tensor` holds rows of the parameter, from `draws.first_row` on; `draws.shape` is the shape of the whole
         parameter.
         """
+
+    def whole(self, seed: int, path: str) -> "torch.Tensor":
+        """Return all values for the layer at `path`, in a run with this seed."""
+        raise NotImplementedError
 
 
 class Adapter(Component, ABC):

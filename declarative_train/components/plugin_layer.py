@@ -83,6 +83,8 @@ class PluginLayer(Layer):
 class AsTheCodeDoes(Init):
     """Start value from the plugin's constructor: `graph/initialise.py` reads it from the constructed module."""
 
+    of_layer: ClassVar[bool] = True
+
     type: Literal["as_the_code_does"] = "as_the_code_does"
     parameter: str
     """Its name in the layer; in the model, if it is tied to a parameter outside the layer."""

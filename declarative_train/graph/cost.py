@@ -21,12 +21,11 @@ from torch.overrides import TorchFunctionMode
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.components.products import Product, Use, Weight
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.probe import SMALL_ACTIVATIONS
-from declarative_train.graph.read import read_layer
+from declarative_train.graph.read import is_library, read_layer
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -105,7 +104,7 @@ def _work(
         assert called.component is not None
         products = _products(called.component, Use(specs, next(iter(node.outputs.values())), graded, tuple(weights)))
     read = sum(spec.num_elements for spec in specs.values())
-    is_lookup = not any(spec.is_floating for spec in specs.values()) and not _is_library(called)
+    is_lookup = not any(spec.is_floating for spec in specs.values()) and not is_library(called.component)
     return Work(
         forward=sum(flops for flops, _ in products),
         backward=sum(flops * sides for flops, sides in products),
@@ -114,17 +113,13 @@ def _work(
     )
 
 
-def _is_library(node: Node) -> bool:
-    return node.component is not None and node.component["type"] in LIBRARIES
-
-
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
     """Return the matrix products of a layer. For a plugin, estimate them from its weights.
 
     A weight with two dimensions counts as a matrix for each vector, a larger one as a convolution, for each position
     of the output.
     """
-    if not any(spec.is_floating for spec in use.inputs.values()) and component["type"] not in LIBRARIES:
+    if not any(spec.is_floating for spec in use.inputs.values()) and not is_library(component):
         return ()
     if component["type"] in LAYERS:
         return tuple(read_layer(component).products(use))

@@ -22,8 +22,6 @@ from declarative_train.components.expressions.functions import WITHOUT_GRADIENT
 from declarative_train.components.expressions.grammar import parse
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.layers import LAYERS
-from declarative_train.components.layers.libraries import LIBRARIES
-from declarative_train.components.layers.libraries.modules.node import without_memory
 from declarative_train.graph.build import build, call_order
 from declarative_train.graph.check_objective import Measure
 from declarative_train.graph.check_objective import Term as LossTerm
@@ -31,6 +29,8 @@ from declarative_train.graph.cost import activations
 from declarative_train.graph.graph import Edge, Graph, Node
 from declarative_train.graph.initialise import Start, initialise
 from declarative_train.graph.lower import Lowered
+from declarative_train.graph.probe import without_memory
+from declarative_train.graph.read import is_library
 
 SMALL_PARAMETERS = 1 << 21
 """Largest number of parameter elements of a model that is built with its start values."""
@@ -308,7 +308,7 @@ def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
             return True
         if node.component is not None and node.component["type"] not in LAYERS:
             return True  # the behaviour of a plugin is unknown
-        if node.component is not None and node.component["type"] in LIBRARIES:
+        if is_library(node.component):
             return True  # such a model may have unread parts, such as a pooler
         outside = frozenset(output for output in node.outputs if f"{node.name}:{output}" in used)
         if node.graph is not None:
@@ -325,12 +325,7 @@ def stops_gradients(expression: str) -> tuple[str, ...]:
 
 
 def _has_library(graph: Graph) -> bool:
-    return any(
-        _has_library(node.graph)
-        if node.graph is not None
-        else node.component is not None and node.component["type"] in LIBRARIES
-        for node in graph.nodes
-    )
+    return any(is_library(node.component) if node.graph is None else _has_library(node.graph) for node in graph.nodes)
 
 
 @contextmanager

@@ -17,9 +17,6 @@ from declarative_train.components.component import Init, Layer
 from declarative_train.components.counter_rng import key_of
 from declarative_train.components.inits import INITS
 from declarative_train.components.inits.draws import Draws
-from declarative_train.components.layers.libraries.layer import AsTheLibraryDoes
-from declarative_train.components.layers.libraries.modules.node import LibraryNode
-from declarative_train.components.layers.libraries.modules.start import forget
 from declarative_train.components.layers.modules.packed import as_written, find_packed
 from declarative_train.components.plugin_layer import AsTheCodeDoes, PluginLayer
 from declarative_train.core.tensor_spec import TensorSpec
@@ -96,8 +93,7 @@ def initialise(
     held = dict(module.named_parameters(remove_duplicate=False))
     own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
     packed = find_packed(module)
-    libraries = [part for part in module.modules() if isinstance(part, LibraryNode)]
-    own_code |= {id(inner) for part in libraries for inner in part.modules() if inner is not part}
+    own_code |= inner_parts(module)
     with torch.no_grad():
         for each in packed.values():  # before what is packed is unpacked
             each.reset_buffers()
@@ -115,8 +111,6 @@ def initialise(
         for part in module.modules():
             if id(part) not in own_code and callable(reset := getattr(type(part), "reset_buffers", None)):
                 reset(part)
-    if libraries:
-        forget()
 
 
 def _put_back(part: nn.Module) -> None:
@@ -139,6 +133,12 @@ def _parts(module: nn.Module, path: str) -> Iterator[nn.Module]:
     return module.get_submodule(path).modules()
 
 
+def inner_parts(module: nn.Module) -> set[int]:
+    """Return the ids of the modules inside models of other libraries (`is_library`), which do not follow our rules."""
+    libraries = [part for part in module.modules() if getattr(part, "is_library", False)]
+    return {id(inner) for part in libraries for inner in part.modules() if inner is not part}
+
+
 def has_module(module: nn.Module, path: str) -> bool:
     """Return whether there is a module at `path`: not if another pipeline stage has it, and not for an expression."""
     try:
@@ -152,10 +152,8 @@ def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
     """Return the start value of a plugin's parameter, by its name in the whole model."""
     path = next(path for path in _ways(name) if path in layers)
     layer, specs = layers[path]
-    rule = layer.init_of(name.removeprefix(f"{path}."), specs)
-    if isinstance(rule, AsTheLibraryDoes):
-        return rule.whole(seed, path)
-    assert isinstance(layer, PluginLayer)
+    if not isinstance(layer, PluginLayer):
+        return layer.init_of(name.removeprefix(f"{path}."), specs).whole(seed, path)
     with torch.device("cpu"):
         return build_plugin_layer(layer, specs, seed, path).get_parameter(name.removeprefix(f"{path}.")).detach()
 
@@ -176,7 +174,7 @@ def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
     model.
     """
     rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
-    return AsTheCodeDoes(parameter=name) if isinstance(rule, AsTheCodeDoes | AsTheLibraryDoes) else rule
+    return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 
 
 def _rule_of(name: str, layers: Layers) -> Init:

@@ -9,7 +9,8 @@ Anything above the limits below runs on meta, without memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -18,7 +19,6 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from declarative_train.components.adapters.adapted import Adapted
 from declarative_train.components.adapters.modules.lora import linear_maps
 from declarative_train.components.component import Layer
 from declarative_train.components.expressions.dtypes import read_range, result_spec, with_known
@@ -26,8 +26,6 @@ from declarative_train.components.expressions.functions import OPERATORS
 from declarative_train.components.expressions.grammar import Expression
 from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.expressions.ranges import of_operation
-from declarative_train.components.layers.libraries.layer import LibraryLayer
-from declarative_train.components.layers.libraries.modules.node import units_in, without_memory
 from declarative_train.components.layers.modules.packed import weights_in
 from declarative_train.components.layers.shape_checks import FunctionLayer
 from declarative_train.components.plugin_layer import PluginLayer, seed_generators
@@ -79,8 +77,8 @@ def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mappi
 
     Raises RefusedError and BatchMovedError.
     """
-    if isinstance(base := layer.base if isinstance(layer, Adapted) else layer, LibraryLayer):
-        return _probe_library(base, inputs, built_for)
+    if layer.is_library:
+        return _probe_library(layer, inputs, built_for)
     if not isinstance(layer, PluginLayer):
         return _probe(layer, inputs, built_for)
     with seed_generators(0):
@@ -100,7 +98,7 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
     return _probe_module(layer, inputs, _build_on_meta(layer, built_for), torch.device("meta"))
 
 
-def _probe_library(layer: LibraryLayer, inputs: Specs, built_for: Specs) -> Probed:
+def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
     """Probe a model of a library, whose code reads values of tensors, which meta tensors do not have.
 
     A small model runs in memory, a larger one on tensors that only have a size and a device, as `torch.compile` traces
@@ -108,7 +106,7 @@ def _probe_library(layer: LibraryLayer, inputs: Specs, built_for: Specs) -> Prob
     """
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
-    units = units_in(module, layer.unit_classes(module))
+    units = layer.find_units(module)
     num_elements = sum(parameter.numel() for parameter in module.parameters())
     if num_elements <= SMALL_PARAMETERS and _num_activations(inputs.values()) <= SMALL_ACTIVATIONS:
         found = _probe_module(layer, inputs, _in_memory(layer, built_for), torch.device("cpu"))
@@ -123,7 +121,32 @@ def _probe_library(layer: LibraryLayer, inputs: Specs, built_for: Specs) -> Prob
     return replace(found, units=units)
 
 
-def _in_memory(layer: LibraryLayer, inputs: Specs) -> nn.Module:
+@contextmanager
+def without_memory(module: nn.Module) -> Iterator[None]:
+    """Turn its meta tensors into fake CPU tensors, in place; tensors made in the context are fake, too."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # imported late: it imports torch._dynamo
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        move(module, torch.device("cpu"))
+        yield
+
+
+def move(module: nn.Module, device: torch.device) -> None:
+    """Replace its tensors by ones without values on `device`; a tensor with several names stays one tensor."""
+    moved: dict[int, torch.Tensor] = {}
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None or tensor.device == device:
+                    continue
+                if id(tensor) not in moved:
+                    there = torch.empty_like(tensor, device=device)
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    moved[id(tensor)] = nn.Parameter(there, tensor.requires_grad) if is_parameter else there
+                tensors[name] = moved[id(tensor)]  # type: ignore[assignment]
+
+
+def _in_memory(layer: Layer, inputs: Specs) -> nn.Module:
     with torch.device("cpu"), torch.no_grad():
         module: nn.Module = _in_one_line(lambda: layer.build(inputs))
         for parameter in module.parameters():
@@ -152,7 +175,7 @@ def _probe_module(layer: Layer, inputs: Specs, module: nn.Module, device: torch.
         {name: tuple(parameter.shape) for name, parameter in module.named_parameters()},
         examine(module, specs, device, mixes_in_training=layer.mixes) if isinstance(layer, PluginLayer) else None,
         {} if isinstance(layer, PluginLayer) else linear_maps(module),
-        () if isinstance(layer, PluginLayer | LibraryLayer) else tuple(weights_in(module)),
+        () if isinstance(layer, PluginLayer) or layer.is_library else tuple(weights_in(module)),
     )
 
 

@@ -31,6 +31,12 @@ def _read(component: str, plugins: tuple[str, ...]) -> Layer:
     return layer if adapters is None else Adapted.read(layer, adapters)
 
 
+def is_library(component: Mapping[str, object] | None) -> bool:
+    """Return whether a node's component is a whole model of another library."""
+    layer = None if component is None else LAYERS.get(str(component["type"]))
+    return layer is not None and layer.is_library
+
+
 def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:
     if name in LAYERS:
         return LAYERS[name]

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.plan.checks.adapters import (
     adapted_and_tied,
     adapted_and_trained,
@@ -93,10 +92,8 @@ def _find_pretrained_nodes(scope: Scope) -> Iterator[str]:
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             yield from _find_pretrained_nodes(node.scope)
-        elif isinstance(node, LayerNode) and node.layer.type in LIBRARIES:
-            data = node.layer.as_data()
-            if data["pretrained"] or (data["pretrained"] is None and data["path"] is not None):
-                yield node.path
+        elif isinstance(node, LayerNode) and node.layer.is_pretrained:
+            yield node.path
 
 
 def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagnostic]:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from declarative_train.components.component import TextEncoder
 from declarative_train.components.expressions.functions import INDEX, VIEWS
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
-from declarative_train.components.layers.libraries import model_name
-from declarative_train.components.layers.transformers import MAIN, Transformers
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
 from declarative_train.data.prepared_sets import Sample
@@ -142,21 +140,10 @@ def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample)
             yield padding_is_read(place, node.path, found.kind, arriving[0], (found.ports[-1], found.mask))
 
 
-class _Encoder(NamedTuple):
-    """Encoder of texts: the `ports` that take texts, the last one being the name to suggest, and `mask`, the port that
-    hides padding."""
-
-    kind: str
-    ports: tuple[str, ...]
-    mask: str
-
-
-def _encoder(node: ModelNode) -> _Encoder | None:
+def _encoder(node: ModelNode) -> TextEncoder | None:
     if isinstance(node, BlockNode):
-        return _Encoder("bert", ("tokens",), "mask") if node.block == "bert" else None
-    if isinstance(node, LayerNode) and isinstance(node.layer, Transformers) and not node.layer.is_causal:
-        return _Encoder(model_name(node.layer.as_data()), (MAIN, "input_ids"), "attention_mask")
-    return None
+        return TextEncoder("bert", ("tokens",), "mask") if node.block == "bert" else None
+    return node.layer.find_text_ports() if isinstance(node, LayerNode) else None
 
 
 def _is_text(field: FieldSpec) -> bool:

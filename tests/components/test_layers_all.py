@@ -161,8 +161,7 @@ ANY_SHAPE = {
     "global_avg_pool": IMAGE,
     "global_max_pool": IMAGE,
 }
-LIBRARIES = {"timm", "transformers"}  # tests/engine/test_library_nodes.py
-OWN = [name for name in LAYERS if name not in LIBRARIES]
+OWN = [name for name, layer in LAYERS.items() if not layer.is_library]  # those: packs/pretrained/test_library_nodes.py
 for _name in OWN:
     CASES.setdefault(_name, [({}, {"x": ANY_SHAPE.get(_name, SEQUENCE)})])
 

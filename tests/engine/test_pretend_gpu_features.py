@@ -18,11 +18,11 @@ from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.modules import attention
 from declarative_train.components.layers.modules.packed import Packed, as_written, pack, unpack_tensor
 from declarative_train.plan.plan import Plan
-from tests.engine import library_models
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data
 from tests.engine.pretend_gpu import PretendGpu
 from tests.engine.test_pretend_gpu import on_gpu
 from tests.engine.test_storages import tuned, write_base
+from tests.packs.pretrained import library_models
 from tests.packs.text import test_samples
 from tests.test_recipes import GALLERY, ROOT
 

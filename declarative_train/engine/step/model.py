@@ -14,14 +14,13 @@ import torch
 from torch import fx, nn
 
 from declarative_train.components.adapters.lora import MAGNITUDE
-from declarative_train.components.layers.libraries.modules.node import LibraryNode
 from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.layers.sample_groups import MixesSamples, SampleGroups
 from declarative_train.components.losses.modules.chunked import ChunkedHead
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.engine.step.load_weights import names_in, open_weights, write_weights
 from declarative_train.graph.build import build
-from declarative_train.graph.initialise import has_module, initialise
+from declarative_train.graph.initialise import has_module, initialise, inner_parts
 from declarative_train.plan.channels_last import uses_channels_last
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def build_with_start_values(plan: Plan) -> nn.Module:
 def lay_out_convolutions(module: nn.Module) -> None:
     """Store weights of 2d convolutions with channels last, so that their outputs have that layout too. Values and
     shapes do not change; a library's model is skipped."""
-    fixed = {id(inner) for part in module.modules() if isinstance(part, LibraryNode) for inner in part.modules()}
+    fixed = inner_parts(module)
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
             part.weight.data = part.weight.data.contiguous(memory_format=torch.channels_last)

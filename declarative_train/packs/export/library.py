@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from declarative_train.components.layers.libraries import LIBRARIES
-from declarative_train.components.layers.libraries.modules.to_library import differing, library_model
 from declarative_train.components.published import TIMM
 from declarative_train.graph.graph import Graph
+from declarative_train.graph.read import is_library
 from declarative_train.inference.trained import Trained
 from declarative_train.packs.export.export_errors import ExportFailure
 from declarative_train.packs.export.model_card import card_of, no_tokenizer
 from declarative_train.packs.export.published import classes_learned, tokenizer_files
+from declarative_train.packs.pretrained.libraries.modules.to_library import differing, library_model
 from declarative_train.plan.codec import to_masked_json
 from declarative_train.plan.run_folder import PLAN
 
@@ -32,7 +32,7 @@ def library_models(graph: Graph, prefix: str = "") -> Iterator[LibraryModel]:
     for node in graph.nodes:
         if node.graph is not None:
             yield from library_models(node.graph, f"{prefix}{node.name}.")
-        elif node.component is not None and node.component["type"] in LIBRARIES:
+        elif is_library(node.component):
             yield LibraryModel(f"{prefix}{node.name}", str(node.component["type"]), node.component)
 
 

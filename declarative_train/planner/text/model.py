@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from declarative_train.components.adapters.adapted import is_added
-from declarative_train.components.layers.libraries import LIBRARIES, model_name
+from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.storages import storage_bytes
 from declarative_train.core.amounts import amount, counted
@@ -89,8 +89,8 @@ def _what(node: Node) -> str:
     if node.kind == "reuse":
         return f"{node.target} again"
     component = node.component or {}
-    kind = str(component["type"])
-    return f"{kind} {model_name(component)}" if kind in LIBRARIES else kind
+    layer = LAYERS.get(kind := str(component["type"]))
+    return kind if layer is None else layer.describe_data(component)
 
 
 def _gives(node: Node) -> str:

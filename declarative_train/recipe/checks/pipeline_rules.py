@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.components.layers.libraries import LIBRARIES
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error
@@ -170,5 +169,5 @@ def _library_nodes(scope: Scope) -> Iterator[LayerNode]:
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             yield from _library_nodes(node.scope)
-        elif isinstance(node, LayerNode) and node.layer.type in LIBRARIES:
+        elif isinstance(node, LayerNode) and node.layer.is_library:
             yield node

@@ -21,7 +21,6 @@ from declarative_train.recipe.model.block_errors import field_spans, move_outsid
 from declarative_train.recipe.model.blocks import BlockDefinition, TypeLibrary
 from declarative_train.recipe.model.blocks_params import bind_params
 from declarative_train.recipe.model.expand_paths import set_paths, units_of
-from declarative_train.recipe.model.library_nodes import library_fields
 from declarative_train.recipe.model.node_draft import (
     MOST_NODES,
     BlockDraft,
@@ -284,7 +283,7 @@ class _Expander:
                     return None
             scope = self._open(draft, fields, frozenset(inputs), frame)
             return None if scope is None else BlockNode(*common, draft.type_name, scope, published=published)
-        fields, found = library_fields(draft.type_name, fields, self._paths)
+        fields, found = draft.layer.complete_fields(fields, self._paths.resolve)
         if self._say(found):
             return None
         kind = Entry(Scalar("type", "type", draft.type_span), Scalar(draft.type_name, draft.type_name, draft.type_span))

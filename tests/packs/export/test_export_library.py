@@ -13,7 +13,7 @@ import yaml
 import declarative_train as dt
 from declarative_train.inference.trained import UsageError
 from declarative_train.packs.export.export import export
-from tests.engine import library_models as made
+from tests.packs.pretrained import library_models as made
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 

@@ -13,7 +13,7 @@ from declarative_train.__main__ import main
 from declarative_train.inference.trained import UsageError
 from declarative_train.packs.export import published
 from declarative_train.packs.export.export import export
-from tests.engine import published_models as made
+from tests.packs.pretrained import published_models as made
 
 
 @pytest.mark.timeout(60)

@@ -10,7 +10,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.packs.export.export import export
-from tests.engine import published_clip as made
+from tests.packs.pretrained import published_clip as made
 
 
 @pytest.mark.timeout(60)

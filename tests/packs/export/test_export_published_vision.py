@@ -10,7 +10,7 @@ import torch
 
 import declarative_train as dt
 from declarative_train.packs.export.export import export
-from tests.engine import published_vision as made
+from tests.packs.pretrained import published_vision as made
 
 
 def read_by(library: str, name: str, folder: Path) -> Any:

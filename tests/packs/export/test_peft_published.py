@@ -15,7 +15,7 @@ import declarative_train as dt
 from declarative_train.__main__ import main
 from declarative_train.packs.export.export import export
 from declarative_train.packs.export.export_errors import ExportFailure
-from tests.engine import published_models as made
+from tests.packs.pretrained import published_models as made
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's of transformers 5
 TOKENS = torch.arange(12)[None] * 7 % 96

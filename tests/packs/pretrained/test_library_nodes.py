@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import declarative_train as dt
 from declarative_train.core import machine
-from tests.engine import library_models as made
 from tests.engine.made_recipes import merged, on_pipeline
 from tests.engine.parity import Recording, largest_difference, record
+from tests.packs.pretrained import library_models as made
 
 WAYS: dict[str, dict[str, Any]] = {
     "dp": {"parallelism": "dp", "layout": {"gpus": 2}},
@@ -121,7 +121,6 @@ def test_an_adapter_on_a_whole_model_leaves_out_its_tied_head(folder: Path) -> N
         ("llama", {"input_ids": "text"}, False),  # no token sees what stands behind it
     ],
 )
-@pytest.mark.packs
 def test_padding_that_an_encoder_sees_is_told(tmp_path: Path, name: str, inputs: dict[str, str], warns: bool) -> None:
     (tmp_path / "notes.csv").write_text("note,kind\ngood,0\nvery bad,1\nso so,2\n")
     config = made.CONFIGS[name] | {"vocab_size": 256}

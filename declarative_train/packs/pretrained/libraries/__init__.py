@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-LIBRARIES = frozenset({"timm", "transformers"})
-"""The types of such nodes, each the name of its package."""
-
 
 def model_name(component: Mapping[str, object]) -> str:
     """Return the model's name in its library: a class of transformers, or a model name of timm."""

@@ -20,10 +20,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from declarative_train.components.layers.libraries.files import Files
 from declarative_train.components.layers.modules.batch_norm import BATCH_NORMS, BatchNormModule, adopt_batch_norms
 from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.components.plugin_layer import seed_generators
+from declarative_train.graph.probe import move, without_memory
+from declarative_train.packs.pretrained.libraries.files import Files
 
 Inputs = Mapping[str, Any]
 
@@ -53,6 +54,7 @@ class LibraryInterface(Protocol):
 class LibraryNode(nn.Module):
     """Mixin for the class of a library's model: its forward takes the values in the order of the layer's ports."""
 
+    is_library = True
     _dtrain_layer: LibraryInterface
     _dtrain_inputs: Inputs
     _dtrain_buffers: Mapping[str, Tensor]
@@ -70,6 +72,7 @@ class LibraryNode(nn.Module):
         for part in self.modules():
             if isinstance(part, BatchNormModule):
                 part.pending = None
+        _DRAWN.clear()  # parameters have their values now
 
 
 def build_node(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
@@ -81,7 +84,7 @@ def build_node(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
         module.__class__ = _node_class(kind)
         module._dtrain_layer, module._dtrain_inputs = layer, dict(inputs)
         module._dtrain_buffers = {name: item.clone() for name, item in module.named_buffers(remove_duplicate=False)}
-        _move(module, device)
+        move(module, device)
     if device.type != "meta":
         module.reset_buffers()
     return module  # type: ignore[no-any-return]
@@ -134,6 +137,26 @@ def draw_model(layer: LibraryInterface, inputs: Inputs, seed: int) -> nn.Module:
         return layer.make(inputs, draws=True)
 
 
+_DRAWN: dict[str, dict[str, Tensor]] = {}
+"""The last model that was drawn, by the names of its parameters: in memory only while a part of it is filled."""
+
+
+def rows_of(
+    layer: LibraryInterface, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None
+) -> Tensor:
+    """Return `count` rows of a parameter's start value from `first` on; all of it for None. Raises LibraryError."""
+    files = layer.files(bare(layer, inputs))
+    if files is not None and parameter in files.names:
+        return files.read(parameter, first, count)
+    key = f"{seed} {key_of(layer, inputs)}"
+    if key not in _DRAWN:
+        _DRAWN.clear()
+        with torch.no_grad():
+            _DRAWN[key] = dict(draw_model(layer, inputs, seed).named_parameters(remove_duplicate=False))
+    whole = _DRAWN[key][parameter].detach()
+    return whole if count is None else whole[first : first + count]
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Run on the CPU in float32, without the modes, device and default dtype of the caller."""
@@ -177,39 +200,14 @@ class _Draws(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _DRAWN or getattr(func, "__module__", None) == nn.init.__name__:
+        if func in _DRAWS or getattr(func, "__module__", None) == nn.init.__name__:
             tensor = args[0] if args else kwargs.get("tensor")
             if isinstance(tensor, Tensor) and tensor.is_meta:
                 return tensor
         return func(*args, **kwargs)
 
 
-_DRAWN = frozenset([Tensor.uniform_, Tensor.normal_, Tensor.erfinv_, Tensor.exponential_, Tensor.random_])
-
-
-@contextmanager
-def without_memory(module: nn.Module) -> Iterator[None]:
-    """Turn its meta tensors into fake CPU tensors, in place; tensors made in the context are fake, too."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # imported late: it imports torch._dynamo
-
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        _move(module, torch.device("cpu"))
-        yield
-
-
-def _move(module: nn.Module, device: torch.device) -> None:
-    """Replace its tensors by ones without values on `device`; a tensor with several names stays one tensor."""
-    moved: dict[int, Tensor] = {}
-    for part in module.modules():
-        for tensors in (part._parameters, part._buffers):
-            for name, tensor in tensors.items():
-                if tensor is None or tensor.device == device:
-                    continue
-                if id(tensor) not in moved:
-                    there = torch.empty_like(tensor, device=device)
-                    is_parameter = isinstance(tensor, nn.Parameter)
-                    moved[id(tensor)] = nn.Parameter(there, tensor.requires_grad) if is_parameter else there
-                tensors[name] = moved[id(tensor)]  # type: ignore[assignment]
+_DRAWS = frozenset([Tensor.uniform_, Tensor.normal_, Tensor.erfinv_, Tensor.exponential_, Tensor.random_])
 
 
 _FLOPS: dict[str, int | None] = {}

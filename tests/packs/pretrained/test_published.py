@@ -13,9 +13,7 @@ import declarative_train as dt
 from declarative_train.components.published import TensorPart, config_of, family_of, params_of
 from declarative_train.engine.step.tensor_files import Tensors, join_rows
 from declarative_train.plan.published import parts_in
-from tests.engine import published_models as made
-
-pytestmark = pytest.mark.packs
+from tests.packs.pretrained import published_models as made
 
 
 def ids(rows: int = 3) -> torch.Tensor:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.component import Port, ShapeError
-from declarative_train.components.layers.libraries.files import Files, reject_leftovers, several, tensors_in
-from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
-from declarative_train.components.layers.libraries.problem import LibraryError
+from declarative_train.components.component import Port, ShapeError, TextEncoder
+from declarative_train.packs.pretrained.libraries import model_name
+from declarative_train.packs.pretrained.libraries.files import Files, reject_leftovers, several, tensors_in
+from declarative_train.packs.pretrained.libraries.layer import Inputs, LibraryLayer
+from declarative_train.packs.pretrained.libraries.problem import LibraryError
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +74,7 @@ class Transformers(LibraryLayer):
         return (Port(first), *others)
 
     def check_inputs(self, inputs: Inputs) -> ShapeError | None:
-        from declarative_train.components.layers.libraries.modules.node import bare
+        from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module: Any = bare(self, inputs)
         main, known = module.main_input_name, _arguments(type(module))
@@ -113,8 +114,12 @@ class Transformers(LibraryLayer):
         hides = kind not in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES
         return hides and kind in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+    def find_text_ports(self) -> TextEncoder | None:
+        name = model_name(self.as_data())
+        return None if self.is_causal else TextEncoder(name, (MAIN, "input_ids"), "attention_mask")
+
     @property
-    def is_pretrained(self) -> bool:
+    def is_pretrained(self) -> bool:  # type: ignore[override]
         return self.path is not None if self.pretrained is None else self.pretrained
 
     def make_config(self) -> Any:
@@ -225,8 +230,7 @@ class Transformers(LibraryLayer):
             return None
         if self.path is None:
             raise LibraryError("`pretrained` takes a `path`", "`path: FOLDER`", field="pretrained")
-        from declarative_train.components.layers.libraries.modules.conversion import files_of
-        from declarative_train.components.layers.libraries.modules.node import units_in
+        from declarative_train.packs.pretrained.libraries.modules.conversion import files_of
 
         of: Any = module
         body = f"{of.base_model_prefix}."
@@ -234,7 +238,7 @@ class Transformers(LibraryLayer):
         found = files_of(module, tensors_in(self.path), heads if self.classes is not None else ())
         # a class other than that of the files has another head: the model does not use the rest of their tensors
         has_other_head = type(of).__name__ not in (of.config.architectures or (type(of).__name__,))
-        bodies = (body,) if hasattr(of, of.base_model_prefix) else units_in(module, self.unit_classes(module))
+        bodies = (body,) if hasattr(of, of.base_model_prefix) else self.find_units(module)
         if not has_other_head or any(name.startswith(bodies) for name in found.missing):
             hint = "give the files of this class; a head of one's own is that of another class, by `architecture`"
             reject_leftovers(found, type(of).__name__, hint, field="path")

@@ -15,18 +15,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from declarative_train.components.component import Init, Layer, ShapeError
 from declarative_train.components.counter_rng import key_of
-from declarative_train.components.layers.libraries.problem import LibraryError
 from declarative_train.components.layers.sample_groups import Over
 from declarative_train.components.products import Product, Use
 from declarative_train.core.machine import install
+from declarative_train.packs.pretrained.libraries import model_name
+from declarative_train.packs.pretrained.libraries.problem import LibraryError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from declarative_train.components.inits.draws import Draws
-    from declarative_train.components.layers.libraries.files import Files
+    from declarative_train.core.diagnostics.diagnostic import Diagnostic
+    from declarative_train.core.span import Span
     from declarative_train.core.tensor_spec import TensorSpec
+    from declarative_train.packs.pretrained.libraries.files import Files
+    from declarative_train.source.node import Mapping as Fields
 
 Inputs = Mapping[str, "TensorSpec"]
 
@@ -35,21 +39,32 @@ class LibraryLayer(Layer):
     """A model of another library. `library`: its package, and our extra of the same name."""
 
     library: ClassVar[str]
+    is_library: ClassVar[bool] = True
 
     over: Over = "microbatch"
     """Samples that its batch normalisations work on: `N samples` or `microbatch`, as in the layer `batch_norm`."""
 
+    @classmethod
+    def complete_fields(cls, fields: Fields, resolve: Callable[[str, Span], str]) -> tuple[Fields, list[Diagnostic]]:
+        from declarative_train.packs.pretrained.libraries.node_fields import library_fields
+
+        return library_fields(cls.library, fields, resolve)
+
+    @classmethod
+    def describe_data(cls, data: Mapping[str, object]) -> str:
+        return f"{data['type']} {model_name(data)}"
+
     @property
     def mixes_samples(self) -> bool:  # type: ignore[override]
         """True if it has batch normalisations. Valid when `check` found nothing."""
-        from declarative_train.components.layers.libraries.modules.node import has_batch_norms
+        from declarative_train.packs.pretrained.libraries.modules.node import has_batch_norms
 
         return has_batch_norms(self)
 
     @property
     def is_random(self) -> bool:
         """True if it has a dropout above 0."""
-        from declarative_train.components.layers.libraries.modules.node import has_dropout
+        from declarative_train.packs.pretrained.libraries.modules.node import has_dropout
 
         return has_dropout(self)
 
@@ -109,7 +124,7 @@ class LibraryLayer(Layer):
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
         """Return the saved buffers of its files, by name; none if the files no longer exist, because a checkpoint then
         restores them."""
-        from declarative_train.components.layers.libraries.modules.node import bare
+        from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)
         try:
@@ -123,8 +138,13 @@ class LibraryLayer(Layer):
         """Return the names of classes that the library marks as not to be split."""
         return frozenset()
 
+    def find_units(self, module: nn.Module) -> tuple[str, ...]:
+        from declarative_train.packs.pretrained.libraries.modules.node import units_in
+
+        return units_in(module, self.unit_classes(module))
+
     def build(self, inputs: Inputs) -> nn.Module:
-        from declarative_train.components.layers.libraries.modules.node import build_node
+        from declarative_train.packs.pretrained.libraries.modules.node import build_node
 
         return build_node(self, inputs)
 
@@ -135,7 +155,7 @@ class LibraryLayer(Layer):
         """Return the operations that torch's counter finds in a forward without values, divided between trained and
         frozen weights by their numbers of elements. For a single weight, or if the forward cannot be traced, assume
         that each weight is multiplied once with every vector of the first input."""
-        from declarative_train.components.layers.libraries.modules.node import forward_flops
+        from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
         matrices = use.matrices
@@ -152,6 +172,8 @@ class LibraryLayer(Layer):
 class AsTheLibraryDoes(Init):
     """Start value from the library's code or its files for a parameter of its model."""
 
+    of_layer: ClassVar[bool] = True
+
     type: Literal["as_the_library_does"] = "as_the_library_does"
     layer: Any
     inputs: Any
@@ -159,15 +181,14 @@ class AsTheLibraryDoes(Init):
     """Its name in that model."""
 
     def fill(self, tensor: torch.Tensor, draws: Draws) -> None:
-        from declarative_train.components.layers.libraries.modules.start import rows_of
+        from declarative_train.packs.pretrained.libraries.modules.node import rows_of
 
         path = draws.name.removesuffix(f".{self.parameter}")
         count = len(tensor) if tensor.dim() else None
         tensor.copy_(rows_of(self.layer, self.inputs, _key(draws.seed, path), self.parameter, draws.first_row, count))
 
     def whole(self, seed: int, path: str) -> torch.Tensor:
-        """Return the whole start value for the node at `path`, in a run with this seed."""
-        from declarative_train.components.layers.libraries.modules.start import rows_of
+        from declarative_train.packs.pretrained.libraries.modules.node import rows_of
 
         return rows_of(self.layer, self.inputs, _key(seed, path), self.parameter, 0, None)
 

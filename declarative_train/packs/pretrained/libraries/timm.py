@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.component import ShapeError
-from declarative_train.components.layers.libraries.files import (
+from declarative_train.packs.pretrained.libraries.files import (
     Files,
     match,
     reject_leftovers,
@@ -19,8 +19,8 @@ from declarative_train.components.layers.libraries.files import (
     tensor_origin,
     tensors_in,
 )
-from declarative_train.components.layers.libraries.layer import Inputs, LibraryLayer
-from declarative_train.components.layers.libraries.problem import LibraryError
+from declarative_train.packs.pretrained.libraries.layer import Inputs, LibraryLayer
+from declarative_train.packs.pretrained.libraries.problem import LibraryError
 
 if TYPE_CHECKING:
     import torch
@@ -53,8 +53,12 @@ class Timm(LibraryLayer):
     options: dict[str, Any] = {}
     """Further arguments of `timm.create_model`, such as `img_size`, `drop_path_rate`, `global_pool`."""
 
+    @property
+    def is_pretrained(self) -> bool:  # type: ignore[override]
+        return bool(self.pretrained)
+
     def check_inputs(self, inputs: Inputs) -> ShapeError | None:
-        from declarative_train.components.layers.libraries.modules.node import bare, foreign_batch_norms
+        from declarative_train.packs.pretrained.libraries.modules.node import bare, foreign_batch_norms
 
         x = inputs["x"]
         if len(x.shape) != 3 or not x.is_floating:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import declarative_train as dt
-from tests.engine import published_vision as made
+from tests.packs.pretrained import published_vision as made
 
 
 def apart(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -65,7 +65,6 @@ def test_a_head_of_another_size_starts_anew(tmp_path: Path) -> None:
         ("logits", "`exclude` is the text `logits`, expected a list"),
     ],
 )
-@pytest.mark.packs
 def test_an_exclusion_that_means_nothing_is_told(tmp_path: Path, exclude: str, said: str) -> None:
     _, path = made.write(tmp_path, "vit", exclude=f", exclude: {exclude}")
     (problem,) = dt.load(path).lint()

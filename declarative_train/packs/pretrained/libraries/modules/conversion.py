@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from declarative_train.components.layers.libraries.files import Files, Stored, TensorOrigin, match, tensor_origin
-from declarative_train.components.layers.libraries.problem import LibraryError
+from declarative_train.packs.pretrained.libraries.files import Files, Stored, TensorOrigin, match, tensor_origin
+from declarative_train.packs.pretrained.libraries.problem import LibraryError
 
 Names = dict[str, list[str]]
 """Tensors of the files by the pattern of a converter that they match, in the order in which it takes them."""

@@ -13,7 +13,7 @@ import torch
 import declarative_train as dt
 from declarative_train.packs.export.export import export
 from declarative_train.plan.published import parts_in
-from tests.engine import published_encoders as made
+from tests.packs.pretrained import published_encoders as made
 
 QUICK = ("BertForMaskedLM", "BertForSequenceClassification", "RobertaForMaskedLM", "RobertaForSequenceClassification")
 ALL = [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in made.CLASSES]

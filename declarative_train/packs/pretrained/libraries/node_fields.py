@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from declarative_train.components.published import PublishedError, find_published_folder, read_config
@@ -12,30 +13,29 @@ from declarative_train.source.node import Entry, Mapping, Node, Scalar, Sequence
 if TYPE_CHECKING:
     from declarative_train.core.diagnostics.diagnostic import Diagnostic
     from declarative_train.core.span import Span
-    from declarative_train.recipe.paths import Paths
 
 
-def library_fields(type: str, fields: Mapping, paths: Paths) -> tuple[Mapping, list[Diagnostic]]:
+def library_fields(
+    library: str, fields: Mapping, resolve: Callable[[str, Span], str]
+) -> tuple[Mapping, list[Diagnostic]]:
     """Return the node's fields with its folder as an absolute path and the values of its config; the node's own
     keys win.
     """
-    if type not in _READERS:
-        return fields, []
     weights = fields.entry("pretrained")
     if weights is not None and isinstance(weights.value, Scalar) and isinstance(weights.value.value, str):
-        where = paths.resolve(weights.value.value, weights.value.span)
+        where = resolve(weights.value.value, weights.value.span)
         fields = _with(fields, "pretrained", Scalar(where, weights.value.text, weights.value.span))
     given = fields.entry("path")
     if given is None or not isinstance(given.value, Scalar) or not isinstance(given.value.value, str):
         return fields, []
     written, span = given.value.value, given.value.span
     try:
-        folder = find_published_folder(written, paths.resolve(written, span))
+        folder = find_published_folder(written, resolve(written, span))
         config = read_config(folder)
     except PublishedError as problem:
         return fields, [published_model(span, str(problem), problem.hint)]
     fields = _with(fields, "path", Scalar(os.path.abspath(folder), given.value.text, span))
-    return _READERS[type](fields, config, span), []
+    return _READERS[library](fields, config, span), []
 
 
 def _transformers(fields: Mapping, config: dict[str, object], span: Span) -> Mapping:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import declarative_train as dt
-from tests.engine import published_encoders, published_models, published_vision
+from tests.packs.pretrained import published_encoders, published_models, published_vision
 
 EXACT = {"training.precision": "fp64"}  # sums in another order count, most where batch norm sees few values
 MODES = {
@@ -62,7 +62,7 @@ def taught_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Te
 
 def taught(how: dict[str, object], folder: Path) -> dict[str, torch.Tensor]:
     """The parameters after three steps of the gallery's distillation from a published teacher."""
-    path = Path(__file__).parents[2] / "recipes" / "gallery" / "distil_llama.yaml"
+    path = Path(__file__).parents[3] / "recipes" / "gallery" / "distil_llama.yaml"
     few = {"training.epochs": None, "training.steps": 3, "layout.device": "cpu", "logging.dir": str(folder)}
     run = dt.load(path, set=EXACT | few | {"evaluation": None} | how).run(quiet=True)
     return dict(run.module().named_parameters())
@@ -78,7 +78,7 @@ def test_a_student_of_a_published_teacher_learns_the_same_in_every_mode(
     from safetensors.torch import load_file
 
     spread = taught(TAUGHT[mode], tmp_path)
-    published = load_file(Path(__file__).parents[2] / "recipes" / "data" / "tiny_llama" / "model.safetensors")
+    published = load_file(Path(__file__).parents[3] / "recipes" / "data" / "tiny_llama" / "model.safetensors")
     assert torch.equal(spread["teacher.embed.weight"], published["model.embed_tokens.weight"].double())
     assert spread.keys() == taught_alone.keys()
     for name, value in taught_alone.items():

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 import declarative_train as dt
 from declarative_train.engine.step import load_weights
 from declarative_train.plan.plan import Plan
-from tests.engine import library_models, published_encoders, published_models, published_vision
 from tests.engine.made_recipes import compiled
 from tests.engine.on_ranks import kept_engine, on_ranks
+from tests.packs.pretrained import library_models, published_encoders, published_models, published_vision
 
 WIDTH, HIDDEN, VOCABULARY, LAYERS = 1024, 3072, 2048, 2
 RECIPE: dict[str, Any] = {
@@ -107,7 +107,6 @@ def seen(plan: Plan, file: Path) -> tuple[int, int]:
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux says what of a file is in memory")
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("way", ["fsdp 4", *(pytest.param(each, marks=pytest.mark.long) for each in [*WAYS][1:])])
-@pytest.mark.packs
 def test_a_rank_reads_what_it_holds(folder: Path, way: str) -> None:
     """At most a tenth more: joined projections, sharded by rows across them, and stages."""
     plan = compiled(folder, RECIPE | WAYS[way])
@@ -239,7 +238,6 @@ def asked(plan: Plan) -> tuple[int, int]:
         if (name, mode) != ("transformers", "pipeline 2")  # which cannot cut it
     ],
 )
-@pytest.mark.packs
 def test_a_rank_asks_for_what_it_holds(tmp_path: Path, name: str, mode: str) -> None:
     """Joined, transposed, in shards, of convolutions, tied: a rank takes its share of a file, at most a tenth more."""
     write, told = MODELS[name]

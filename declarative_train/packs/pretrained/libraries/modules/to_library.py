@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from declarative_train.components.layers.libraries.modules.node import LibraryNode, alone
 from declarative_train.components.plugin_layer import seed_generators
+from declarative_train.packs.pretrained.libraries.modules.node import LibraryNode, alone
 
 
 def library_model(node: LibraryNode, dtype: torch.dtype) -> nn.Module:

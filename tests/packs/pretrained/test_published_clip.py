@@ -11,7 +11,7 @@ import torch
 import declarative_train as dt
 from declarative_train.plan.published import parts_in
 from declarative_train.run.event_tables import step_rows
-from tests.engine import published_clip as made
+from tests.packs.pretrained import published_clip as made
 
 
 def outputs(ours: Any, images: torch.Tensor, words: torch.Tensor, **more: torch.Tensor) -> dict[str, torch.Tensor]:

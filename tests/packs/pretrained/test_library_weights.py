@@ -12,13 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 
 import declarative_train as dt
-from declarative_train.components.layers.libraries import files as read_files
-from declarative_train.components.layers.libraries.modules.node import bare
-from declarative_train.components.layers.libraries.modules.start import rows_of
-from declarative_train.components.layers.transformers import Transformers
 from declarative_train.packs.export.export import export
-from declarative_train.recipe.model.library_nodes import read_config
-from tests.engine import library_models as made
+from declarative_train.packs.pretrained.libraries import files as read_files
+from declarative_train.packs.pretrained.libraries.modules.node import bare, rows_of
+from declarative_train.packs.pretrained.libraries.node_fields import read_config
+from declarative_train.packs.pretrained.libraries.transformers import Transformers
+from tests.packs.pretrained import library_models as made
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -91,7 +90,7 @@ def test_a_rank_reads_the_experts_that_it_holds(monkeypatch: pytest.MonkeyPatch)
         return real(name, header)
 
     layer.files(bare(layer, {}))
-    monkeypatch.setattr("declarative_train.components.layers.libraries.modules.conversion.tensor_origin", watched)
+    monkeypatch.setattr("declarative_train.packs.pretrained.libraries.modules.conversion.tensor_origin", watched)
     name = "model.layers.1.mlp.experts.gate_up_proj"
     rows = rows_of(layer, {}, 0, name, 1, 2)
     assert torch.equal(rows, theirs[name][1:3])
