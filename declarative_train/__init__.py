@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from declarative_train.app.api.recipe import Recipe, load, loads
     from declarative_train.app.api.run import Run, open_run
     from declarative_train.core.diagnostics.diagnostic import Diagnostic
+    from declarative_train.tools.fits.fits import Fits, fits
 
     __version__: str
 
@@ -30,10 +31,12 @@ __all__ = [
     "Diagnostic",
     "Diagnostics",
     "DtrainError",
+    "Fits",
     "PlanView",
     "Recipe",
     "Run",
     "__version__",
+    "fits",
     "load",
     "load_plan",
     "loads",
@@ -44,9 +47,11 @@ _PLACES = {
     "Diagnostic": "core.diagnostics.diagnostic",
     "Diagnostics": "app.api.diagnostics",
     "DtrainError": "app.api.errors",
+    "Fits": "tools.fits.fits",
     "PlanView": "app.api.plan_view",
     "Recipe": "app.api.recipe",
     "Run": "app.api.run",
+    "fits": "tools.fits.fits",
     "load": "app.api.recipe",
     "load_plan": "app.api.plan_view",
     "loads": "app.api.recipe",

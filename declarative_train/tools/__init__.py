@@ -1,9 +1,12 @@
-"""Tools: the commands `init`, `lsp` and `sweep`, which use `app`, as a pack."""
+"""Tools: the commands `fits`, `init`, `lsp` and `sweep`, which use `app`, as a pack."""
 
 from declarative_train.core.packs import Command, Pack
 
 PACK = Pack(
     commands={
+        "fits": Command(
+            "show whether a model fits on GPUs, which layouts do, time and cost", "declarative_train.tools.fits.command"
+        ),
         "init": Command("write a first recipe", "declarative_train.tools.first_recipe.command"),
         "lsp": Command("start a language server for editors", "declarative_train.tools.language_server.command"),
         "sweep": Command(

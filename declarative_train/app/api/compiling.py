@@ -16,6 +16,7 @@ from declarative_train.recipe.load import Loaded
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
+    from declarative_train.planner.estimate.tracing import Tracer
 
 STDIN_NAME = "<stdin>"
 STATIC = ("B", "E", "H", "K", "M", "O0", "P0", "R0", "S", "T", "U0", "W", "X", "Y")  # codes that --static can find
@@ -57,14 +58,15 @@ def read_recipe(
     return recipe_room.load(path, texts=texts, with_=overrides.with_, set_=overrides.set_, plugins=plugins)
 
 
-def compile_loaded(loaded: Loaded) -> CompileResult:
-    """Run all checks that are possible before a launch; `plan` is None if there is an error."""
+def compile_loaded(loaded: Loaded, tracer: Tracer | None = None) -> CompileResult:
+    """Run all checks that are possible before a launch; `plan` is None if there is an error. `tracer` keeps the traces
+    of several plans."""
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
         from declarative_train import planner
 
-        plan, more = planner.compile(loaded.recipe, tracer=LateTracer(), traces_all=True)
+        plan, more = planner.compile(loaded.recipe, tracer=tracer or LateTracer(), traces_all=True)
         diagnostics += more
     if any(item.is_error for item in diagnostics):
         plan = None

@@ -1,0 +1,244 @@
+"""Recipe for the folder of a published model, from its config.json alone: made-up data of the right shapes, the model
+as a block of ours or as a node of its library, and one of four tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import yaml
+
+from declarative_train.components.published import (
+    PublishedError,
+    families,
+    family_of,
+    find_published_folder,
+    is_of_timm,
+    kind_of,
+    params_of,
+    read_config,
+)
+
+Task = Literal["full", "lora", "qlora", "pretrain"]
+TASKS: tuple[str, ...] = get_args(Task)
+LENGTH = 4096  # tokens of a sample, if the model has as many positions
+SIDE = 224  # of a picture, if the config has none
+LORA = {"type": "lora", "rank": 16, "alpha": 32}
+NET = "net"
+
+Tree = dict[str, Any]
+
+
+class TargetError(ValueError):
+    """Folder that no recipe can be made for. `hint`: what to do."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTarget:
+    """Recipe for a published model. `through` names what computes the model, `notes` what the recipe leaves out."""
+
+    text: str
+    through: str
+    length: int | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Inputs and outputs of a class of models. `head`: the recipe adds one of its own."""
+
+    input: Literal["tokens", "picture"]
+    target: Literal["next", "label"]
+    head: bool = False
+    is_decoder_fed: bool = False
+    through_states: bool = False
+
+
+def target_of_folder(
+    written: str, *, task: Task, batch: int, length: int | None, precision: str, layout: Mapping[str, object]
+) -> ModelTarget:
+    """Return the recipe for a folder or a hub id in the cache. Raises TargetError."""
+    try:
+        folder = find_published_folder(written, os.path.abspath(written))
+        config = read_config(folder)
+    except PublishedError as problem:
+        raise TargetError(str(problem), problem.hint) from None
+    block = None if is_of_timm(config) else _block_of(config)
+    shape = _shape_of(config, block)
+    node, through = _node(config, folder, block, shape)
+    notes = []
+    data, length = _data(config, shape, length, batch)
+    graph: Tree = {NET: node}
+    loss = NET
+    if shape.head:
+        graph |= {"pooled": f"mean({NET}, dim=1)"} if not shape.through_states else {"pooled": {"type": "flatten"}}
+        graph |= {"head": {"type": "linear", "out_features": _num_labels(config)}}
+        loss = "head"
+        notes.append("its class has no head: a linear one is added")
+    model: Tree = {"graph": graph}
+    if task in ("lora", "qlora"):
+        if block is None:
+            raise TargetError(
+                f"`--task {task}` needs a model that our blocks compute ({', '.join(families())}), and this is "
+                f"{through}",
+                "`--task full` plans it",
+            )
+        model["parameters"] = _adapters(task)
+    recipe = {
+        "name": os.path.basename(os.path.abspath(folder)) or "model",
+        "data": data,
+        "model": model,
+        "objective": {"loss": {"type": "cross_entropy", "input": loss, "target": shape.target}},
+        "training": {
+            "steps": 1,
+            "global_batch_size": batch,
+            "precision": precision,
+            "activation_checkpointing": "blocks",
+            "optimizer": {"type": "adamw", "lr": 1e-4},
+        },
+        "parallelism": "auto",
+        "layout": {"device": "cuda", **layout},
+    }
+    return ModelTarget(yaml.safe_dump(recipe, sort_keys=False), through, length, tuple(notes))
+
+
+def _block_of(config: Mapping[str, Any]) -> str | None:
+    """Return the block that computes the model of a config, or None."""
+    for name in families():
+        family = family_of(name)
+        assert family is not None
+        if kind_of(family, config) is None:
+            continue
+        try:
+            params_of(family, config)
+        except (PublishedError, TypeError, ValueError, ZeroDivisionError, AttributeError):
+            return None
+        return None if name == "clip" else name
+    return None
+
+
+def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
+    """Return the inputs and outputs of the model, from the name of its class. Raises TargetError."""
+    if is_of_timm(config) or block in ("vit", "resnet"):
+        return _Shape("picture", "label")
+    name = str(next(iter(config.get("architectures") or ()), ""))
+    if block in ("llama", "gpt", "gemma"):
+        return _Shape("tokens", "next")
+    if "ImageClassification" in name:
+        return _Shape("picture", "label")
+    feeds = bool(config.get("is_encoder_decoder"))
+    if any(
+        word in name for word in ("ForCausalLM", "LMHead", "MaskedLM", "ForConditionalGeneration", "ForPreTraining")
+    ):
+        return _Shape("tokens", "next", is_decoder_fed=feeds)
+    if "SequenceClassification" in name and not feeds:
+        return _Shape("tokens", "label")
+    return _base_shape(config, name, feeds)
+
+
+def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
+    """Return the inputs of a model without a known head, from its class in the library. Raises TargetError."""
+    main = _main_input(config, name)
+    if main == "input_ids":
+        return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)
+    if main == "pixel_values":
+        return _Shape("picture", "label", head=True, through_states=True)
+    what = name or f"a model of type `{config.get('model_type')}`"
+    raise TargetError(f"{what} reads `{main}`, and only models of tokens or pictures are planned from a folder",
+                      "write a recipe with its data, and give that")  # fmt: skip
+
+
+def _main_input(config: Mapping[str, Any], name: str) -> str:
+    try:
+        import transformers
+        from transformers import CONFIG_MAPPING, MODEL_MAPPING
+    except ImportError:
+        raise TargetError("a model that our blocks do not compute needs the package transformers") from None
+    found: Any = getattr(transformers, name, None)
+    if found is None:
+        kind = config.get("model_type")
+        known = MODEL_MAPPING.get(CONFIG_MAPPING[kind], None) if kind in CONFIG_MAPPING else None
+        found = known[0] if isinstance(known, tuple) else known
+    return str(getattr(found, "main_input_name", "input_ids"))
+
+
+def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Shape) -> tuple[Tree, str]:
+    """Return the node of the model, and what computes it."""
+    if is_of_timm(config):
+        return {"type": "timm", "path": folder, "input": "picture"}, "timm"
+    if block is not None:
+        node: Tree = {"type": block, "from": folder, "input": shape.input}
+        if block in ("vit", "resnet"):
+            node["out_features"] = _num_labels(config)
+        return node, f"block {block}"
+    node = {"type": "transformers", "path": folder, "pretrained": False}
+    if shape.is_decoder_fed:
+        node["inputs"] = {"input_ids": shape.input, "decoder_input_ids": shape.input}
+    else:
+        node["input"] = shape.input
+    return node, "transformers"
+
+
+def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: int) -> tuple[Tree, int | None]:
+    """Return the section `data`: as many rows as one step reads. The windows overlap, so that few rows are enough."""
+    if shape.input == "picture":
+        label = {"type": "category", "column": "label", "num_classes": _num_labels(config)}
+        side, channels = _side(config), _channels(config)
+        source = {"type": "synthetic", "kind": "images", "rows": batch, "channels": channels, "size": side}
+        source["classes"] = _num_labels(config)
+        return {"source": source, "fields": {"picture": {"column": "image"}, "label": label}}, None
+    most = _positions(config)
+    if length is not None and most is not None and length > most:
+        raise TargetError(f"the model has {most:,} positions, and --length is {length:,}", f"--length {most} or less")
+    length = length or min(LENGTH, most or LENGTH)
+    vocabulary = _text(config).get("vocab_size") or 256
+    source = {"type": "synthetic", "kind": "tokens", "rows": length + batch, "vocabulary": int(vocabulary)}
+    data: Tree = {"source": source, "window": {"length": length + 1, "stride": 1}}
+    if shape.target == "next":
+        fields: Tree = {"tokens": {"column": "tokens", "rows": ":-1"}, "next": {"column": "tokens", "rows": "1:"}}
+    else:
+        label = {"type": "category", "column": "tokens", "rows": -1, "num_classes": _num_labels(config), "unknown": 0}
+        fields = {"tokens": {"column": "tokens", "rows": ":-1"}, "label": label}
+    data["fields"] = fields
+    return data, length
+
+
+def _adapters(task: Task) -> Tree:
+    """Return the section `model.parameters`: adapters on every linear map of the blocks, everything else frozen."""
+    storage = {"storage": "nf4"} if task == "qlora" else {}
+    return {f"{NET}.*": {"storage": "bf16"}, f"{NET}.layers": {**storage, "adapter": LORA}}
+
+
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = config.get("text_config")
+    return found if isinstance(found, Mapping) else config
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    text = _text(config)
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    found = next((text[name] for name in names if isinstance(text.get(name), int) and text[name] > 0), None)
+    if found is not None and str(config.get("model_type")) in ("roberta", "xlm-roberta", "camembert"):
+        return int(found) - 2  # positions begin after the padding token
+    return found
+
+
+def _num_labels(config: Mapping[str, Any]) -> int:
+    return max(2, int(config.get("num_classes") or len(config.get("id2label") or ()) or config.get("num_labels") or 2))
+
+
+def _side(config: Mapping[str, Any]) -> int:
+    """Return the height and width of a picture: transformers' `image_size`, timm's `input_size`."""
+    given = config.get("image_size") or (config.get("pretrained_cfg") or {}).get("input_size") or SIDE
+    return int(given[-1] if isinstance(given, list) else given)
+
+
+def _channels(config: Mapping[str, Any]) -> int:
+    given = (config.get("pretrained_cfg") or {}).get("input_size")
+    return int(given[0] if given else config.get("num_channels") or 3)
