@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from declarative_train.app.api.recipe import Recipe, load, loads
     from declarative_train.app.api.run import Run, open_run
     from declarative_train.core.diagnostics.diagnostic import Diagnostic
-    from declarative_train.tools.fits.fits import Fits, fits
+    from declarative_train.tools.fits.answer import Fits
+    from declarative_train.tools.fits.fits import fits
 
     __version__: str
 
@@ -47,7 +48,7 @@ _PLACES = {
     "Diagnostic": "core.diagnostics.diagnostic",
     "Diagnostics": "app.api.diagnostics",
     "DtrainError": "app.api.errors",
-    "Fits": "tools.fits.fits",
+    "Fits": "tools.fits.answer",
     "PlanView": "app.api.plan_view",
     "Recipe": "app.api.recipe",
     "Run": "app.api.run",

@@ -68,5 +68,5 @@ def run(args: argparse.Namespace) -> int:
     except DtrainError as error:
         print_error(error.message)
         return error.exit_code
-    print_text(json.dumps(found.as_data(), indent=1) if args.json else found.text)
+    print_text(json.dumps(found.data, indent=1) if args.json else found.text)
     return 0 if found.fits else 1

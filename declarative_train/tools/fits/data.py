@@ -13,7 +13,7 @@ from declarative_train.planner.estimate.runtime_memory import runtime_memory
 from declarative_train.tools.fits.certainty import MEMORY_ERROR, step_interval
 
 if TYPE_CHECKING:
-    from declarative_train.tools.fits.fits import Fits
+    from declarative_train.tools.fits.answer import Fits
 
 DONE = "trainer.kubeflow.org/autoconf-plugin-done"
 

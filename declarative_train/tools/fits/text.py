@@ -13,11 +13,11 @@ from declarative_train.planner.text.model import columns, section
 from declarative_train.tools.fits.certainty import MEMORY_ERROR, runtime_bytes, step_interval
 
 if TYPE_CHECKING:
-    from declarative_train.tools.fits.fits import Change, Fits
+    from declarative_train.tools.fits.answer import Change, Fits
 
 WIDTH = 80
 MOST_TERMS, MOST_CHANGES, MOST_LAYOUTS = 4, 5, 4
-_NAME = 46  # letters of a change or a layout
+_NAME = 42  # letters of a change or a layout
 
 
 def describe(found: Fits) -> str:

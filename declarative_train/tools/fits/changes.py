@@ -1,0 +1,150 @@
+"""Plans next to the first one: with a change, and in the other layouts. Each is compiled, none is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.app.api.errors import DtrainError
+from declarative_train.tools.fits.answer import Change, may_fit, peak_bytes, usable_bytes
+from declarative_train.tools.fits.source import PER_NODE, Settings, Source
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.plan.predictions import CandidatePlan
+
+AUTO = "auto"
+NO_MODE_FITS = "P108"
+NEXT_POLICIES = {"none": ("selective", "blocks"), "selective": ("blocks", "none"), "blocks": ("selective",)}
+CHUNKS = 8
+LEAST_LOSS = 0.05  # of the total, from which on a loss in chunks is tried
+
+Tried = tuple[int, float | None]
+
+
+def first_plan(source: Source) -> Plan:
+    """Return the plan of a recipe as it is written. For a published model, and for a recipe with `parallelism: auto`,
+    return that of the layout which `auto` chooses; if nothing fits, the sharded one."""
+    try:
+        plan = source.plan({} if source.text is None else {"parallelism": source.sharded})
+    except DtrainError as error:
+        if [each.code for each in error.diagnostics if each.is_error] != [NO_MODE_FITS]:
+            raise
+        return source.plan({"parallelism": source.sharded})
+    if source.text is None or not may_fit(plan):
+        return plan
+    try:
+        return source.plan({})
+    except DtrainError:
+        return plan
+
+
+def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
+    """Return the changes, the most useful first, and the layouts that fit, the fastest first."""
+    usable = usable_bytes(plan)
+    works: dict[str, Callable[[], Any]] = {}
+    does_fit = peak_bytes(plan) <= usable
+    for words, settings in _changes_of(plan, source, does_fit):
+        works[words] = partial(_try_change, source, {"parallelism": axes_of(plan)} | settings)
+    if not does_fit and source.smaller is not None:
+        works["--task qlora"] = partial(_try_smaller, source.smaller, axes_of(plan))
+    if plan.choice is None and plan.layout.num_devices > 1 and may_fit(plan):
+        works[AUTO] = partial(_layouts, source)
+    found = dict(zip(works, _at_once(list(works.values())), strict=True))
+    layouts = found.pop(AUTO, None) or ()
+    if plan.choice is not None:
+        layouts = plan.choice.candidates
+    changes = [
+        Change(words, tried[0], tried[1], tried[0] <= usable) for words, tried in found.items() if tried is not None
+    ]
+    fitting = sorted((each for each in layouts if _does_fit(each)), key=lambda each: each.step_s or 0.0)
+    return _in_order(changes, plan, does_fit), fitting
+
+
+def axes_of(plan: Plan) -> Settings:
+    """Return the value of `parallelism` that gives a plan's layout, on any number of GPUs without a pipeline."""
+    layout = plan.layout
+    data: Settings = {axis.name: axis.size for axis in layout.mesh if axis.name in ("replicate", "shard")}
+    if layout.pipeline is None:
+        inner = list(data)[-1:]  # the last axis takes the rest
+        return {"data": data | dict.fromkeys(inner, "all")} if data else {}
+    pipeline = layout.pipeline
+    stages = {"stages": pipeline.num_stages, "schedule": pipeline.schedule, "microbatches": pipeline.num_microbatches}
+    return {"pipeline": stages} | ({"data": data} if data else {})
+
+
+def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[str, Settings]]:
+    """Yield changes to try, in words, that leave the training as it is."""
+    training, batch, count = plan.training, plan.batch, plan.layout.num_devices
+    for policy in NEXT_POLICIES[training.recomputation.policy]:
+        yield f"activation_checkpointing: {policy}", {"training.activation_checkpointing": policy}
+    memory = max(plan.memory, key=lambda each: each.of_step)
+    terms = plan.objective.terms
+    if len(terms) == 1 and memory.loss > LEAST_LOSS * memory.of_step and "chunks" in terms[0].component:
+        yield f"loss in {CHUNKS} chunks (objective.loss.chunks)", {"objective.loss.chunks": CHUNKS}
+    if batch.microbatch_size > 1 and plan.layout.pipeline is None:
+        steps = 2 * batch.accumulation
+        yield f"gradient_accumulation_steps: {steps}", {"training.gradient_accumulation_steps": steps}
+    if training.precision == "fp32":
+        yield "precision: bf16", {"training.precision": "bf16"}
+    other = count // 2 if does_fit else count * 2
+    if other > 1 and (other <= PER_NODE or other % PER_NODE == 0):
+        rows = batch.global_batch_size
+        if rows % other == 0:
+            yield f"--count {other}", source.on(other)
+        elif not does_fit:
+            yield f"--count {other} --batch {2 * rows}", source.on(other) | {"training.global_batch_size": 2 * rows}
+
+
+def _try_change(source: Source, settings: Settings) -> Tried | None:
+    """Return memory and seconds of a changed plan; None for one that is not possible."""
+    try:
+        plan = source.plan(settings)
+    except DtrainError:
+        return None
+    return peak_bytes(plan), None if plan.estimate is None else plan.estimate.step_s
+
+
+def _try_smaller(make: Callable[[], Source], axes: Settings) -> Tried | None:
+    return _try_change(make(), {"parallelism": axes})
+
+
+def _layouts(source: Source) -> tuple[CandidatePlan, ...]:
+    try:
+        choice = source.plan({"parallelism": AUTO}).choice
+    except DtrainError:
+        return ()
+    return () if choice is None else choice.candidates
+
+
+def _does_fit(each: CandidatePlan) -> bool:
+    return each.memory_bytes is not None and not each.verdict.startswith("does not fit")
+
+
+def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
+    """Return the changes: if the plan fits, those that make it faster and still fit come first, then those that save
+    the most memory; otherwise only memory counts."""
+    step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
+
+    def key(each: Change) -> tuple[bool, float, int]:
+        gains_s = max(0.0, step_s - (each.step_s or step_s)) if does_fit and each.fits else 0.0
+        return not each.fits, -gains_s, each.memory_bytes
+
+    return sorted(changes, key=key)
+
+
+def _at_once(works: list[Callable[[], Any]]) -> list[Any]:
+    """Return the results of functions that run in processes of their own; in this one if that fails."""
+    import torch
+
+    from declarative_train.planner.footprint.child import ChildError, in_children
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a process with a thread pool must not fork
+    try:
+        return in_children(works)
+    except ChildError:
+        return [work() for work in works]
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,133 @@
+"""Source of plans: a recipe, or the recipe made for a published model, on a number of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.app.api.compiling import STDIN_NAME, compile_loaded, read_recipe
+from declarative_train.app.api.errors import RECIPE_HAS_ERRORS, WRONG_USE, DtrainError
+from declarative_train.app.api.overrides import overrides
+from declarative_train.app.api.recipe import load
+from declarative_train.app.api.tracer import LateTracer
+from declarative_train.components.hardware import HARDWARE
+from declarative_train.components.hardware.devices import GPUS
+from declarative_train.components.hardware.hardware import Hardware
+from declarative_train.core.diagnostics.suggest import did_you_mean
+from declarative_train.tools.fits.target import TASKS, TargetError, target_of_folder
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+    from declarative_train.recipe.load import Loaded
+
+PER_NODE = 8
+MOST_GPUS = 1 << 20
+
+Settings = dict[str, Any]
+
+
+def find_gpu(name: str) -> Hardware:
+    """Return the GPU of this name, or the first whose name begins so or has these parts: `h100`, `h100-80`, `a100-40`.
+    Raises DtrainError."""
+    known = {each: item for each, item in HARDWARE.items() if item.memory_bytes is not None}
+    word = name.lower().replace("_", "-").replace(" ", "-")
+    if word in known:
+        return known[word]
+    family, *rest = word.split("-")
+    for each in GPUS:
+        first, *parts = each.name.split("-")
+        gib = f"{(each.memory_bytes or 0) >> 30}"
+        if first == family and all(part in parts or part.removesuffix("gb") == gib for part in rest):
+            return each
+    raise DtrainError(f"there is no GPU `{name}` in the table of `dtrain list hardware`; help: "
+                      f"{did_you_mean(word, known, most=40)}", exit_code=WRONG_USE)  # fmt: skip
+
+
+def check_number(word: str, number: int | None, most: int | None) -> None:
+    if number is not None and (number < 1 or (most is not None and number > most)):
+        limit = "at least 1" if most is None else f"between 1 and {most:,}"
+        raise DtrainError(f"--{word} is {number:,}, and must be {limit}", exit_code=WRONG_USE)
+
+
+def layout_of(count: int) -> Settings:
+    """Return the section `layout` for a number of GPUs, in nodes of 8. Raises DtrainError."""
+    if count <= PER_NODE:
+        return {"gpus": count}
+    if count % PER_NODE:
+        below = count // PER_NODE * PER_NODE
+        raise DtrainError(f"{count:,} GPUs do not fill nodes of {PER_NODE}; help: --count {below} or "
+                          f"{below + PER_NODE}", exit_code=WRONG_USE)  # fmt: skip
+    return {"nodes": count // PER_NODE, "gpus_per_node": PER_NODE}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Recipe to plan: a file, or the text made for a published model, with settings over it."""
+
+    path: str
+    settings: Settings
+    text: str | None = None
+    through: str = ""
+    notes: tuple[str, ...] = ()
+    smaller: Callable[[], Source] | None = None
+    """Makes the same with a frozen base in 4 bits and adapters; None if it has them, or for a recipe."""
+    tracer: LateTracer = field(default_factory=LateTracer)
+
+    def plan(self, settings: Settings) -> Plan:
+        """Compile the recipe with further settings. Raises DtrainError."""
+        values = self.settings | settings
+        compiled = compile_loaded(self._read(values), self.tracer)
+        if compiled.plan is not None:
+            return compiled.plan
+        if self.text is None:
+            return load(self.path, set=values).plan().plan  # raises the error of a recipe
+        # without the lines of a recipe that the user has not written
+        first = next(each for each in compiled.diagnostics if each.is_error)
+        hint = f"; help: {first.help}" if first.help else ""
+        message = f"{self.path} cannot be planned: {first.message}{hint}"
+        raise DtrainError(message, exit_code=RECIPE_HAS_ERRORS, diagnostics=compiled.diagnostics)
+
+    def _read(self, values: Settings) -> Loaded:
+        texts = None if self.text is None else {STDIN_NAME: self.text}
+        return read_recipe(self.path if self.text is None else STDIN_NAME, overrides(values, ()), texts=texts)
+
+    @property
+    def sharded(self) -> Settings:
+        """Value of `parallelism` that shards everything over all GPUs."""
+        recipe = self._read(self.settings).recipe
+        return {"data": {"shard": "all"}} if recipe is not None and recipe.layout.num_gpus > 1 else {}
+
+    def on(self, count: int) -> Settings:
+        """Return the settings for a number of GPUs, over those that the recipe has."""
+        recipe = self._read(self.settings).recipe
+        before = () if recipe is None else recipe.layout.model_fields_set & {"gpus", "nodes", "gpus_per_node"}
+        return {f"layout.{key}": value for key, value in (dict.fromkeys(before) | layout_of(count)).items()}
+
+
+def source_of_recipe(
+    path: str, hardware: Hardware | None, count: int | None, batch: int | None, settings: Settings
+) -> Source:
+    values: Settings = {} if batch is None else {"training.global_batch_size": batch}
+    if hardware is not None:
+        values["layout.hardware"] = hardware.name
+    source = Source(path, values | settings)
+    return source if count is None else replace(source, settings=source.on(count) | source.settings)
+
+
+def source_of_folder(
+    folder: str, task: str, hardware: Hardware, count: int, length: int | None, batch: int | None, settings: Settings
+) -> Source:
+    if task not in TASKS:
+        raise DtrainError(f"there is no task `{task}`; help: {did_you_mean(task, TASKS)}", exit_code=WRONG_USE)
+    layout = layout_of(count) | {"hardware": hardware.name}
+    precision = "bf16" if "bf16" in hardware.peak_flops else "fp16"
+    size = batch or count
+    try:
+        made = target_of_folder(folder, task=task, batch=size, length=length, precision=precision, layout=layout)
+    except TargetError as problem:
+        hint = f"; help: {problem.hint}" if problem.hint else ""
+        raise DtrainError(f"{problem}{hint}", exit_code=WRONG_USE) from None
+    smaller = partial(source_of_folder, folder, "qlora", hardware, count, length, batch, settings)
+    return Source(folder, settings, made.text, made.through, made.notes, None if task == "qlora" else smaller)
