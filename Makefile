@@ -76,6 +76,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.lint
 	$(BIN)/python -m benchmarks.plans
+	$(BIN)/python -m benchmarks.saves
 	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/python -m benchmarks.texts
 

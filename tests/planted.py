@@ -193,14 +193,14 @@ BUGS = (
         "background save: the thread copies after training went on",
         "run/checkpoint.py",
         "submit(self._write_in_background, copied)",
-        "submit(lambda: self._write_in_background(replace(snapshot, tensors=copy_to_host(snapshot.tensors))))",
+        "submit(lambda: self._write_in_background(replace(snapshot, tensors=copy_to_host(snapshot.tensors, {}))))",
         "run/test_background_saves.py::test_what_is_written_beside_training_is_to_the_bit_what_it_stopped_for",
     ),
     Bug(
         "background save: views in place of copies",
         "run/checkpoint.py",
-        'tensor.detach().to("cpu", non_blocking=True, copy=True)',
-        'tensor.detach().to("cpu", non_blocking=True)',
+        'source.to("cpu", non_blocking=True, copy=True)',
+        'source.to("cpu", non_blocking=True)',
         "run/test_background_saves.py::test_what_is_written_beside_training_is_to_the_bit_what_it_stopped_for",
     ),
     Bug(

@@ -222,8 +222,9 @@ class CheckpointPlan:
     keep: int
     best_metric: str | None
     best_mode: Literal["min", "max"]
-    background: bool = False
+    background: bool = True
     base: Literal["reference", "whole"] = "reference"
+    on_failure: Literal["stop", "warn"] = "stop"
 
 
 @dataclass(frozen=True, slots=True)

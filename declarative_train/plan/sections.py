@@ -146,6 +146,7 @@ def plan_checkpoint(recipe: Recipe, timing: Timing) -> CheckpointPlan | None:
         best_mode="min" if checkpoint.best is None else checkpoint.best.mode,
         background=checkpoint.background,
         base=checkpoint.base,
+        on_failure=checkpoint.on_failure,
     )
 
 

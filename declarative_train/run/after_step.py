@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from declarative_train.engine.failures import CheckpointFailure
+from declarative_train.engine.failures import CheckpointFailure, PeerFailure, explain
 from declarative_train.run.evaluate import nan_message
 from declarative_train.run.event import CheckpointSaved, Event, Notice
 from declarative_train.run.run_state import RunState, is_better
@@ -70,11 +70,16 @@ class AfterStep:
             state.stop_value, state.stop_step = value, state.step
         return improved, state.step - state.stop_step >= early.patience_steps
 
-    def save(self, improved: bool, *, wanted: bool) -> Iterator[Event]:
+    def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
         """Start a checkpoint of the current step. `wanted`: the run was asked to stop, so a checkpoint is written even
-        if the recipe has none."""
+        if the recipe has none. `ends`: no step follows. Otherwise no training waits for a store that fails: a
+        checkpoint that is due meanwhile is left out."""
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
+            return
+        if not ends and self._checkpoints.is_stuck():
+            before = f"that of step {self._saved_step} is still being written"
+            yield Notice(f"no checkpoint of step {self._state.step}: {before}", time.time(), is_warning=True)
             return
         yield from self.report_saved(wait=True)
         self._begun_s = time.monotonic()
@@ -82,15 +87,27 @@ class AfterStep:
         path = self._checkpoints.save(self._state, is_best=improved, keep=keep)
         self._saved_step = self._state.step
         self._under_way = CheckpointSaved(self._state.step, path, improved, 0.0, 0.0)
-        yield from self.report_saved()
+        yield from self.report_saved(ends=ends)
 
-    def report_saved(self, *, wait: bool = False) -> Iterator[Event]:
-        """Yield the event of the checkpoint under way if it is complete, or wait for it. Raises the exception of the
-        writing thread."""
-        if self._under_way is None or (self._checkpoints.is_writing and not wait):
+    def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
+        """Yield the event of the checkpoint under way if it is complete, or wait for it. Raises why it could not be
+        written; if the recipe says so and training continues (not `ends`), that is a warning."""
+        if self._under_way is None:
             return
-        self._checkpoints.wait()
+        if self._checkpoints.is_writing and not wait:
+            if (trouble := self._checkpoints.take_trouble()) is not None:
+                what = f"the checkpoint of step {self._under_way.step} cannot be written yet and is tried again"
+                yield Notice(f"{what}: {trouble}", time.time(), is_warning=True)
+            return
         under_way, self._under_way = self._under_way, None
+        try:
+            self._checkpoints.wait()
+        except (OSError, CheckpointFailure, PeerFailure) as error:
+            if ends or self._plan.checkpoint is None or self._plan.checkpoint.on_failure == "stop":
+                raise
+            what = f"there is no checkpoint of step {under_way.step}, and training continues"
+            yield Notice(f"{what}: {explain(error)}", time.time(), is_warning=True)
+            return
         yield replace(under_way, seconds=time.monotonic() - self._begun_s, time_unix_s=time.time())
 
     def final(self) -> Iterator[Event]:

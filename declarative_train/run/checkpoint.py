@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,9 +23,11 @@ from torch import distributed, nn
 from declarative_train.components.layers.modules.packed import as_written, find_packed, unpack_tensor
 from declarative_train.core.packs import hooks
 from declarative_train.data.order import samples_until
+from declarative_train.engine.checkpoints.retry import retry_on
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, damage, read_entry
+from declarative_train.engine.collectives import Ranks, local_part
 from declarative_train.engine.engine import Engine
-from declarative_train.engine.failures import CheckpointFailure, first_line, limit_s
+from declarative_train.engine.failures import CheckpointFailure, PeerFailure, first_line, limit_s
 from declarative_train.engine.step import frozen_base
 from declarative_train.engine.step.load_weights import write_packed
 from declarative_train.files.open_files import format_path
@@ -58,9 +61,10 @@ class Snapshot:
 class Checkpoints:
     """Writer and reader of checkpoints. Every rank calls the same methods in the same order.
 
-    With `checkpoint.background`, tensors are copied to the host and a thread writes the copies while training goes on,
-    one checkpoint at a time. The threads have their own process group, because messages of two threads in one group
-    would be mixed up. torch's `async_save` only covers the tensors, not what follows them (decisions, 25).
+    With `checkpoint.background`, tensors are copied to the host, into memory that is kept for the next save, and a
+    thread writes the copies while training goes on, one checkpoint at a time. The threads have their own process
+    group, because messages of two threads in one group would be mixed up. torch's `async_save` only covers the
+    tensors, not what follows them (decisions, 25).
     """
 
     def __init__(
@@ -78,10 +82,15 @@ class Checkpoints:
         self._background = plan.checkpoint is not None and plan.checkpoint.background
         self._thread = ThreadPoolExecutor(1, "checkpoint") if self._background else None
         self._under_way: Future[None] | None = None
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._retry = retry_on(store.is_local)
+        self._reported: str | None = None
         self._group = None
         if self._background and not self._alone and not engine.is_replicated:
             limit = timedelta(seconds=max(limit_s("DTRAIN_SAVE_S"), limit_s("DTRAIN_TIMEOUT_S")))
             self._group = distributed.new_group(backend="gloo", timeout=limit)
+        if plan.checkpoint is not None:
+            from declarative_train.engine.checkpoints import format as _  # noqa: F401  # not during the first save
         components = [plan.data.source, *(field.component for field in plan.data.fields)]
         self._files_of_packs: dict[str, bytes] = {}
         for checkpoint_files in hooks("checkpoint_files") if self._rank == 0 else ():
@@ -96,17 +105,38 @@ class Checkpoints:
             self._base = frozen_base.record_base(self._plan)
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """Save and return the path of the new checkpoint; in the background it is complete when `wait` returns. Raises
-        OSError if it, or the one before it, cannot be written."""
+        """Save and return the path of the new checkpoint. It is complete when `wait` returns, which also raises why it
+        could not be written, in the background or not. Raises the exception of the one before it."""
         self.wait()
+        self._retry, self._reported = retry_on(self.store.is_local), None
         with SAVING.going_on():  # a stop request does not end the process meanwhile
             snapshot = self._take_snapshot(state, is_best=is_best, keep=keep)
             if snapshot is not None and self._thread is None:
-                self._write(snapshot)
+                self._under_way = Future()
+                try:
+                    self._under_way.set_result(self._write(snapshot))
+                except Exception as error:
+                    self._under_way.set_exception(error)
         if snapshot is not None and self._thread is not None:
-            copied = replace(snapshot, tensors=copy_to_host(snapshot.tensors))
+            self._buffers = copy_to_host(snapshot.tensors, self._buffers)
+            copied = replace(snapshot, tensors=self._buffers)
             self._under_way = self._thread.submit(self._write_in_background, copied)
         return self.store.path(state.step)
+
+    def is_stuck(self) -> bool:
+        """Return whether any rank waits for a store that fails, the same on all ranks, which call this together."""
+        is_stuck = self.is_writing and self._retry.reason is not None
+        if self.store.is_local or not isinstance(self._engine.ranks, Ranks):
+            return is_stuck
+        return bool(self._engine.ranks.sum(torch.tensor([float(is_stuck)])).item())
+
+    def take_trouble(self) -> str | None:
+        """Return why this rank cannot write the checkpoint under way, each reason once."""
+        reason = self._retry.reason
+        if reason is None or reason == self._reported:
+            return None
+        self._reported = reason
+        return reason
 
     @property
     def is_writing(self) -> bool:
@@ -151,13 +181,17 @@ class Checkpoints:
             self._write(snapshot)
 
     def _write(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint. Raises OSError, or CheckpointFailure if a remote store fails."""
+        """Write a checkpoint. Raises OSError of a disk, CheckpointFailure if a remote store fails, and PeerFailure if
+        another rank cannot write."""
         try:
             self._write_all(snapshot)
-        except (OSError, RuntimeError):  # a disk, or another rank
+        except RuntimeError:  # another rank was lost
             raise
         except Exception as error:  # the client of a remote store has its own exceptions
-            if self.store.is_local:
+            if self._rank == 0:
+                with suppress(OSError):
+                    self.store.discard(snapshot.step)
+            if self.store.is_local or isinstance(error, PeerFailure):
                 raise
             place, reason = format_path(self.store.root), first_line(error)
             raise CheckpointFailure(
@@ -167,18 +201,24 @@ class Checkpoints:
     def _write_all(self, snapshot: Snapshot) -> None:
         from declarative_train.engine.checkpoints.format import save_tensors
 
-        if self._rank == 0:
-            self.store.prepare(snapshot.step)
-        path = self.store.partial_path(snapshot.step)
-        files = save_tensors(path, snapshot.tensors, alone=snapshot.alone, group=self._group)
+        retry, step = self._retry, snapshot.step
+        files = save_tensors(
+            self.store.partial_path(step),
+            snapshot.tensors,
+            alone=snapshot.alone,
+            group=self._group,
+            retry=retry,
+            prepare=lambda: self.store.prepare(step),
+        )
         numbers, shapes = snapshot.numbers, snapshot.shapes
         if not snapshot.alone:
             files, numbers, shapes = self._gather(files, numbers, shapes)
         if self._rank == 0:
             texts = {PLAN: self._plan_text, **self._files_of_packs}
-            files = {**files, **{name: self.store.write(snapshot.step, name, text) for name, text in texts.items()}}
-            self.store.publish(snapshot.step, snapshot.manifest | manifest_of(files, numbers, shapes))
-            self.store.retain(snapshot.keep, snapshot.best_step)
+            for name, text in texts.items():
+                files = {**files, name: retry(partial(self.store.write, step, name, text))}
+            retry(lambda: self.store.publish(step, snapshot.manifest | manifest_of(files, numbers, shapes)))
+            retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
         """Return whether rank 0 writes everything, which needs a replicated model. In the background it always does:
@@ -300,10 +340,17 @@ class Checkpoints:
         return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
 
 
-def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return host copies of this rank's part of each tensor. From a GPU they are copied at full speed into pinned
-    memory, which torch caches."""
-    copies = {name: tensor.detach().to("cpu", non_blocking=True, copy=True) for name, tensor in tensors.items()}
+def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return host copies of this rank's part of each tensor, in the copies of the last save where they fit: new memory
+    costs more than the copy. From a GPU they are pinned, and copied at full speed."""
+    copies: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        source, kept = tensor.detach(), buffers.get(name)
+        if kept is None or (kept.shape, kept.dtype, type(kept)) != (source.shape, source.dtype, type(source)):
+            copies[name] = source.to("cpu", non_blocking=True, copy=True)
+        else:
+            copies[name] = kept
+            local_part(kept).copy_(local_part(source), non_blocking=True)
     for device in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
         torch.cuda.current_stream(device).synchronize()
     return copies

@@ -70,7 +70,8 @@ def execute(
         if improved or ends_early or reason or due.checkpoint:
             state.logging, state.epoch = window.logging.as_json(), {} if due.epoch_ends else window.epoch.as_json()
             with meter.pause():
-                yield from after.save(improved, wanted=reason is not None)
+                ends = bool(reason) or ends_early or state.step == last_step
+                yield from after.save(improved, wanted=reason is not None, ends=ends)
         if due.epoch_ends:
             yield meter.epoch_done(due.step, due.epoch, window.take_epoch(), after.take_evaluations())
         if reason or ends_early:
@@ -78,7 +79,7 @@ def execute(
         meter.data_is_wanted()
     else:
         reason, ends_early = None, False
-    yield from after.report_saved(wait=True)
+    yield from after.report_saved(wait=True, ends=True)
     state.seconds += meter.seconds()
     status = step_schedule.status(state.step, is_stopped=reason is not None, ends_early=ends_early)
     if status != "stopped":

@@ -26,6 +26,7 @@ from tests.engine.runs import Done, assert_same_tensors, checkpoints, go
 WRITES_S = 0.4
 FIVE = {"checkpoint": {"every": "5 steps", "keep": 99}, "training": {"ema": {"decay": 0.9}}}
 BESIDE = {"checkpoint": {"background": True}}
+STOPPED_FOR = {"checkpoint": {"background": False}}
 WHO = [
     "single",
     *(
@@ -65,7 +66,7 @@ def slow_saves(seconds: float = WRITES_S) -> Iterator[None]:
 @pytest.mark.parametrize("way", WHO)
 def test_what_is_written_beside_training_is_to_the_bit_what_it_stopped_for(directory: Path, way: str) -> None:
     recipe = merged(merged(DEEP, WAYS[way]), FIVE)
-    stopped_for = go(directory, recipe)
+    stopped_for = go(directory, recipe, STOPPED_FOR)
     with slow_saves():
         beside = go(directory, recipe, BESIDE)
     assert (stopped_for.code, beside.code) == (0, 0)
@@ -166,6 +167,6 @@ def test_killed_while_one_is_written_the_one_before_is_whole(directory: Path) ->
     (run_dir,) = (directory / "runs" / "made").iterdir()
     assert (run_dir / "checkpoints" / ".step_00000010.partial").exists()
     assert max(checkpoints(run_dir)) == 7
-    again, straight = go(directory, recipe, resume=str(run_dir)), go(directory, merged(DEEP, FIVE))
+    again, straight = go(directory, recipe, resume=str(run_dir)), go(directory, merged(DEEP, FIVE), STOPPED_FOR)
     assert (again.code, again.run_dir) == (0, run_dir)
     assert_same_tensors(checkpoints(run_dir)[21].tensors, checkpoints(straight.run_dir)[21].tensors)

@@ -56,7 +56,7 @@ def go(directory: Path, *changes: Mapping[str, Any], wanted: int = 0, **how: Any
 
 
 def test_the_story_of_a_run(directory: Path) -> None:
-    sink, plan = go(directory)
+    sink, plan = go(directory, {"checkpoint": {"background": False}})
     kinds = [type(event).__name__ for event in sink.events if not isinstance(event, Progress)]
     one_epoch = ["StepDone", "EvaluationDone", "ClassesPredicted", "CheckpointSaved", "EpochDone"]
     assert kinds == ["RunStarted", *one_epoch, "StepDone", *one_epoch, "RunEnded"]

@@ -40,7 +40,9 @@ def on(mode: str, gpus: int, **training: Any) -> dict[str, Any]:
     parallelism: Any = mode
     if mode == "pipeline":
         parallelism = {"pipeline": {"stages": gpus, "microbatches": 4, "cut_before": ["logits"]}}
-    return merged(DIGITS, {"parallelism": parallelism, "layout": {"gpus": gpus}, "training": training})
+    at_once = {"background": False}  # a checkpoint is reported, and fails, at its own step
+    how = {"parallelism": parallelism, "layout": {"gpus": gpus}, "training": training, "checkpoint": at_once}
+    return merged(DIGITS, how)
 
 
 def run_dir(directory: Path) -> Path:

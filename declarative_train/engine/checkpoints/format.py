@@ -4,7 +4,7 @@
   code from the file. Here the metadata is read with an allow-list, and a planner refuses every entry of bytes.
 - Files are hashed while they are written, so that a manifest can hold their sizes and checksums.
 
-Importing this module imports DCP (0.6 s): `checkpoint.py` does so at the first save.
+Importing this module imports DCP (0.6 s): `checkpoint.py` does so when training starts, before the first save.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import io
 import os
 import pickle
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,11 @@ from torch import distributed
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
@@ -36,6 +38,7 @@ else:
     except ImportError:
         from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 
+from declarative_train.engine.checkpoints.retry import Retry
 from declarative_train.engine.failures import CheckpointFailure, PeerFailure, explain
 
 WRITE_BYTES = 1 << 20
@@ -147,17 +150,34 @@ class HashingFileSystem(FileSystem):
 
 
 class Writer(FsspecWriter):
-    def __init__(self, path: str) -> None:
+    """Writer whose operations are tried again by `retry`. The rank that plans for all calls `prepare` first: it fails
+    there on all ranks or on none, and no other rank writes yet."""
+
+    def __init__(self, path: str, retry: Retry, prepare: Callable[[], object]) -> None:
         super().__init__(path, sync_files="://" not in path, overwrite=True)
         hashing = HashingFileSystem()
         self.fs = hashing  # type: ignore[assignment]  # as FsspecWriter itself does
         self.path = hashing.init_path(path)
         self.files = hashing.files  # what this rank wrote
+        self._retry = retry
+        self._prepare = prepare
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Make no folder: DCP's own method makes it on every rank, while rank 0 may be emptying it
-        (`CheckpointStore.prepare`). It exists when the ranks write, since rank 0 plans only then."""
+        (`CheckpointStore.prepare`)."""
         return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        self._retry(self._prepare)
+        return super().prepare_global_plan(plans)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        write = super().write_data
+        return self._retry(lambda: write(plan, planner))
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        finish = super().finish
+        self._retry(lambda: finish(metadata, results))
 
 
 class Reader(FsspecReader):
@@ -203,14 +223,21 @@ class TensorsOnly(DefaultLoadPlanner):
 
 
 def save_tensors(
-    path: str, tensors: Mapping[str, torch.Tensor], *, alone: bool, group: distributed.ProcessGroup | None = None
+    path: str,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    alone: bool,
+    group: distributed.ProcessGroup | None = None,
+    retry: Retry | None = None,
+    prepare: Callable[[], object] = lambda: None,
 ) -> dict[str, dict[str, Any]]:
-    """Write tensors below `path`, an empty folder (all ranks of the group together, unless `alone`).
+    """Write tensors below `path` (all ranks of the group together, unless `alone`), which `prepare` makes an empty
+    folder.
 
     Returns sizes and checksums of the files of this rank. Raises errors of the write (OSError), and PeerFailure if
     another rank failed.
     """
-    writer = Writer(path)
+    writer = Writer(path, retry or Retry(0.0), prepare)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
         with silence_warnings():

@@ -103,6 +103,12 @@ class CheckpointStore:
             self._replace(partial, final)
         return CheckpointEntry(step, final, manifest)
 
+    def discard(self, step: int) -> None:
+        """Remove an unpublished checkpoint whose save failed. At a URL it remains: the next removal of old ones takes
+        it."""
+        if self.is_local:
+            self._remove(self.partial_path(step))
+
     def _replace(self, partial: str, final: str) -> None:
         """Rename the new checkpoint. An existing one (the run resumed from before it) is kept until the new one
         exists."""
@@ -160,9 +166,10 @@ class CheckpointStore:
     def _steps(self) -> list[int]:
         """Return the steps that have a folder, complete or not, oldest first."""
         self._fs.invalidate_cache()
-        if not self._fs.exists(self.root):
+        try:  # `exists` is also False where a store does not answer
+            names = [_last(path) for path in self._fs.ls(self.root, detail=False)]
+        except FileNotFoundError:
             return []
-        names = (_last(path) for path in self._fs.ls(self.root, detail=False))
         return sorted(int(found[1]) for name in names if (found := _FOLDER.fullmatch(name)))
 
     def _remove(self, path: str) -> None:

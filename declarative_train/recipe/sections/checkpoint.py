@@ -28,8 +28,12 @@ class Checkpoint(Section):
     """
     best: Best | None = None
     """Also keep the checkpoint with the best value of a metric."""
-    background: bool = False
+    background: bool = True
     """Whether training continues while one is written, from a copy in host memory."""
+    on_failure: Literal["stop", "warn"] = "stop"
+    """What follows if one cannot be written, to an object store after 300 s of trying again: `stop` fails the run,
+    `warn` continues without it. A run that ends needs its last one.
+    """
     base: Literal["reference", "whole"] = "reference"
     """For a model with adapters: `reference` records the safetensors files of its frozen parameters, and their content;
     `whole` stores the parameters, so that a checkpoint needs no other file.

@@ -1,0 +1,55 @@
+"""Repetition of operations on an object store that cannot be reached, or that refuses them for a while."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from declarative_train.engine.failures import CheckpointFailure, first_line, limit_s
+
+Result = TypeVar("Result")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing bucket, refused credentials
+
+
+class Retry:
+    """Repetition of the operations of one save. `limit_s`: seconds after the first failure in which an operation is
+    tried again; all operations share them, and 0 (a local disk) means that nothing is tried again.
+
+    Another thread may read `reason`: why the current operation failed last, None while all succeed.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.reason: str | None = None
+        self._limit_s = limit_s
+        self._deadline_s: float | None = None
+
+    def __call__(self, operation: Callable[[], Result]) -> Result:
+        """Return the result of an operation, which must be repeatable. Raises its last exception."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                result = operation()
+            except FINAL:
+                raise
+            except Exception as error:  # the client of each object store has its own exceptions
+                now_s = time.monotonic()
+                if self._deadline_s is None:
+                    self._deadline_s = now_s + self._limit_s
+                if now_s >= self._deadline_s:
+                    raise
+                self.reason = first_line(error)
+                # ranks that failed together do not come back together
+                time.sleep(min(pause_s * random.uniform(0.5, 1.5), max(self._deadline_s - now_s, 0.0)))
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            else:
+                self.reason = None
+                return result
+
+
+def retry_on(is_local: bool) -> Retry:
+    """Return the repetition for a save to a local disk, where there is none, or to a store."""
+    return Retry(0.0 if is_local else limit_s("DTRAIN_STORE_S"))
