@@ -277,7 +277,7 @@ def test_the_table_of_the_tutorial_gives_the_recipe_and_the_message_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = [block for block in ALL if block.page.name == "table.md"]
-    recipe, message = (block.text for block in own if block.language == "text")
+    recipe, baselines, message = (block.text for block in own if block.language == "text")
     monkeypatch.chdir(tmp_path)
     for block in own:
         if block.file is not None:
@@ -285,6 +285,9 @@ def test_the_table_of_the_tutorial_gives_the_recipe_and_the_message_shown(
             runpy.run_path(block.file, run_name="__main__")
     assert main(["init", "--from", "people.csv", "--target", "churn"]) == 0
     assert recipe in Path("people.yaml").read_text()
+    command, _, said = baselines.partition("\n")
+    assert main(shlex.split(command)[2:]) == 0
+    assert capsys.readouterr().out.endswith(said)
     command, _, said = message.partition("\n")
     capsys.readouterr()
     assert main(shlex.split(command)[2:]) == 2

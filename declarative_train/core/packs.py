@@ -78,6 +78,10 @@ class Pack:
     sheet: str = ""
     """Hook `sheet(data)`, called by `dtrain data show --pictures` and `--html` with the DataSpec. It returns a PNG file
     of some training samples before and after their transforms, or None if the pack has none to draw."""
+    compare_models: str = ""
+    """Hook `compare_models(plan, training, evaluated)`, called by an evaluation with the plan and two functions that
+    yield the batches of the training set and of the evaluated rows. It returns a `Comparison` of simple models on these
+    rows, or None if the pack has none for such data."""
     export: str = ""
     """Hook `export(trained, to, folder, *, outputs, numbers, dtype)`, called by `Run.export` of the Python API. It
     writes a folder for other tools and returns a description of it. Raises UsageError and RunFailure."""

@@ -17,6 +17,7 @@ import torch
 
 from declarative_train.components.layers.sample_groups import HoldsSamples
 from declarative_train.core.diagnostics.suggest import did_you_mean
+from declarative_train.core.packs import hooks
 from declarative_train.data.batch import Batch
 from declarative_train.data.batches import EvaluationBatches
 from declarative_train.data.fields import BadSampleError
@@ -26,6 +27,7 @@ from declarative_train.data.rows import RowRange, row_order
 from declarative_train.data.sets import of_prepared
 from declarative_train.data.source import arrange_rows
 from declarative_train.data.spec import DataError, SetSpec
+from declarative_train.data.splitting import TRAINING
 from declarative_train.engine.collectives import Alone, Ranks
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.precision import default_dtype
@@ -36,7 +38,7 @@ from declarative_train.inference.forward import batch_rows, device_for, drawing
 from declarative_train.inference.input import InputChunk, InputError
 from declarative_train.inference.ranks import run_ranks
 from declarative_train.inference.reading import STDIN, open_input, spool_stdin
-from declarative_train.inference.report import Report
+from declarative_train.inference.report import Comparison, Report
 from declarative_train.inference.reports import Gatherer, Origin, gatherers
 from declarative_train.inference.sample_batches import PIECE_BATCHES
 from declarative_train.inference.trained import Trained, UsageError, check_source
@@ -65,6 +67,15 @@ class EvaluationResult:
     reports: tuple[Report, ...]
     logged: dict[str, float]
     notices: tuple[str, ...] = ()
+    comparison: Comparison | None = None
+
+    @property
+    def own_value(self) -> float | None:
+        """Value of the trained model in the metric of the comparison."""
+        if self.comparison is None:
+            return None
+        values = self.reports[0].metrics | {name.partition("/")[2]: value for name, value in self.values.items()}
+        return values.get(self.comparison.metric)
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON values, with nan as None."""
@@ -85,18 +96,43 @@ def evaluate(
     batch_size: int | None = None,
     device: str = "auto",
     ranks: int = 1,
+    compare: bool = True,
 ) -> EvaluationResult:
     """Evaluate new rows (`data`, given as for `open_input`) or a whole set of the run (default: the first that it
     evaluated). If the run's evaluations were limited by `evaluation.max`, a notice says so. `max_samples` limits the
     set to the samples that an evaluation with this `evaluation.max` takes. `ranks` is the number of processes that
-    share the batches; the batches are the same for any number. Raises UsageError, InputError, DataError and
+    share the batches; the batches are the same for any number. `compare`: fit simple models to the training rows and
+    evaluate them on the same rows, if a pack has some for the data. Raises UsageError, InputError, DataError and
     RunFailure."""
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
         data = [spool_stdin()]
     act = partial(
         _evaluate_share, trained, set_name, data, max_samples, num_worst=num_worst, batch_size=batch_size, device=device
     )
-    return act(Alone()) if ranks == 1 else run_ranks(ranks, device_for(trained, device).type, act)
+    found = act(Alone()) if ranks == 1 else run_ranks(ranks, device_for(trained, device).type, act)
+    if not compare or not found.reports or (data is not None and list(data) == [STDIN]):
+        return found
+    return replace(found, comparison=_compare(trained, found.set, data, max_samples))
+
+
+def _compare(
+    trained: Trained, name: str, data: str | Sequence[str] | None, max_samples: int | None
+) -> Comparison | None:
+    """Return simple models on the evaluated rows; None without training rows or a pack that has such models."""
+    size = batch_rows(trained, _fields_read(trained), None)
+
+    def training() -> Iterator[Batch]:
+        return (batch for batch, _ in _of_set(trained, TRAINING, size, None)(0, 1))
+
+    def evaluated() -> Iterator[Batch]:
+        shares = _rows(trained, data, size) if data is not None else _of_set(trained, name, size, max_samples)
+        return (batch for batch, _ in shares(0, 1))
+
+    try:
+        made = (hook(trained.plan, training, evaluated) for hook in hooks("compare_models"))
+        return next((each for each in made if each is not None), None)
+    except (DataError, UsageError):  # the run's own data are not here, or have changed
+        return None
 
 
 def _evaluate_share(

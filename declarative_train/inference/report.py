@@ -42,3 +42,17 @@ class Report:
     residuals: dict[str, float] = field(default_factory=dict)
     worst: tuple[WorstSample, ...] = ()
     points: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Simple models on the same rows, to compare the trained one with. `values`: by model, of the same `metric`."""
+
+    metric: str
+    values: dict[str, float]
+    note: str = ""
+
+    def line(self, own: float | None = None) -> str:
+        """Return the comparison as one line, with the value of the trained model."""
+        shown = self.values if own is None else {**self.values, "this model": own}
+        return f"{self.metric}: {', '.join(f'{name} {value:.3f}' for name, value in shown.items())}"

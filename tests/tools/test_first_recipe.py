@@ -320,3 +320,45 @@ def test_counts_of_seconds_are_dates_by_their_name(tmp_path: Path) -> None:
 def test_dates_in_no_known_format_are_left_out(tmp_path: Path) -> None:
     rows: list[Row] = [{"when": f"1{at % 9}-1-{at % 9}", "x": at % 7, "y": at % 2} for at in range(200)]
     assert "# - when: dates in several formats" in init(csv(tmp_path / "x.csv", rows), "y").read_text()
+
+
+def test_a_column_that_decides_the_target_alone_is_shown(tmp_path: Path, capsys: Captured) -> None:
+    draw = random.Random(2)
+    rows: list[Row] = []
+    for _ in range(300):
+        amount = draw.choice([0, 0, draw.uniform(1, 9)])
+        rows.append({"amount": round(amount, 3), "x": draw.gauss(0, 1) + (amount > 0), "late": amount > 0})
+    text = init(csv(tmp_path / "x.csv", rows), "late").read_text()
+    assert "# - amount: alone it gives `late` in 100.0% of the rows" in text
+    assert "# - x:" not in text
+    assert "to check: amount: alone it gives" in capsys.readouterr().out
+    prices: list[Row] = [{"net": at % 97, "gross": round(1.19 * (at % 97) + draw.random(), 2)} for at in range(300)]
+    assert (
+        "# - net: alone it explains 99.9% of the variance"
+        in init(csv(tmp_path / "y.csv", prices), "gross", "--task", "numbers").read_text()
+    )
+
+
+def test_an_id_of_several_rows_is_found_by_its_values(tmp_path: Path) -> None:
+    rows: list[Row] = [{"person": 1 + at // 4, "x": at % 7, "y": at % 2} for at in range(200)]
+    text = init(csv(tmp_path / "x.csv", rows), "y").read_text()
+    assert (
+        "# - person: it counts groups of rows; if new rows will have other ones, split by it: {type: grouped," in text
+    )
+    years: list[Row] = [{"year": 1990 + at // 4, "x": at % 7, "y": at % 2} for at in range(200)]
+    assert "columns: [year, x]" in init(csv(tmp_path / "y.csv", years), "y").read_text()
+
+
+def test_an_empty_class_is_named(tmp_path: Path) -> None:
+    rows: list[Row] = [{"x": at % 7, "y": (0, 1, 3)[at % 3]} for at in range(200)]
+    assert (
+        "# No row has class 2, and the model cannot answer it." in init(csv(tmp_path / "x.csv", rows), "y").read_text()
+    )
+
+
+def test_baselines_are_shown_for_the_validation_rows(tmp_path: Path, capsys: Captured) -> None:
+    pytest.importorskip("sklearn")
+    init(csv(tmp_path / "flowers.csv", flowers()), "kind", "--baseline")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r"validation accuracy: majority 0.333, linear 1.000, boosting [01].\d{3}", last)
+    assert main(["init", "--baseline"]) == 2

@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--worst", type=count, default=_WORST, metavar="N", help="number of samples to show (default: 5)"
     )
+    parser.add_argument(
+        "--no-baseline", action="store_true", help="do not fit simple models to the training rows for comparison"
+    )
     parser.add_argument("--no-tensorboard", action="store_true", help="write nothing to the run's folder")
     parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="divide the samples over N processes")
     add_compute_arguments(parser)
@@ -64,6 +67,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         device=args.device,
         ranks=args.ranks,
+        compare=not args.no_baseline,
     )
     if args.json:
         print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))

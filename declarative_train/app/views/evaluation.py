@@ -19,9 +19,13 @@ def evaluation_text(found: EvaluationResult, width: int | None) -> str:
     width = width or 100
     parts = [f"{found.trained}\n{found.set}: {counted(found.num_samples, 'sample')}"]
     parts.append(_metrics(found))
+    if found.comparison is not None:
+        parts.append(found.comparison.line(found.own_value))
     for report in found.reports:
         parts += list(_report(report, width))
     parts += [f"note: {notice}" for notice in found.notices]
+    if found.comparison is not None and found.comparison.note:
+        parts.append(f"note: {found.comparison.note}")
     return "\n\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Pack `tables`: dates, and sources of SQLite databases, tar archives and safetensors files."""
+"""Pack `tables`: dates, baselines, and sources of SQLite databases, tar archives and safetensors files."""
 
 from declarative_train.core.packs import Pack
 
@@ -13,5 +13,6 @@ PACK = Pack(
             "tar": f"{_HERE}.tar:TarDataset",
         },
     },
+    compare_models=f"{_HERE}.baselines:compare",
     endings={".db": "sqlite", ".sqlite": "sqlite", ".sqlite3": "sqlite"},
 )

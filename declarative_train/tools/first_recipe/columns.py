@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from declarative_train.components.data import LISTS, MESSAGES, Column, Table
+from declarative_train.components.data import LISTS, MESSAGES, Table
 from declarative_train.core.amounts import counted
 from declarative_train.tools.first_recipe.dates import choose_parts, find_format, is_like_date
-from declarative_train.tools.first_recipe.opening import rows_to_inspect
+from declarative_train.tools.first_recipe.doubts import doubt_of
+from declarative_train.tools.first_recipe.values import ColumnValues, read_column
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 Use = Literal["numbers", "categories", "dates", "left out"]
 
@@ -27,40 +27,9 @@ _FREE_TEXT = 60  # letters of the median value
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnValues:
-    """Column as it was read. `words`: the count of each present value."""
-
-    column: Column
-    values: np.ndarray
-    present: np.ndarray
-    words: Counter[Any]
-
-    @property
-    def name(self) -> str:
-        return self.column.name
-
-    @property
-    def is_text(self) -> bool:
-        return self.column.dtype == "object"
-
-    @property
-    def num_missing(self) -> int:
-        return int((~self.present).sum())
-
-    @property
-    def is_whole(self) -> bool:
-        import numpy as np
-
-        if self.values.dtype.kind not in "iuf":
-            return self.column.dtype == "bool"
-        found = self.values[self.present]
-        return bool((np.floor(found) == found).all())
-
-
-@dataclass(frozen=True, slots=True)
 class ColumnUse:
     """Use of a column. `why`: the reason for leaving it out, or a remark on its use. `format` and `parts`: keys of
-    dates."""
+    dates. `doubt`: why the user should look at a column that is used."""
 
     name: str
     use: Use
@@ -69,21 +38,7 @@ class ColumnUse:
     num_missing: int = 0
     format: str | None = None
     parts: tuple[str, ...] = ()
-
-
-def read_column(table: Table, name: str) -> ColumnValues:
-    import numpy as np
-
-    column = table.columns[name]
-    values = table.read([name], rows_to_inspect(table))[name]
-    if values.dtype == object:
-        present = np.fromiter((value is not None for value in values), bool, len(values))
-    elif values.ndim > 1:
-        present = np.ones(len(values), bool)
-    else:
-        present = values == values
-    words = Counter[Any]() if values.ndim > 1 else Counter(values[present].tolist())
-    return ColumnValues(column, values, present, words)
+    doubt: str = ""
 
 
 def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
@@ -110,8 +65,9 @@ def _judge_one(each: ColumnValues, target: ColumnValues, num_rows: int) -> Colum
     if len(each.words) > 1 and (dates := find_format(each.name, each.values[each.present])) is not None:
         parts = choose_parts(each.name, dates[0], each.values[each.present])
         return ColumnUse(each.name, "dates", dates[1], 0, each.num_missing, dates[0], parts)
+    doubt = doubt_of(each, target)
     if not each.is_text:
-        return ColumnUse(each.name, "numbers", num_missing=each.num_missing)
+        return ColumnUse(each.name, "numbers", num_missing=each.num_missing, doubt=doubt)
     num_words = len(each.words)
     note = ""
     if num_words > MOST_WORDS:
@@ -119,7 +75,7 @@ def _judge_one(each: ColumnValues, target: ColumnValues, num_rows: int) -> Colum
         if covered < 0.5:
             return ColumnUse(each.name, "left out", f"text with {num_words:,} different values")
         note = f"the {MOST_WORDS} most frequent of {num_words:,} different values"
-    return ColumnUse(each.name, "categories", note, num_words, each.num_missing)
+    return ColumnUse(each.name, "categories", note, num_words, each.num_missing, doubt=doubt)
 
 
 def _no_use(each: ColumnValues) -> str:
@@ -167,14 +123,31 @@ def _is_id(each: ColumnValues) -> str:
         if len(each.words) == rows:
             return "an id: it differs in each row"
         if len(each.words) * 20 > rows:
-            group = f"{{type: grouped, fraction: 0.2, column: {each.name}}}"
-            return f"an id that rows share; if new rows will have other ids, split by it: {group}"
+            return _shared(each.name, "an id that rows share")
         return "an id, by its name"
     if each.values.dtype.kind in "iuf" and each.is_whole and len(each.words) == rows >= 20:
         whole = each.values[each.present]
         if (np.diff(whole) > 0).all() and whole[-1] - whole[0] < 2 * len(whole):
             return "it counts the rows"
+    if _counts_groups(each):
+        return _shared(each.name, "it counts groups of rows")
     return ""
+
+
+def _shared(name: str, what: str) -> str:
+    return f"{what}; if new rows will have other ones, split by it: {{type: grouped, fraction: 0.2, column: {name}}}"
+
+
+def _counts_groups(each: ColumnValues) -> bool:
+    """Return whether it counts 1, 1, 1, 2, 2, 2, ... along the file, with at least 20 groups of fewer than 20 rows."""
+    import numpy as np
+
+    rows = each.words.total()
+    if each.values.dtype.kind not in "iuf" or not each.is_whole or not 20 <= len(each.words) < rows:
+        return False
+    whole = each.values[each.present]
+    steps = np.diff(whole)
+    return bool(whole[0] in (0, 1) and np.isin(steps, (0, 1)).all() and len(each.words) * 20 > rows)
 
 
 def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:

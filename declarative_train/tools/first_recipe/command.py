@@ -64,12 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--table", metavar="NAME", help="with --from: table or view of an SQLite file")
     parser.add_argument("--target", metavar="COLUMN", help="with --from: column to predict")
+    parser.add_argument(
+        "--baseline",
+        action="store_true",
+        help="with --from: show what a constant, a linear model and gradient boosting reach (needs scikit-learn)",
+    )
     parser.add_argument("--task", choices=TASKS, help="with --from: kind of the target, if the guess is wrong")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.from_ is None and not args.target is args.task is args.table is None:
-        print("dtrain: --target, --task and --table need a table: give it with --from DATA", file=sys.stderr)
+    if args.from_ is None and (args.baseline or not args.target is args.task is args.table is None):
+        print("dtrain: --target, --task, --table and --baseline need data: give them with --from DATA", file=sys.stderr)
         return 2
     if args.path is not None and args.output is not None:
         print(f"dtrain: two output files: {args.path} and {args.output}", file=sys.stderr)
@@ -85,7 +90,24 @@ def run(args: argparse.Namespace) -> int:
         return 2
     for each in () if made is None else made.of("left out"):
         print_text(f"left out: {each.name or '(no name)'}: {each.why}")
-    return write(path, first_recipe(path) if made is None else made.text())
+    for each in () if made is None else made.doubts:
+        print_text(f"to check: {each.name}: {each.doubt}")
+    code = write(path, first_recipe(path) if made is None else made.text())
+    return code if code or not args.baseline else show_baselines(path)
+
+
+def show_baselines(path: Path) -> int:
+    from declarative_train.app.api.errors import DtrainError
+    from declarative_train.app.api.recipe import load
+    from declarative_train.packs.tables.baselines import compare_set
+
+    try:
+        found = compare_set(load(path).plan().plan, "validation")
+    except DtrainError as error:
+        return _refuse(str(error), None, error.exit_code)
+    if found is not None:
+        print_text(f"validation {found.line()}" + (f"\nnote: {found.note}" if found.note else ""))
+    return 0
 
 
 def first_recipe(path: Path) -> str:

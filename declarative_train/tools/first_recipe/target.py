@@ -11,8 +11,8 @@ from declarative_train.components.fields.columns import is_glob
 from declarative_train.core.amounts import counted
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.files.open_files import format_path
-from declarative_train.tools.first_recipe.columns import ColumnValues, read_column
 from declarative_train.tools.first_recipe.opening import UnusableError
+from declarative_train.tools.first_recipe.values import ColumnValues, read_column
 
 Task = Literal["classes", "numbers"]
 
@@ -44,6 +44,15 @@ class TargetColumn:
     @property
     def is_imbalanced(self) -> bool:
         return self.imbalance >= _IMBALANCE
+
+    @property
+    def empty_classes(self) -> list[int]:
+        """Whole numbers between the least and the greatest class that no row has, if they are few."""
+        if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
+            return []
+        found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}
+        empty = [each for each in range(min(found), max(found)) if each not in found]
+        return empty if len(empty) < len(found) else []
 
     @property
     def has_tails(self) -> bool:

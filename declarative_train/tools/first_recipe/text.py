@@ -47,6 +47,10 @@ class FirstRecipe:
         return [each for each in self.columns if each.use == use]
 
     @property
+    def doubts(self) -> list[ColumnUse]:
+        return [each for each in self.columns if each.doubt]
+
+    @property
     def field(self) -> str:
         """Name of the target's field: that of the column, changed to a valid name."""
         found = re.sub(r"[^a-z0-9]+", "_", self.target.name.lower()).strip("_")
@@ -82,6 +86,10 @@ class FirstRecipe:
             yield from self._categories(categories)
         yield from self._dates()
         yield from self._target_field()
+        if doubts := self.doubts:
+            yield "    # To check: remove such a column if it is known only with the answer."
+            for each in doubts:
+                yield from comment(f"- {each.name}: {each.doubt}", 4, hanging=4)
         if left := self.of("left out"):
             yield "    # Left out:"
             for each in left:
@@ -154,6 +162,10 @@ class FirstRecipe:
         if target.task == "classes":
             names = list_names(map(str, target.classes), 6)
             yield from comment(f"The target: {target.why}; the classes are numbered as sorted: {names}.", 4)
+            if empty := target.empty_classes:
+                yield from comment(
+                    f"No row has class {list_names(map(str, empty))}, and the model cannot answer it.", 4
+                )
             yield f"    {self.field}: {{type: category, column: {key}}}"
         else:
             yield from comment(

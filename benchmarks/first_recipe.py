@@ -1,0 +1,218 @@
+"""Benchmark of first recipes: `dtrain init` without a change, compared with scikit-learn's models on 31 tables.
+
+    python -m benchmarks.first_recipe [--only NAME ...] [--folds 3] [--workers 2] [--set KEY=VALUE ...] [--out FILE]
+
+For each fold, `init` writes a recipe for the training rows; it divides them into a training and a validation set, and
+its own test set is left out. The other models get all training rows. All are compared on the rows of the fold, which
+none has seen, by the metric of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.first_recipe_tables import MOST_ROWS, TABLES, BenchTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MODELS = ("constant", "linear", "boosting", "mlp", "init")
+MOST_WORDS = 100
+NEAR = 0.02
+
+
+def folds(table: BenchTable, frame: pd.DataFrame, number: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    kind = KFold if table.metric == "r2" else StratifiedKFold
+    yield from kind(max(number, 3), shuffle=True, random_state=0).split(frame, frame[table.target])
+
+
+def load(table: BenchTable) -> pd.DataFrame:
+    frame = table.make().reset_index(drop=True)
+    return frame.sample(min(len(frame), MOST_ROWS), random_state=0).reset_index(drop=True)
+
+
+def score(metric: str, truth: np.ndarray, answers: np.ndarray, shares: np.ndarray | None) -> float:
+    """Return the metric; `shares` (N, K) are probabilities of the sorted classes."""
+    from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
+
+    if metric == "r2":
+        return float(r2_score(truth, answers))
+    if metric == "accuracy":
+        return float(accuracy_score(truth.astype(str), answers.astype(str)))
+    assert shares is not None
+    return float(roc_auc_score(truth, shares[:, 1]))
+
+
+def features(train: pd.DataFrame, test: pd.DataFrame) -> tuple[Any, Any, Any]:
+    """Return both tables with numbers for dates, and a preparation for linear models and networks: missing numbers
+    become the median, numbers are normalised, words become one column each."""
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    def plain(frame: pd.DataFrame) -> pd.DataFrame:
+        made = frame.copy()
+        for name in frame.columns:
+            if frame[name].dtype.kind == "M":
+                day = made.pop(name)
+                parts = {"days": day.astype("int64") / day.astype("int64").max(), "hour": day.dt.hour}
+                parts |= {"weekday": day.dt.day_of_week}
+                parts |= {"sin": np.sin(day.dt.day_of_year / 58.1), "cos": np.cos(day.dt.day_of_year / 58.1)}
+                made = made.assign(**{f"{name} {key}": value for key, value in parts.items()})
+        return made
+
+    train, test = plain(train), plain(test)
+    words = [name for name in train.columns if train[name].dtype.kind not in "iufb"]
+    for name in words:
+        frequent = train[name].value_counts().index[:MOST_WORDS]
+        for frame in (train, test):
+            frame[name] = frame[name].where(frame[name].isin(frequent), "other").astype(str)
+    numbers = [name for name in train.columns if name not in words]
+    prepare = make_column_transformer(
+        (make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
+        (OneHotEncoder(handle_unknown="ignore", sparse_output=False), words),
+    )
+    return train, test, prepare
+
+
+def others(table: BenchTable, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, float]:
+    from sklearn.dummy import DummyClassifier, DummyRegressor
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+    from sklearn.pipeline import make_pipeline
+
+    is_class = table.metric != "r2"
+    a, b, prepare = features(train.drop(columns=table.target), test.drop(columns=table.target))
+    prepared_a, prepared_b = prepare.fit_transform(a), prepare.transform(b)
+    answers, truth = train[table.target].to_numpy(), test[table.target].to_numpy()
+    answers, truth = (each.astype(str) if is_class else each.astype(float) for each in (answers, truth))
+    kinds: dict[str, Any] = {
+        "constant": DummyClassifier(strategy="prior") if is_class else DummyRegressor(),
+        "linear": LogisticRegression(max_iter=2000) if is_class else RidgeCV(np.logspace(-3, 3, 13)),
+        "boosting": (HistGradientBoostingClassifier if is_class else HistGradientBoostingRegressor)(random_state=0),
+        "mlp": (MLPClassifier if is_class else MLPRegressor)(random_state=0),
+    }
+    found = {}
+    for name, model in kinds.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = make_pipeline(model).fit(prepared_a, answers)
+        shares = made.predict_proba(prepared_b) if is_class else None
+        found[name] = score(table.metric, truth, made.predict(prepared_b), shares)
+    return found
+
+
+def ours(
+    table: BenchTable, train: pd.DataFrame, test: pd.DataFrame, settings: Mapping[str, object]
+) -> dict[str, float]:
+    import torch
+
+    import declarative_train as dt
+    from declarative_train.__main__ import main
+
+    torch.set_num_threads(1)
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            train.to_parquet("table.parquet", index=False)
+            task = "numbers" if table.metric == "r2" else "classes"
+            words = ["--from", "table.parquet", "--target", table.target, "--task", task]
+            if main(["init", *words]) != 0:
+                raise RuntimeError(f"init fails for {table.name}")
+            has_test = "    test: " in Path("table.yaml").read_text()
+            changes = ({"data.split.test": None} if has_test else {}) | {"layout.device": "cpu"} | dict(settings)
+            start = time.perf_counter()
+            run = dt.load("table.yaml", set=changes).run(quiet=True)
+            seconds = time.perf_counter() - start
+            answers: Any = run.predict(test.drop(columns=table.target))
+            truth = test[table.target].to_numpy()
+            if table.metric == "r2":
+                column = next(name for name in answers.columns)
+                return {"init": score("r2", truth, answers[column].to_numpy(), None), "seconds": seconds}
+            names = np.array(sorted(set(train[table.target].tolist())))
+            shares = np.stack([answers[each] for each in answers.columns if each.startswith("p_")], axis=1)
+            return {"init": score(table.metric, truth, names[shares.argmax(1)], shares), "seconds": seconds}
+        finally:
+            os.chdir(before)
+
+
+def measure(name: str, fold: int, number: int, settings: Mapping[str, object], only_ours: bool) -> dict[str, float]:
+    table = next(each for each in TABLES if each.name == name)
+    try:
+        frame = load(table)
+    except ImportError:
+        return {}
+    train, test = list(folds(table, frame, number))[fold]
+    a, b = (frame.iloc[each].reset_index(drop=True) for each in (train, test))
+    found = {} if only_ours else others(table, a, b)
+    return found | ours(table, a, b, settings)
+
+
+def report(found: Mapping[str, Mapping[str, float]]) -> str:
+    lines = [f"{'table':<18}{'metric':<10}" + "".join(f"{each:>10}" for each in MODELS) + f"{'seconds':>10}"]
+    beats = near = 0
+    for table in TABLES:
+        values = found.get(table.name)
+        if not values:
+            continue
+        lines.append(
+            f"{table.name:<18}{table.metric:<10}"
+            + "".join(f"{values[each]:>10.3f}" for each in MODELS)
+            + f"{values['seconds']:>10.1f}"
+        )
+        beats += values["init"] >= values["mlp"]
+        near += values["init"] >= max(values["linear"], values["boosting"]) - NEAR
+    lines.append(f"{len(found)} tables: at least as good as scikit-learn's MLP on {beats}, within {NEAR:.0%} of the")
+    lines.append(f"better one of linear and boosting on {near}")
+    return "\n".join(lines)
+
+
+def run(names: Sequence[str], number: int, workers: int, settings: Mapping[str, object]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    with ProcessPoolExecutor(workers) as pool:
+        jobs = {
+            name: [pool.submit(measure, name, fold, number, settings, False) for fold in range(number)]
+            for name in names
+        }
+        for name, futures in jobs.items():
+            rows = [job.result() for job in futures]
+            if all(rows):
+                found[name] = {key: mean(row[key] for row in rows) for key in rows[0]}
+                print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in found[name].items()), flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=[each.name for each in TABLES])
+    parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="changes of the recipe")
+    parser.add_argument("--out", help="file for the figures, as JSON")
+    args = parser.parse_args()
+    settings = {key: json.loads(value) for key, _, value in (each.partition("=") for each in args.set)}
+    found = run(args.only or [each.name for each in TABLES], args.folds, args.workers, settings)
+    print(report(found))
+    if args.out:
+        Path(args.out).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

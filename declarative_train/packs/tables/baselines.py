@@ -1,0 +1,233 @@
+"""Baselines for a model of a table: a constant, a linear model and gradient boosting (scikit-learn), fitted to the
+training rows as the model reads them, and scored on the evaluated rows by the metric that the model is judged by."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from declarative_train.core.machine import install
+from declarative_train.inference.report import Comparison
+from declarative_train.plan.output_semantics import Meaning, meanings
+from declarative_train.plan.subgraph import whole_graph
+
+if TYPE_CHECKING:
+    from declarative_train.data.batch import Batch
+    from declarative_train.plan.plan import Plan
+
+Batches = Callable[[], Iterable["Batch"]]
+_BATCH = 1024
+_MOST_ROWS = 20_000  # training rows that a model is fitted to
+_MOST_TREES = 100_000  # rows x classes: boosting grows a tree for each class
+_MOST_VALUES = 20_000_000
+_MOST_COLUMNS = 2_000
+_MOST_WORDS = 254  # classes of a column that scikit-learn's trees take as such
+_CLASS_METRICS = ("accuracy", "auroc", "f1")
+_NUMBER_METRICS = ("r2", "rmse", "mae", "mse")
+
+
+class _Rows(NamedTuple):
+    """Rows for scikit-learn. `numbers` (N, C), `words` (N, W) class numbers, `answers` (N,)."""
+
+    numbers: np.ndarray
+    words: np.ndarray
+    answers: np.ndarray
+
+
+def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
+    """Return the metric of the baselines; None for data that are not a table of numbers and words with one answer a
+    row."""
+    found = meanings(plan)
+    if not found or not _is_table(plan, found[0]):
+        return None
+    one = found[0]
+    metric = _choose_metric(plan, one)
+    train = _read(plan, one, training, most=_most_rows(one))
+    test = _read(plan, one, evaluated)
+    if not len(train.answers) or not len(test.answers):
+        return None
+    is_class = one.kind != "number"
+    values = {"majority" if is_class else "mean": _score(metric, one, test.answers, *_constant(train, test, is_class))}
+    note = ""
+    if find_spec("sklearn") is None:
+        note = f"a linear model and gradient boosting need scikit-learn: {install('sklearn')}"
+    elif train.numbers.shape[1] + train.words.shape[1] <= _MOST_COLUMNS:
+        from threadpoolctl import threadpool_limits
+
+        for name, fit in (("linear", _linear), ("boosting", _boosting)):
+            # one thread: several wait for each other for minutes when other programs use the cores
+            with warnings.catch_warnings(), threadpool_limits(1):
+                warnings.simplefilter("ignore")  # steps until convergence; columns without a value
+                values[name] = _score(metric, one, test.answers, *fit(train, test, is_class))
+    total = next(each.num_samples for each in plan.data.sets if each.name == "training")
+    if len(train.answers) < total and len(values) > 1:
+        note = f"baselines are fitted to {len(train.answers):,} of {total:,} training rows"
+    return Comparison(metric, values, note)
+
+
+def compare_set(plan: Plan, name: str) -> Comparison | None:
+    """Return the baselines on a set of a plan. Raises DataError."""
+    from declarative_train.data.batches import EvaluationBatches
+    from declarative_train.data.prepared_sets import prepare_sets
+    from declarative_train.data.sets import of_prepared
+
+    prepared = prepare_sets(plan.data)
+
+    def batches(which: str) -> Iterable[Batch]:
+        sets = {which: of_prepared(prepared[which])}
+        return EvaluationBatches(plan.data, which, sets, batch_size=_BATCH).iterate()
+
+    return compare(plan, partial(batches, "training"), partial(batches, name))
+
+
+def _is_table(plan: Plan, one: Meaning) -> bool:
+    fields = {field.name: field for field in plan.data.fields}
+    target = fields.get(one.field or "")
+    if target is None or one.kind == "count" or target.tensor.num_elements != 1 or plan.data.window is not None:
+        return False
+    read = [fields[name] for name in _inputs(plan, one)]
+    is_plain = all(each.component.get("type") in ("tensor", "category", "date") for each in read)
+    columns = sum(each.tensor.num_elements for each in read)
+    return is_plain and columns > 0 and columns * next(each.num_samples for each in plan.data.sets) <= _MOST_VALUES
+
+
+def _inputs(plan: Plan, one: Meaning) -> list[str]:
+    """Return the fields that the model reads."""
+    read = {edge for node in whole_graph(plan).nodes for edge in node.inputs.values()}
+    return [field.name for field in plan.data.fields if field.name in read and field.name != one.field]
+
+
+def _most_rows(one: Meaning) -> int:
+    return min(_MOST_ROWS, _MOST_TREES // max(len(one.classes), 1))
+
+
+def _choose_metric(plan: Plan, one: Meaning) -> str:
+    """Return the first metric of the recipe that baselines have too."""
+    own = [str(each.component["type"]) for each in plan.objective.metrics if each.input == one.output]
+    known = _NUMBER_METRICS if one.kind == "number" else _CLASS_METRICS
+    return next((each for each in own if each in known), known[0])
+
+
+def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
+    """Read the rows, or `most` of them from all over the set."""
+    fields = {field.name: field for field in plan.data.fields}
+    parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
+    for batch in batches():
+        numbers, words = [], []
+        tensors = {name: tensor[: batch.num_rows].cpu() for name, tensor in batch.tensors.items()}
+        for name in _inputs(plan, one):
+            array = tensors[name].reshape(batch.num_rows, -1)
+            is_word = fields[name].component.get("type") == "category" and not array.is_floating_point()
+            (words if is_word else numbers).append(array.double().numpy())
+        assert one.field is not None
+        parts.append((numbers, words, tensors[one.field].reshape(-1).double().numpy()))
+
+    def joined(at: int) -> np.ndarray:
+        rows: list[Any] = [
+            np.concatenate(part[at], axis=1) if part[at] else np.zeros((len(part[2]), 0)) for part in parts
+        ]
+        return np.concatenate(rows) if rows else np.zeros((0, 0))
+
+    answers = np.concatenate([part[2] for part in parts]) if parts else np.zeros(0)
+    found = _Rows(joined(0), joined(1), answers)
+    if one.ignored is not None:
+        found = _Rows(*(each[answers != one.ignored] for each in found))
+    if most is None or len(found.answers) <= most:
+        return found
+    chosen = np.linspace(0, len(found.answers) - 1, most).astype(np.int64)
+    return _Rows(*(each[chosen] for each in found))
+
+
+Fitted = tuple[np.ndarray, "np.ndarray | None", np.ndarray]
+"""Predictions (N,), probabilities (N, K) or None, and the K classes."""
+
+
+def _constant(train: _Rows, test: _Rows, is_class: bool) -> Fitted:
+    if not is_class:
+        return np.full(len(test.answers), train.answers.mean()), None, np.zeros(0)
+    classes, counts = np.unique(train.answers, return_counts=True)
+    shares = np.tile(counts / counts.sum(), (len(test.answers), 1))
+    return np.full(len(test.answers), classes[counts.argmax()]), shares, classes
+
+
+def _linear(train: _Rows, test: _Rows, is_class: bool) -> Fitted:
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    width = train.numbers.shape[1]
+    kinds = (
+        (StandardScaler(), np.arange(width)),
+        (OneHotEncoder(handle_unknown="ignore"), np.arange(width, width + train.words.shape[1])),
+    )
+    prepare = make_column_transformer(*(each for each in kinds if len(each[1])))
+    model = LogisticRegression(max_iter=1000) if is_class else RidgeCV(np.logspace(-3, 3, 13))
+    return _fit(make_pipeline(prepare, model), train, test, is_class)
+
+
+def _boosting(train: _Rows, test: _Rows, is_class: bool) -> Fitted:
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    width = train.numbers.shape[1]
+    few = [len(np.unique(column)) <= _MOST_WORDS and column.max() <= _MOST_WORDS for column in train.words.T]
+    kind: Any = HistGradientBoostingClassifier if is_class else HistGradientBoostingRegressor
+    is_word = [False] * width + few
+    return _fit(kind(random_state=0, categorical_features=is_word if any(few) else None), train, test, is_class)
+
+
+def _fit(model: Any, train: _Rows, test: _Rows, is_class: bool) -> Fitted:
+    if is_class and len(np.unique(train.answers)) == 1:
+        return _constant(train, test, is_class)
+    made = model.fit(np.concatenate([train.numbers, train.words], axis=1), train.answers)
+    x = np.concatenate([test.numbers, test.words], axis=1)
+    if not is_class:
+        return made.predict(x), None, np.zeros(0)
+    return made.predict(x), made.predict_proba(x), made.classes_
+
+
+def _score(
+    metric: str, one: Meaning, answers: np.ndarray, found: np.ndarray, shares: np.ndarray | None, classes: np.ndarray
+) -> float:
+    """Return the metric as the model's own code computes it, in the unit of the target's column."""
+    if metric == "accuracy":
+        return float((answers == found).mean())
+    if metric == "f1":
+        return _mean_f1(answers, found)
+    if metric == "auroc":
+        assert shares is not None
+        areas = [_area(answers == each, shares[:, at]) for at, each in enumerate(classes)]
+        known = [area for area in areas if area == area]
+        return float(np.mean(known)) if known else float("nan")
+    unit = 1.0 if one.unit is None else abs(one.unit.multiply[0])
+    apart = (found - answers) * unit
+    if metric == "r2":
+        spread = ((answers - answers.mean()) ** 2).sum() * unit**2
+        return float(1 - (apart**2).sum() / spread) if spread else float("nan")
+    squared = float((apart**2).mean())
+    errors: Mapping[str, float] = {"mae": float(np.abs(apart).mean()), "mse": squared, "rmse": squared**0.5}
+    return errors[metric]
+
+
+def _mean_f1(answers: np.ndarray, found: np.ndarray) -> float:
+    """Return the mean F1 of the classes that occur."""
+    scores = []
+    for each in np.unique(np.concatenate([answers, found])):
+        both = ((answers == each) & (found == each)).sum()
+        scores.append(2 * both / ((answers == each).sum() + (found == each).sum()))
+    return float(np.mean(scores))
+
+
+def _area(is_yes: np.ndarray, scores: np.ndarray) -> float:
+    """Return the area under the ROC curve: how often a positive scores higher than a negative, ties counting half."""
+    num_yes, num_no = int(is_yes.sum()), int((~is_yes).sum())
+    if not num_yes or not num_no:
+        return float("nan")
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2
+    return float((ranks[place][is_yes].sum() - num_yes * (num_yes + 1) / 2) / (num_yes * num_no))

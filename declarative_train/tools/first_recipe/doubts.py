@@ -1,0 +1,63 @@
+"""Columns that decide the target alone, which is often so because they are known only with the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from declarative_train.tools.first_recipe.values import ColumnValues
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_LEAST_ROWS = 100
+_LEAST_IN_PART = 10  # rows of a word or of a range of numbers, so that few rows do not fit by chance
+_MOST_PARTS = 50
+_DECIDES = 0.99  # share of the rows, or of the variance
+_MOST_LEFT = 0.1  # errors, as a share of those that the largest class alone makes
+
+
+def doubt_of(each: ColumnValues, target: ColumnValues) -> str:
+    """Return how well a column alone predicts the target, if it decides it nearly always; empty otherwise."""
+    import numpy as np
+
+    both = each.present & target.present
+    if both.sum() < _LEAST_ROWS or each.values.ndim > 1 or len(each.words) < 2:
+        return ""
+    parts = _parts(each, both)
+    if parts is None:
+        return ""
+    answers = target.values[both]
+    if len(target.words) > _MOST_PARTS or (target.values.dtype.kind == "f" and not target.is_whole):
+        return "" if target.is_text else _explains(parts, answers.astype(np.float64), target.name)
+    codes = np.unique(answers.astype(str), return_inverse=True)[1]
+    table = np.zeros((parts.max() + 1, codes.max() + 1), np.int64)
+    np.add.at(table, (parts, codes), 1)
+    right, most = table.max(axis=1).sum() / len(codes), table.sum(axis=0).max() / len(codes)
+    if right >= _DECIDES and 1 - right <= _MOST_LEFT * (1 - most):
+        return f"alone it gives `{target.name}` in {right:.1%} of the rows"
+    return ""
+
+
+def _parts(each: ColumnValues, both: np.ndarray) -> np.ndarray | None:
+    """Return the number of the word, or of the range of values, of each row; None for words with too few rows each."""
+    import numpy as np
+
+    values = each.values[both]
+    if each.is_text or len(each.words) <= _MOST_PARTS:
+        codes: np.ndarray = np.unique(values.astype(str) if each.is_text else values, return_inverse=True)[1]
+        return codes if len(each.words) * _LEAST_IN_PART <= len(values) else None
+    number = min(_MOST_PARTS, len(values) // _LEAST_IN_PART)
+    ends = np.unique(np.quantile(values.astype(np.float64), np.linspace(0, 1, number + 1)[1:-1]))
+    found: np.ndarray = np.searchsorted(ends, values.astype(np.float64), side="right")
+    return found
+
+
+def _explains(parts: np.ndarray, answers: np.ndarray, name: str) -> str:
+    import numpy as np
+
+    counts = np.bincount(parts)
+    means = np.bincount(parts, answers) / np.maximum(counts, 1)
+    spread = ((answers - answers.mean()) ** 2).sum()
+    left = ((answers - means[parts]) ** 2).sum()
+    explained = 1 - left / spread if spread else 0.0
+    return f"alone it explains {explained:.1%} of the variance of `{name}`" if explained >= _DECIDES else ""
