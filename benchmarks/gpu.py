@@ -196,8 +196,8 @@ def ours(job: Job, compiled: bool, data: Path) -> Result:
 
     from declarative_train import recipe as recipe_room
     from declarative_train.app.api.tracer import LateTracer
-    from declarative_train.data.batches import TrainingBatches
-    from declarative_train.data.sets import open_sets
+    from declarative_train.data.rank_batches import TrainingBatches
+    from declarative_train.data.tensor_sets import open_sets
     from declarative_train.engine.engine import Engine, slots_of
     from declarative_train.planner.compiler import compile as compile_plan
     from declarative_train.run.meter import samples_per_s_at_peak

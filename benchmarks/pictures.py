@@ -25,10 +25,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.__main__ import REPORT
-from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.build_spec import describe
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.recipe import load
 
 BEGIN, END = "<!-- begin: pictures -->", "<!-- end: pictures -->"

@@ -33,11 +33,11 @@ import torch
 from benchmarks import rolled_files
 from benchmarks.__main__ import REPORT
 from declarative_train.components.datasets.parquet import ParquetTable
-from declarative_train.data import prepared_sets
-from declarative_train.data.batches import TrainingBatches
+from declarative_train.data import shared_sets
 from declarative_train.data.build_spec import describe
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.devices import keep_freed_memory
 from declarative_train.recipe import load
 
@@ -148,7 +148,7 @@ def first_batch(data: DataSpec, rounds: int, step: int = 1) -> str:
     """Return the median times, as two cells, to open the sources of a spec and make a batch."""
     found = []
     for _ in range(rounds):
-        prepared_sets._latest.clear()
+        shared_sets._latest.clear()
         start, used = time.perf_counter(), time.process_time()
         made = batches(data, step)
         next(made)
@@ -194,7 +194,7 @@ def growth(data: DataSpec) -> tuple[float, int]:
 
 
 @contextmanager
-def counted() -> Iterator[Counter[int]]:
+def format_count() -> Iterator[Counter[int]]:
     read: Counter[int] = Counter()
     whole = ParquetTable._read_group
 
@@ -211,7 +211,7 @@ def counted() -> Iterator[Counter[int]]:
 
 def read_by_ranks(data: DataSpec, ranks: int) -> float:
     """Row groups that the ranks of an epoch read, over those that there are."""
-    with counted() as read:
+    with format_count() as read:
         for rank in range(ranks):
             for _ in batches(data, 1, ranks, rank):
                 pass
@@ -244,7 +244,7 @@ def main() -> None:
         rounds = np.asarray(
             [[rate(next(run)), rate(in_order(large)), rate(in_order_by_hand(large))] for _ in range(args.rounds)]
         )
-        with patch.object(prepared_sets, "HOLD_BYTES", 0):  # as a set that does not fit
+        with patch.object(shared_sets, "HOLD_BYTES", 0):  # as a set that does not fit
             plain = median(rate(batches(replace(data, shuffle=False, roll=None)))[0] for _ in range(2))
         mine, theirs, same = np.median(rounds[:, :, 0], 0)
         say(RATES)

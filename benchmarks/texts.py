@@ -22,12 +22,12 @@ import torch
 from benchmarks.__main__ import REPORT
 from declarative_train.components.data import Column, Table
 from declarative_train.components.fields.tensor import TensorField
-from declarative_train.data.fields import FieldReader, make_part
-from declarative_train.data.materialize import prepare
+from declarative_train.data.field_reader import FieldReader, make_part
 from declarative_train.data.order import sample_index
+from declarative_train.data.prepared_set import prepare
 from declarative_train.data.rows import RowOrder, RowRange, make_windows
-from declarative_train.data.sets import ReadSet
 from declarative_train.data.spec import WindowSpec
+from declarative_train.data.tensor_sets import ReadSet
 from declarative_train.packs.text.cache import Tokens
 from declarative_train.packs.text.packing import Packing
 from declarative_train.packs.text.token_stream import stack_runs

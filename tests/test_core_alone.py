@@ -15,7 +15,7 @@ from tests.test_layers import ROOMS
 
 ROOT = Path(__file__).parent.parent
 OUTSIDE = ROOMS[ROOMS.index("packs") :]
-QUICK = ("source/test_merge.py", "recipe/test_sections.py", "data/test_sets.py")
+QUICK = ("source/test_merge.py", "recipe/test_sections.py", "data/test_tensor_sets.py")
 IMPORTS = """
 import importlib, pkgutil, declarative_train
 from declarative_train.core.packs import find_packs

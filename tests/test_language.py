@@ -23,8 +23,8 @@ from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.app.main import main
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Severity
-from declarative_train.data.batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.engine import Engine
 from declarative_train.engine.step.objective import Objective
 from declarative_train.graph.build import build

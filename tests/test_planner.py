@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from declarative_train.plan.predictions import MemoryPlan
-from declarative_train.planner.footprint.footprint import Footprint
 from declarative_train.planner.footprint.forecast import Forecast
 from declarative_train.planner.footprint.live_bytes import CLASSES
 from tests.engine.live_bytes import live_bytes
 from tests.planner import __main__ as planner
 from tests.planner.allocator import MIB, Allocator
 from tests.planner.cells import QUICK, WAYS, Cell, cells
+from tests.planner.footprint import Footprint
 from tests.planner.measure import Result, compared, measure, measure_plan, off_by, plan_of
 from tests.planner.record import Record
 from tests.planner.shipped import RECIPES, TOO_LARGE, Shipped, shipped

@@ -10,7 +10,7 @@ _VOWELS = "aeiou"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a count with its noun: `1 step`, `2,000 steps`, `3 copies`. Of several words the last one takes the
     plural."""
     return f"{number:,} {noun if number == 1 else plural(noun)}"

@@ -13,24 +13,24 @@ from declarative_train.components.data import Column, MissingPackageError, NoSta
 from declarative_train.components.datasets.mix import MixDataset
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.tensor_spec import DType
-from declarative_train.data import problems
+from declarative_train.data import diagnostics
 from declarative_train.data.checks.pictures import pictures_without_size, transform_does_not_fit
 from declarative_train.data.checks.samples import rows_skipped
 from declarative_train.data.checks.values import column_does_not_fit, no_statistics, unread_messages
-from declarative_train.data.divide import RowsOfSet, divide, overlaps
-from declarative_train.data.fields import BadSampleError, FieldReader, base_of, make_part
-from declarative_train.data.late import TransformError
-from declarative_train.data.materialize import PreparedSet, prepare
+from declarative_train.data.diagnostics import DataDraft, Place, bad_sample, row_with, source_problem
+from declarative_train.data.field_reader import BadSampleError, FieldReader, base_of, make_part
+from declarative_train.data.lazy_fields import TransformError
 from declarative_train.data.mixture import list_members
-from declarative_train.data.pairs import check_transforms
-from declarative_train.data.prepared_sets import remember
-from declarative_train.data.problems import DataDraft, Place, bad_sample, row_with, source_problem
+from declarative_train.data.mixup import check_transforms
+from declarative_train.data.prepared_set import PreparedSet, prepare
 from declarative_train.data.rows import SetRows
+from declarative_train.data.shared_sets import remember
 from declarative_train.data.shuffle import choose_roll, most_held, most_held_beside
 from declarative_train.data.skipping import Skipped, Skips, in_words
 from declarative_train.data.source import find_columns, has_unknown_columns, open_sources, outlines, records, unrun
 from declarative_train.data.spec import DataSpec, FieldSpec, MemberSpec, SetSpec
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_checks import RowsOfSet, divide, overlaps
+from declarative_train.data.split_rows import TRAINING
 from declarative_train.data.statistics import (
     Inherited,
     StatisticsCache,
@@ -112,9 +112,9 @@ def _num_own(draft: DataDraft) -> int:
 def _check_words(draft: DataDraft) -> None:
     """Report errors that do not depend on the content of the source."""
     if draft.window is None:
-        draft.diagnostics += problems.of_rows(draft.section, draft.span)
-    draft.diagnostics += problems.of_transforms(draft.section, draft.span)
-    of_window = list(problems.of_window(draft.section, draft.window, draft.span))
+        draft.diagnostics += diagnostics.of_rows(draft.section, draft.span)
+    draft.diagnostics += diagnostics.of_transforms(draft.section, draft.span)
+    of_window = list(diagnostics.of_window(draft.section, draft.window, draft.span))
     draft.diagnostics += of_window
     draft.window_fits = not of_window
 
@@ -173,7 +173,7 @@ def _read_fields(
 
 def _check_transforms(draft: DataDraft, parts: Mapping[str, FieldReader]) -> None:
     specs = {name: part.sample for name, part in parts.items()}
-    pictures = [name for name, part in parts.items() if part.field.reads_late and not part.field.takes_lists]
+    pictures = [name for name, part in parts.items() if part.field.is_lazy and not part.field.takes_lists]
     for place, shape_error in check_transforms(draft.section.transforms, specs, pictures):
         span = draft.span(("data", "transforms", *place))
         draft.report(transform_does_not_fit(span, shape_error.message, shape_error.help))
@@ -204,9 +204,9 @@ def _prepare(
                 )
                 break
             except MissingPackageError as error:
-                late = next(part for part in left.values() if part.field.reads_late)
+                lazy = next(part for part in left.values() if part.field.is_lazy)
                 words, _, hint = str(error).partition("; help: ")
-                draft.report(column_does_not_fit(draft.span(f"data.fields.{late.name}.type"), late.name, words, hint))
+                draft.report(column_does_not_fit(draft.span(f"data.fields.{lazy.name}.type"), lazy.name, words, hint))
                 return found
             except BadSampleError as error:
                 left = {name: part for name, part in left.items() if base_of(name) != base_of(error.part.name)}

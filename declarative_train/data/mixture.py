@@ -25,8 +25,8 @@ from typing import cast
 import numpy as np
 
 from declarative_train.components.counter_rng import key_of
-from declarative_train.data.materialize import HOLD_BYTES, PreparedSet
 from declarative_train.data.order import permute
+from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet
 from declarative_train.data.rows import SetRows
 from declarative_train.data.shuffle import LEAST_BYTES, POOL_BYTES, RolledOrder, blocks_of, fit_roll, samples_before
 from declarative_train.data.spec import DataError, DataSpec, MemberSpec

@@ -137,6 +137,13 @@ def slots(found: StepSlice, batch: BatchSpec, rank: int) -> list[Slot]:
     ]
 
 
+def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, rank: int) -> np.ndarray:
+    """Return int64: the positions of `slots` for a rank in `num_steps` full batches from `start` on, as one array."""
+    positions = np.arange(start, start + num_steps * batch.global_batch_size)
+    mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, rank]
+    return mine.ravel()
+
+
 def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) -> Slot:
     num_rows = min(max(size - offset, 0), wanted)
     num_padding = wanted - num_rows if pad_to_full else int(not num_rows)

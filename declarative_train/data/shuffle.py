@@ -25,8 +25,8 @@ import numpy as np
 
 from declarative_train.components.counter_rng import key_of
 from declarative_train.components.data import Table
-from declarative_train.data.materialize import HOLD_BYTES, PreparedSet
 from declarative_train.data.order import permute, shuffle_all
+from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet
 from declarative_train.data.rows import RowChain, RowList, RowRange, RowShare, SetRows, Windows
 from declarative_train.data.spec import RollSpec
 

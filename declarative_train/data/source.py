@@ -18,8 +18,8 @@ from declarative_train.components.plugin_components import PluginComponent
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.files import plugin_data_not_run, remote_source, unknown_column
 from declarative_train.data.checks.values import column_does_not_fit
-from declarative_train.data.fields import base_of, columns_of
-from declarative_train.data.problems import DataDraft, Place, source_problem, with_the_odd_value
+from declarative_train.data.diagnostics import DataDraft, Place, source_problem, with_the_odd_value
+from declarative_train.data.field_reader import base_of, columns_of
 from declarative_train.data.rows import RowOrder, SetRows, Windows, make_windows
 from declarative_train.data.skipping import Skipped, as_numbers, whole_rows
 from declarative_train.data.spec import FileRecord, WindowSpec

@@ -14,11 +14,11 @@ import numpy as np
 
 from declarative_train.components.data import BadValueError, Field, Table
 from declarative_train.components.fields.columns import is_glob
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
 from declarative_train.data.checks.samples import field_of_another_run, value_unknown_to_run
-from declarative_train.data.fields import BadSampleError, FieldReader, chunk_rows, column_names
+from declarative_train.data.field_reader import BadSampleError, FieldReader, chunk_rows, column_names
 from declarative_train.data.rows import SetRows
 from declarative_train.data.spec import FieldSpec
 from declarative_train.files.cache import cache_path, load, save
@@ -154,7 +154,7 @@ def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
     if not before or now == before:
         return None
     if len(now) != len(before):
-        counts = f"it has {counted(len(now), 'column')} here ({_several(now)}), and had {len(before)}"
+        counts = f"it has {format_count(len(now), 'column')} here ({_several(now)}), and had {len(before)}"
         return f"{counts} ({_several(before)})"
     if set(now) == set(before):
         return f"its columns are {_several(now)} here, and were {_several(before)}: another order"
@@ -167,7 +167,7 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
     """Compare the number of values per row, for columns of arrays, or for a run that did not record its columns."""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
-        return f"a row of it has {counted(part.row.num_elements, 'value')} here, and had {len(means)}"
+        return f"a row of it has {format_count(part.row.num_elements, 'value')} here, and had {len(means)}"
     return None
 
 
@@ -177,7 +177,7 @@ def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"
     if before is not None and now is not None and before != now:
-        return f"it has {counted(now, 'class')} here, and had {before}"
+        return f"it has {format_count(now, 'class')} here, and had {before}"
     return None
 
 

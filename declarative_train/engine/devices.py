@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.machine import num_cores
 from declarative_train.engine.failures import RunFailure
 from declarative_train.engine.launchers import local_rank
@@ -95,7 +95,7 @@ def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) ->
         if visible.local_rank not in (None, rank.local_rank):
             raise RunFailure(
                 f"rank {rank.rank} is number {visible.local_rank} of its machine ({visible.host}), but number "
-                f"{rank.local_rank} in the plan; help: start {counted(layout.gpus_per_node, 'rank')} on each "
+                f"{rank.local_rank} in the plan; help: start {format_count(layout.gpus_per_node, 'rank')} on each "
                 "machine, "
                 "one machine after the other (torchrun does; srun: --distribution=block)"
             )
@@ -111,7 +111,7 @@ def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) ->
 def _processes(layout: LayoutPlan) -> str:
     if layout.place_word == "process":
         return "one process"
-    return counted(layout.num_devices, "replica" if layout.scatters else "rank")
+    return format_count(layout.num_devices, "replica" if layout.scatters else "rank")
 
 
 def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
@@ -121,9 +121,11 @@ def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
     if num_visible >= len(named):
         wanted, fix = f"layout.gpus names GPU {max(named)}", f"number them from 0 to {num_visible - 1}"
     else:
-        wanted = f"the layout is for {counted(len(named), 'GPU')}{' of each machine' if layout.num_nodes > 1 else ''}"
+        wanted = (
+            f"the layout is for {format_count(len(named), 'GPU')}{' of each machine' if layout.num_nodes > 1 else ''}"
+        )
         fix = f"--set layout.{key}={num_visible}" if num_visible else "`dtrain doctor` shows what CUDA sees"
-    visible = counted(num_visible, "GPU") if num_visible else "no GPU"
+    visible = format_count(num_visible, "GPU") if num_visible else "no GPU"
     mask = os.environ.get("CUDA_VISIBLE_DEVICES")
     seen = "" if mask is None else f" (CUDA_VISIBLE_DEVICES={mask})"
     return RunFailure(

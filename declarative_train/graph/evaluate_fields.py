@@ -18,7 +18,7 @@ from declarative_train.components.expressions.lower import infer as evaluate
 from declarative_train.components.plugin_layer import PluginLayer
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.prepared_sets import MOST_ELEMENTS, Sample
+from declarative_train.data.shared_sets import MOST_ELEMENTS, Sample
 from declarative_train.graph.read import order_ports
 
 _COLUMNS = 4096  # that are distinguished

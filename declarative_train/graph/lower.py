@@ -9,7 +9,7 @@ import torch
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.prepared_sets import Sample
+from declarative_train.data.shared_sets import Sample
 from declarative_train.graph.check_objective import Measure, ObjectiveCheck, Term, measures_of, names_read, terms_of
 from declarative_train.graph.checks.objective import no_parameters
 from declarative_train.graph.chunked import head_of

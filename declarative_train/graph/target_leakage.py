@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.prepared_sets import Sample
+from declarative_train.data.shared_sets import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.graph.checks.objective import target_in_disguise
 from declarative_train.recipe.model.tree import inputs_before

@@ -19,15 +19,15 @@ from declarative_train.components.layers.sample_groups import HoldsSamples
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.core.packs import hooks
 from declarative_train.data.batch import Batch
-from declarative_train.data.batches import EvaluationBatches
-from declarative_train.data.fields import BadSampleError
-from declarative_train.data.materialize import PreparedSet, prepare
-from declarative_train.data.prepared_sets import prepare_sets
+from declarative_train.data.field_reader import BadSampleError
+from declarative_train.data.prepared_set import PreparedSet, prepare
+from declarative_train.data.rank_batches import EvaluationBatches
 from declarative_train.data.rows import RowRange, row_order
-from declarative_train.data.sets import of_prepared
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.source import arrange_rows
 from declarative_train.data.spec import DataError, SetSpec
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_rows import TRAINING
+from declarative_train.data.tensor_sets import of_prepared
 from declarative_train.engine.collectives import Alone, Ranks
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.precision import default_dtype

@@ -16,7 +16,7 @@ from declarative_train.components.data import LISTS, BadValueError, Column, Fiel
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.fields.columns import format_shape
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.data.late import LateError, LateValues, TransformChain
+from declarative_train.data.lazy_fields import LazyFieldError, LazyValues, TransformChain
 from declarative_train.files.paths import SourceError
 from declarative_train.inference.input import Input, InputChunk, InputError, check_columns
 from declarative_train.inference.trained import UsageError
@@ -93,7 +93,7 @@ def select_columns(chunk: InputChunk, names: Sequence[str]) -> pa.Table:
 
 
 def _is_picture(spec: FieldSpec) -> bool:
-    return FIELDS.read(spec.component).reads_late
+    return FIELDS.read(spec.component).is_lazy
 
 
 def _split(chunk: InputChunk, size: int) -> Iterator[InputChunk]:
@@ -123,17 +123,17 @@ class _ImageConverter:
     def make(self, read: Mapping[str, np.ndarray], chunk: InputChunk) -> dict[str, np.ndarray]:
         if not self._specs:
             return {}
-        given = {name: self._late_values(name, spec, read, chunk) for name, spec in self._specs.items()}
+        given = {name: self._lazy_values(name, spec, read, chunk) for name, spec in self._specs.items()}
         shapes = {name: spec.tensor.shape for name, spec in self._specs.items()}
         keys = np.arange(chunk.start, chunk.start + chunk.num_rows)
         try:
             return self._chain.arrays(given, shapes, keys, None)
-        except LateError as error:
+        except LazyFieldError as error:
             raise InputError(_message(self._specs[error.name], error.cause, chunk)) from None
         except MissingPackageError as error:
             raise UsageError(str(error)) from None
 
-    def _late_values(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: InputChunk) -> LateValues:
+    def _lazy_values(self, name: str, spec: FieldSpec, read: Mapping[str, np.ndarray], chunk: InputChunk) -> LazyValues:
         columns = []
         for each in spec.columns:
             values = read[each]
@@ -143,7 +143,7 @@ class _ImageConverter:
             columns.append(Column(each, LISTS if is_list else dtype, values.shape[1:]))
         if (shape_error := self._fields[name].check(columns)) is not None:
             raise InputError(f"{chunk.title}: field `{name}`: {shape_error.message}")
-        return LateValues.of(self._fields[name], columns, read)
+        return LazyValues.of(self._fields[name], columns, read)
 
 
 class _FieldConverter:

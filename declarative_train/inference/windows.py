@@ -15,8 +15,8 @@ from declarative_train.components.data import Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.diagnostics.suggest import did_you_mean
-from declarative_train.data.fields import BadSampleError, FieldReader, columns_of, make_part
-from declarative_train.data.materialize import PreparedSet
+from declarative_train.data.field_reader import BadSampleError, FieldReader, columns_of, make_part
+from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.rows import RowOrder, RowRange, SetRows, make_windows, row_order
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
 from declarative_train.files.open_files import format_path

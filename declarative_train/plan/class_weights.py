@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.prepared_sets import training_values
+from declarative_train.data.shared_sets import training_values
 from declarative_train.data.spec import DataSpec
 from declarative_train.graph.build import build
 from declarative_train.graph.check_objective import Term

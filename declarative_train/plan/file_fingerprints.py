@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.data.source import record
 from declarative_train.data.spec import FileRecord
 from declarative_train.files.paths import SourceError, format_path
@@ -54,7 +54,7 @@ def _compare_data(records: tuple[FileRecord, ...]) -> Iterator[str]:
             yield f"{path} can no longer be read: {problem}"
             continue
         if found.size_bytes != known.size_bytes:
-            yield f"{path} has {counted(found.size_bytes, 'byte')} now, but had {known.size_bytes:,}"
+            yield f"{path} has {format_count(found.size_bytes, 'byte')} now, but had {known.size_bytes:,}"
         elif found.sha256 != known.sha256:
             yield f"{path} has the same size, but other content"
         elif found.modified_ns != known.modified_ns:

@@ -10,7 +10,7 @@ import torch
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related
 from declarative_train.core.span import Span
-from declarative_train.data.prepared_sets import Sample
+from declarative_train.data.shared_sets import Sample
 from declarative_train.graph.dry_run import EXTREMES, ROWS, DryRunResult, run_dry, stops_gradients
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.shapes import idle_parameters, no_derivative, no_gradient, not_finite, step_fails

@@ -17,7 +17,7 @@ from declarative_train.components.expressions.tree import Operation, Reference, 
 from declarative_train.components.fields import FIELDS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
-from declarative_train.data.prepared_sets import Sample
+from declarative_train.data.shared_sets import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
 from declarative_train.plan.checks.inputs import (
     channels_last,

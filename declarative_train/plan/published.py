@@ -25,7 +25,7 @@ from declarative_train.components.published import (
     kind_of,
     read_config,
 )
-from declarative_train.core.amounts import counted, list_names
+from declarative_train.core.amounts import format_count, list_names
 from declarative_train.plan.plan import PartPlan, PublishedPlan, TensorMapPlan, WeightsPlan
 from declarative_train.plan.run_folder import Shapes
 from declarative_train.recipe.model.published_names import find_published_blocks
@@ -343,4 +343,6 @@ def odd_dtype(dtypes: Mapping[str, str]) -> str | None:
     odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
     if not odd:
         return None
-    return f"{counted(len(odd), 'tensor')} of it not in floating point of 16 bits or more: {list_names(odd, _SHOWN)}"
+    return (
+        f"{format_count(len(odd), 'tensor')} of it not in floating point of 16 bits or more: {list_names(odd, _SHOWN)}"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:
     from declarative_train.graph.graph import Node
@@ -50,7 +50,7 @@ class Recomputation:
 
     @property
     def in_words(self) -> str:
-        of = "blocks" if self.every == 1 else f"one of every {counted(self.every, 'block')}"
+        of = "blocks" if self.every == 1 else f"one of every {format_count(self.every, 'block')}"
         if self.policy != "selective":
             return f"activations of {'all' if self.policy == 'all' else of}"
         return f"activations of {of}, except {' and '.join(_IN_WORDS[word] for word in self.keep)}"

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.names import RUN
 from declarative_train.core.secrets import with_values
 from declarative_train.files.open_files import local_path
@@ -261,7 +261,7 @@ def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str],
         for name, record in manifest["files"].items():
             size_bytes = size(f"{path}/{name}")
             if size_bytes != record["size_bytes"]:
-                found = f"{name} has {counted(size_bytes, 'byte')}, {record['size_bytes']} were written"
+                found = f"{name} has {format_count(size_bytes, 'byte')}, {record['size_bytes']} were written"
                 raise TornError(f"the checkpoint {path} is damaged: {found}")
     except FileNotFoundError as error:
         missing = str(error.filename or error).rsplit("/", 1)[-1]

@@ -9,7 +9,7 @@ from math import prod
 from declarative_train.components.layers.sample_groups import group_size
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
-from declarative_train.data.pairs import mixing_types
+from declarative_train.data.mixup import mixing_types
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.graph.lower import Lowered
 from declarative_train.plan.checks.samples import (

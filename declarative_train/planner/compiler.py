@@ -14,9 +14,9 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.machine import own_version
 from declarative_train.core.packs import hooks
 from declarative_train.data.build_spec import describe
-from declarative_train.data.divide import undefined_metrics, without_class
-from declarative_train.data.prepared_sets import sample
+from declarative_train.data.shared_sets import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.split_checks import undefined_metrics, without_class
 from declarative_train.graph.check_targets import check_targets, units
 from declarative_train.graph.lower import Lowered, lower
 from declarative_train.graph.target_leakage import check_disguises

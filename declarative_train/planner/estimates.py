@@ -7,7 +7,7 @@ from dataclasses import replace
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.spec import DataSpec, may_lie_on_gpu
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_rows import TRAINING
 from declarative_train.plan.checks.stages import does_not_fit
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import TAKEN, ChoicePlan, MemoryPlan

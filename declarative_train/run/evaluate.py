@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from declarative_train.engine.step.ema import Average
     from declarative_train.engine.step.objective import Objective
     from declarative_train.plan.plan import Plan
+    from declarative_train.run.class_predictions import Predictions
     from declarative_train.run.event import ClassesPredicted, Event
-    from declarative_train.run.predictions import Predictions
 
 _EVALUATION = 2**32  # random stream of evaluations (`randn_like` in a VAE), apart from that of training
 

@@ -11,7 +11,7 @@ from declarative_train.engine.engine import Engine
 from declarative_train.run.after_step import AfterStep
 from declarative_train.run.event import Event, Notice, Progress, RunEnded
 from declarative_train.run.loss_window import LossWindow, Means
-from declarative_train.run.memory_check import MemoryCheck
+from declarative_train.run.memory_measurement import MemoryMeasurement
 from declarative_train.run.meter import Meter
 from declarative_train.run.run_state import RunState
 from declarative_train.run.step_schedule import StepSchedule
@@ -42,7 +42,7 @@ def execute(
     begun = (Means.from_json(state.logging), Means.from_json(state.epoch))
     window = LossWindow(engine, *begun, skips=plan.training.non_finite == "skip")
     after = AfterStep(plan, state, evaluator, checkpoints)
-    memory = MemoryCheck(plan, engine, state.step + 1, last_step)
+    memory = MemoryMeasurement(plan, engine, state.step + 1, last_step)
     meter.start()
     for batches in steps:
         due = step_schedule.at(state.step + 1)

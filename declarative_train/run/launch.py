@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from declarative_train.engine.devices import choose_device, num_gpus
 from declarative_train.engine.failures import RunFailure, describe_failure, explain, write_failure
-from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
 from declarative_train.run.processes import exit_unsaved, launch_ranks, print_stopping, report, say
+from declarative_train.run.rank_job import RankJob, SinkFactory, check_sinks, default_sinks
 from declarative_train.run.signals import EXIT_FAILED, StopRequest, late_reason
 from declarative_train.run.storage.run_dir import open_place
 from declarative_train.run.storage.run_lock import RunLock
@@ -69,7 +69,7 @@ def launch(
             sinks = default_sinks(quiet, plan.logging.sinks, plan.logging.plugins)
         place = open_place(plan, resume, lock, folder=folder)
         run_dir = place.run_dir
-        job = Job(plan, device_kind, place, max_steps, sinks, notices, quiet, is_hosted=hosted)
+        job = RankJob(plan, device_kind, place, max_steps, sinks, notices, quiet, is_hosted=hosted)
         code, why = run_here(job) if plan.layout.is_one_process else launch_ranks(job)
         return Outcome(code, run_dir, tuple(why))
     except (RunFailure, OSError) as error:
@@ -91,12 +91,12 @@ def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
     return choice.kind, () if choice.notice is None else (choice.notice,)
 
 
-def exit_late(job: Job, context: FailureContext, watch: StopRequest) -> NoReturn:
+def exit_late(job: RankJob, context: FailureContext, watch: StopRequest) -> NoReturn:
     """Exit because no step ended in time after a request to stop."""
     exit_unsaved(job, late_reason(), loses=context.has_stepped, number=watch.number)
 
 
-def run_here(job: Job) -> tuple[int, list[str]]:
+def run_here(job: RankJob) -> tuple[int, list[str]]:
     """Run the plan in this process, as the only rank and without a process group (modes `single` and `dp`). Returns the
     exit code, and the lines of a failure message."""
     from declarative_train.run.rank import FailureContext, run_rank

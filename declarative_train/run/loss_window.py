@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.engine.engine import Engine, StepResult
 from declarative_train.engine.failures import NonFiniteLoss, NoValidItem
 from declarative_train.engine.step.objective import Objective, mean
@@ -129,7 +129,7 @@ class LossWindow:
         """Raise NoValidItem if the whole epoch had no valid item, so that nothing was learned."""
         if self.epoch.is_empty:
             raise NoValidItem(
-                f"no item was valid in {counted(self.epoch.num_steps, 'step')}: the mask or ignore_index excludes "
+                f"no item was valid in {format_count(self.epoch.num_steps, 'step')}: the mask or ignore_index excludes "
                 "every target, and nothing was learned; help: check the mask, the ignore_index and the targets of "
                 "the "
                 "objective"
@@ -196,7 +196,9 @@ class LossWindow:
                 hint = "no update was made yet: check for missing or huge values in the data, and for a logarithm, "
                 hint += "a root or a division of 0 in the expressions"
             raise NonFiniteLoss(f"{what} is {value}; help: {hint}", step)
-        return f"{what} was {value} at step {step}: {finite.count(False)} of {counted(len(finite), 'update')} skipped"
+        return (
+            f"{what} was {value} at step {step}: {finite.count(False)} of {format_count(len(finite), 'update')} skipped"
+        )
 
     def _find_skipped(self, finite: list[bool]) -> list[str]:
         """Return a notice for steps with a finite loss but a gradient that was not finite. With fp16 there is none, as
@@ -209,7 +211,8 @@ class LossWindow:
             return []
         step = self._steps[good.index(False)]
         return [
-            f"a gradient was not finite at step {step}: {good.count(False)} of {counted(len(good), 'update')} skipped"
+            f"a gradient was not finite at step {step}: {good.count(False)} of {format_count(len(good), 'update')} "
+            "skipped"
         ]
 
 

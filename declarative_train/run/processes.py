@@ -23,7 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.names import EVENTS
 from declarative_train.core.secrets import masked
 from declarative_train.core.untrusted import in_lines
@@ -40,7 +40,7 @@ from declarative_train.engine.failures import (
     write_failure,
 )
 from declarative_train.files.open_files import format_path
-from declarative_train.run.job import Job
+from declarative_train.run.rank_job import RankJob
 from declarative_train.run.signals import (
     EXIT_FAILED,
     SIGNALLED,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
 
-    from declarative_train.data.prepared_sets import Offer
+    from declarative_train.data.shared_sets import Offer
 
 OUTCOME, LATE = "outcome.json", "late"
 FORKS_TIMEOUT_S = 60.0
@@ -67,7 +67,7 @@ QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-fact
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def launch_ranks(job: Job) -> tuple[int, list[str]]:
+def launch_ranks(job: RankJob) -> tuple[int, list[str]]:
     """Start the plan's ranks and wait for all. Returns their exit code, and the lines of a failure message."""
     import torch
 
@@ -77,7 +77,7 @@ def launch_ranks(job: Job) -> tuple[int, list[str]]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
-    from declarative_train.data.prepared_sets import offer_sets
+    from declarative_train.data.shared_sets import offer_sets
 
     # what every rank imports, torch's compiler above all, is imported once, before they are forked
     from declarative_train.engine.axes import shard  # noqa: F401
@@ -144,7 +144,7 @@ def cannot_fork(device_kind: str) -> bool:
     return os.waitpid(child, 0)[1] != 0
 
 
-def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = None) -> int:
+def rank_main(job: RankJob, num_threads: int, method: str, shared: Offer | None = None) -> int:
     """Run one rank, in its process, and return the exit code. A forked child then ends by `os._exit` (torch-facts,
     section 4)."""
     import torch
@@ -168,7 +168,7 @@ def rank_main(job: Job, num_threads: int, method: str, shared: Offer | None = No
     try:
         torch.set_num_threads(num_threads)
         if shared is not None:
-            from declarative_train.data.prepared_sets import accept
+            from declarative_train.data.shared_sets import accept
 
             accept(job.plan.data, shared)
         wait_for_forks(scratch, len(job.plan.layout.ranks))
@@ -215,7 +215,9 @@ def wait_for_forks(scratch: Path, num_ranks: int) -> None:
     deadline = time.monotonic() + FORKS_TIMEOUT_S
     while not all((scratch / f"pid_{rank}").exists() for rank in range(num_ranks)):
         if time.monotonic() > deadline:
-            raise RunFailure(f"not all of {counted(num_ranks, 'rank')} could be started within {FORKS_TIMEOUT_S:.0f} s")
+            raise RunFailure(
+                f"not all of {format_count(num_ranks, 'rank')} could be started within {FORKS_TIMEOUT_S:.0f} s"
+            )
         time.sleep(0.001)
 
 
@@ -248,14 +250,14 @@ def rank_pids(scratch: Path) -> dict[Path, int]:
     return {path: int(path.read_text()) for path in scratch.glob("pid_*[0-9]")}
 
 
-def print_stopping(job: Job) -> None:
+def print_stopping(job: RankJob) -> None:
     """Print that the run stops, after the first request."""
     if not job.is_quiet:
         text = "dtrain: stopping after this step, with a checkpoint; repeat the signal (Ctrl-C) to stop at once"
         print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr)  # below the progress bar
 
 
-def stop_ranks(job: Job, scratch: Path) -> None:
+def stop_ranks(job: RankJob, scratch: Path) -> None:
     """Ask the ranks to stop, after the first request."""
     print_stopping(job)
     threading.Thread(target=ask_ranks, args=(scratch, len(job.plan.layout.ranks)), daemon=True).start()
@@ -287,7 +289,7 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def kill_ranks(job: Job, scratch: Path) -> None:
+def kill_ranks(job: RankJob, scratch: Path) -> None:
     """Kill all ranks, after the second request."""
     for pid in rank_pids(scratch).values():
         send(pid, signal.SIGKILL)
@@ -295,7 +297,7 @@ def kill_ranks(job: Job, scratch: Path) -> None:
         exit_unsaved(job, "at once")
 
 
-def exit_unsaved(job: Job, how: str, *, loses: bool = True, number: int | None = None) -> NoReturn:
+def exit_unsaved(job: RankJob, how: str, *, loses: bool = True, number: int | None = None) -> NoReturn:
     say([unsaved_message(how, loses=loses), *resume_hint(job)])
     exit_process(code_without_save(loses, number))
 
@@ -335,7 +337,9 @@ def read_outcome(scratch: Path) -> int | None:
         return None
 
 
-def explain_failure(job: Job, scratch: Path, deaths: dict[int, int], *, asked_by: int | None) -> tuple[int, list[str]]:
+def explain_failure(
+    job: RankJob, scratch: Path, deaths: dict[int, int], *, asked_by: int | None
+) -> tuple[int, list[str]]:
     """Return the exit code and the lines of one message: the rank that caused the failure, where, and how to resume.
     `asked_by`: the signal that asked the run to stop, if one did."""
     num_ranks = len(job.plan.layout.ranks)
@@ -365,14 +369,14 @@ def explain_failure(job: Job, scratch: Path, deaths: dict[int, int], *, asked_by
     return EXIT_FAILED, lines
 
 
-def report(job: Job, failure: Failure, num_ranks: int) -> list[str]:
+def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
     lines = [f"dtrain: the run failed: {headline(failure, num_ranks)}"]
     if failure.is_ours:
         lines.append(f"  traceback: {job.failures_dir / f'rank_{failure.rank}.txt'}")
     return [*lines, *resume_hint(job)]
 
 
-def resume_hint(job: Job) -> list[str]:
+def resume_hint(job: RankJob) -> list[str]:
     """Return the line that names the last complete checkpoint and the command that resumes from it. If the store cannot
     be reached, it is the last one that the run saved there."""
     from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage

@@ -15,10 +15,10 @@ import torch
 
 from declarative_train.core.packs import hooks
 from declarative_train.data.batch import Batch
-from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.prefetch import PATIENCE, REPORT_S
-from declarative_train.data.sets import SampleSet, open_sets
+from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.skipping import FILE, LOG, in_words, read_skipped
+from declarative_train.data.tensor_sets import SampleSet, open_sets
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.collectives import finish_together
 from declarative_train.engine.devices import bind_to_gpu, device_of, keep_freed_memory
@@ -29,18 +29,18 @@ from declarative_train.engine.step.precision import default_dtype, matmul_precis
 from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.planner.text.describe import describe, summary
 from declarative_train.run.checkpoint import Checkpoints
+from declarative_train.run.class_predictions import predictions
 from declarative_train.run.evaluate import Evaluator
 from declarative_train.run.event import Notice, RunEnded, RunStarted
 from declarative_train.run.execute import execute
-from declarative_train.run.job import Job
-from declarative_train.run.memory_check import bytes_without_parameters, replace_set_bytes
+from declarative_train.run.graph_and_hparams import hyperparameters, model_graph
+from declarative_train.run.memory_measurement import bytes_without_parameters, replace_set_bytes
 from declarative_train.run.meter import comparable_estimate
-from declarative_train.run.predictions import predictions
+from declarative_train.run.rank_job import RankJob
 from declarative_train.run.run_state import RunState
 from declarative_train.run.signals import EXIT_STOPPED
 from declarative_train.run.sink import FanOut
 from declarative_train.run.stop_agreement import StopAgreement
-from declarative_train.run.tensorboard_metadata import hyperparameters, model_graph
 
 if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
@@ -58,7 +58,7 @@ class FailureContext:
     has_stepped: bool = False
 
 
-def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> int:
+def run_rank(job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
     """Run one rank and return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. The process
     group, if any, must already be initialised. `asked` returns whether this process received a stop signal."""
     plan = job.plan
@@ -81,7 +81,9 @@ def run_rank(job: Job, context: FailureContext, asked: Callable[[], bool]) -> in
             sinks.close()
 
 
-def _train(job: Job, context: FailureContext, asked: Callable[[], bool], device: torch.device, sinks: FanOut) -> int:
+def _train(
+    job: RankJob, context: FailureContext, asked: Callable[[], bool], device: torch.device, sinks: FanOut
+) -> int:
     plan = job.plan
     # a checkpoint replaces the initial weights, whose file may no longer exist
     entry = job.place.entry
@@ -176,7 +178,7 @@ def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]
     return batches
 
 
-def run_started(job: Job, engine: Engine, first_step: int) -> RunStarted:
+def run_started(job: RankJob, engine: Engine, first_step: int) -> RunStarted:
     plan = job.plan
     return RunStarted(
         name=plan.name,

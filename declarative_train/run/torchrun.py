@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.secrets import list_variables, record_variable
 from declarative_train.engine.checkpoints.store import CheckpointEntry, CheckpointStore, damage
 from declarative_train.engine.devices import assign_devices, device_of, find_visible_devices, threads_per_rank
@@ -39,9 +39,9 @@ from declarative_train.engine.failures import (
 from declarative_train.engine.launchers import OF_TORCH, find_launcher
 from declarative_train.files.open_files import local_path
 from declarative_train.plan.run_folder import checkpoints_root
-from declarative_train.run.job import Job, SinkFactory, check_sinks, default_sinks
+from declarative_train.run.launcher_rendezvous import has_agent_store, open_stores, put, take
 from declarative_train.run.processes import LOOPBACK, join_process_group, say, unsaved_message
-from declarative_train.run.rank_stores import has_agent_store, open_stores, put, take
+from declarative_train.run.rank_job import RankJob, SinkFactory, check_sinks, default_sinks
 from declarative_train.run.signals import EXIT_FAILED, StopRequest, code_without_save, exit_process, late_reason
 from declarative_train.run.storage.run_dir import RunPlace, open_place
 from declarative_train.run.storage.run_lock import RunLock
@@ -138,7 +138,7 @@ def _exit_late(context: FailureContext, watch: StopRequest) -> None:
     exit_process(code_without_save(context.has_stepped, watch.number))
 
 
-def _report_silent(job: Job, rank: int, hosts: tuple[str, ...]) -> None:
+def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
     """Report ranks that do not answer, on the first rank that waits for them. A rank that fails reports itself."""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
@@ -160,7 +160,7 @@ def wait_for_others(store: Store, rank: int, world: int) -> None:
         store.wait([f"left/{other}" for other in range(1, world)], timedelta(seconds=PARTING_S))
 
 
-def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
+def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
     """Set the number of threads and gloo's network interface of this rank, and join the process group. `hosts`: the
     host of each rank."""
     import torch
@@ -178,7 +178,7 @@ def join(job: Job, rank: int, host: str, hosts: tuple[str, ...], store: Store) -
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
     """Share in-memory sets between the ranks of a machine: its first rank prepares them, the others map its memory.
     Raises DataError on the first rank; the others then read the sets themselves and find the same error."""
-    from declarative_train.data.prepared_sets import accept, offer
+    from declarative_train.data.shared_sets import accept, offer
 
     first = hosts.index(host)
     if hosts.count(host) == 1:
@@ -193,7 +193,7 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
         accept(data, made)
 
 
-def check_disk(job: Job, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
+def check_disk(job: RankJob, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
     """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created on its machine. The
     first save would fail otherwise, hours later."""
     folder = local_path(job.place.checkpoints)
@@ -351,12 +351,12 @@ def check_world(plan: Plan, num_started: int) -> None:
     else:  # perhaps many runs of one process each were intended
         fix = f"`env -u {launcher.rank} dtrain run ...` for separate runs, or "
     raise RunFailure(
-        f"the plan is for {counted(wanted, 'rank')} ({plan.layout.mode}), {launcher.name} started {num_started}; "
+        f"the plan is for {format_count(wanted, 'rank')} ({plan.layout.mode}), {launcher.name} started {num_started}; "
         f"help: {fix}change layout.gpus"
     )
 
 
-def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkFactory | None, quiet: bool) -> Job:
+def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkFactory | None, quiet: bool) -> RankJob:
     from declarative_train.plan.codec import from_json
 
     assert broadcast.plan_json is not None
@@ -364,7 +364,7 @@ def _job(broadcast: BroadcastJob, rank: int, max_steps: int | None, sinks: SinkF
     for name, value in broadcast.taken:
         record_variable(name, value)
     plan = from_json(broadcast.plan_json)
-    return Job(
+    return RankJob(
         plan,
         broadcast.device_kind,
         broadcast.place,

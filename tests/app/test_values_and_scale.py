@@ -11,7 +11,7 @@ import pytest
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
 from declarative_train.__main__ import main
-from declarative_train.data import prepared_sets
+from declarative_train.data import shared_sets
 from declarative_train.planner.text.estimate import ScalingRow, verdict
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,7 +68,7 @@ def test_values_of_the_first_rows_and_the_way_of_one(houses: Path, capsys: Captu
     assert re.search(r"loss: predicted [\d.]+; target 1000, in the unit of the column", text)
     assert max(map(len, text.splitlines())) <= 80
     (houses / "houses.csv").unlink()
-    prepared_sets._latest.clear()  # what this process has read
+    shared_sets._latest.clear()  # what this process has read
     assert main(["trace", "runs/houses", "--values"]) == 3
     assert "houses.csv" in capsys.readouterr().err
 

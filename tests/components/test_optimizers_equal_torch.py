@@ -13,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from declarative_train.components.component import Optimizer
 from declarative_train.components.field_docs import field_docs
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.planner.footprint.child import in_child
+from declarative_train.planner.footprint.forked_process import in_child
 
 CASES: list[dict[str, object]] = [
     {"type": "sgd", "lr": 0.1},

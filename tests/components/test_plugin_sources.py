@@ -142,7 +142,7 @@ def test_tuples_are_named_by_the_declaration_or_by_their_place(tmp_path: Path) -
 
 
 def test_classes_of_torch_are_sources_with_their_methods(tmp_path: Path) -> None:
-    text = "class Pairs(TensorDataset):\n    def __init__(self, rows: int):\n"
+    text = "class PairMixer(TensorDataset):\n    def __init__(self, rows: int):\n"
     table = opened(tmp_path, text + "        super().__init__(torch.arange(rows), torch.ones(rows, 3))\n", rows=7)
     assert table.num_rows == 7
     assert values(table, 6) == {"item_0": [6], "item_1": [[1, 1, 1]]}

@@ -163,7 +163,7 @@ def test_groups_stay_whole_beside_sets_of_single_rows_in_any_order(order: tuple[
     import pyarrow as pa
 
     from declarative_train.components.datasets.arrow import MemoryTable
-    from declarative_train.data.splitting import split_rows
+    from declarative_train.data.split_rows import split_rows
 
     rng = np.random.default_rng(0)
     patient = rng.integers(0, 20, 400)

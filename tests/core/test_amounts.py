@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from declarative_train.core.amounts import clock, counted, in_ranges, number
+from declarative_train.core.amounts import clock, format_count, in_ranges, number
 
 
 def test_in_ranges() -> None:
@@ -30,7 +30,7 @@ def test_in_ranges() -> None:
     ],
 )
 def test_counted(count: int, noun: str, text: str) -> None:
-    assert counted(count, noun) == text
+    assert format_count(count, noun) == text
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import DType
-from declarative_train.data import prepared_sets
+from declarative_train.data import shared_sets
 from declarative_train.data.build_spec import describe
 from declarative_train.data.spec import DataSpec
 
@@ -88,7 +88,7 @@ def look() -> Iterator[Callable[..., Described]]:
         return describe(section(**keys), seed, place, floats=floats, offline=offline)  # type: ignore[arg-type]
 
     yield looked
-    prepared_sets._latest.clear()
+    shared_sets._latest.clear()
 
 
 @pytest.fixture

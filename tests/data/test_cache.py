@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from declarative_train.components.datasets.parquet import ParquetFormat, ParquetTable
-from declarative_train.data import prepared_sets
+from declarative_train.data import shared_sets
 from declarative_train.data.spec import DataSpec
 from declarative_train.files import cache as files_cache
 from declarative_train.files.paths import SourceError
@@ -36,7 +36,7 @@ def test_footers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     read: list[object] = []
     footer = ParquetFormat.footer
 
-    def counted(form: ParquetFormat, opened: object) -> dict[str, object]:
+    def format_count(form: ParquetFormat, opened: object) -> dict[str, object]:
         read.append(opened)
         return footer(form, opened)
 
@@ -83,14 +83,14 @@ def test_statistics_are_measured_once(tmp_path: Path, spec: Spec, monkeypatch: p
     read: list[object] = []
     whole = ParquetTable._read_group
 
-    def counted(table: ParquetTable, *given: object) -> object:
+    def format_count(table: ParquetTable, *given: object) -> object:
         read.append(given)
         return whole(table, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ParquetTable, "_read_group", counted)
 
     def describe(**keys: object) -> dict[str, object]:
-        prepared_sets._latest.clear()
+        shared_sets._latest.clear()
         read.clear()
         made = spec(
             source={"type": "parquet", "path": str(tmp_path / "*.parquet")},

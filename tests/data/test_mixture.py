@@ -16,11 +16,11 @@ import torch
 from PIL import Image
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.batches import Batch, TrainingBatches
 from declarative_train.data.mixture import Schedule, measure_parts, shares
-from declarative_train.data.prepared_sets import prepare_sets
-from declarative_train.data.sets import SampleSet, open_sets
+from declarative_train.data.rank_batches import Batch, TrainingBatches
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.tensor_sets import SampleSet, open_sets
 
 Spec = Callable[..., DataSpec]
 Look = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]

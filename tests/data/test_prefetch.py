@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch.utils.data._utils import worker
 
-from declarative_train.data.batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.prefetch import ahead, by_workers
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.run.signals import STOP_SIGNALS, exit_process
 
 

@@ -19,15 +19,15 @@ import pytest
 import torch
 
 from declarative_train.components.datasets.parquet import ParquetTable
-from declarative_train.data import batches as made_batches
-from declarative_train.data import prepared_sets, splitting
-from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
+from declarative_train.data import rank_batches as made_batches
+from declarative_train.data import shared_sets, split_rows
 from declarative_train.data.prefetch import Prefetcher
-from declarative_train.data.prepared_sets import prepare_sets
+from declarative_train.data.rank_batches import Batch, EvaluationBatches, TrainingBatches
 from declarative_train.data.rows import RowShare
-from declarative_train.data.sets import SampleSet, open_sets
+from declarative_train.data.shared_sets import prepare_sets
+from declarative_train.data.shuffle_windows import Arena, HeldWindow, Runs
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
-from declarative_train.data.windows import Arena, HeldWindow, Runs
+from declarative_train.data.tensor_sets import SampleSet, open_sets
 
 Spec = Callable[..., DataSpec]
 SIZES = (700, 1, 333, 1000, 450)  # rows of the files
@@ -145,7 +145,7 @@ def test_each_block_is_read_by_one_rank_once(rolled: Spec, monkeypatch: pytest.M
     read: Counter[tuple[str, int]] = Counter()
     whole = ParquetTable._read_group
 
-    def counted(table: ParquetTable, path: str, number: int, *rest: object) -> object:
+    def format_count(table: ParquetTable, path: str, number: int, *rest: object) -> object:
         read[path, number] += 1
         return whole(table, path, number, *rest)  # type: ignore[arg-type]
 
@@ -162,7 +162,7 @@ def test_a_set_that_is_not_shuffled_reads_each_block_once(
 ) -> None:
     last = {"test": {"type": "last", "fraction": 0.1}}
     data = dataclasses.replace(rolled(window=window, split=last), shuffle=False, roll=None)
-    monkeypatch.setattr(prepared_sets, "HOLD_BYTES", 0)  # as a set that does not fit
+    monkeypatch.setattr(shared_sets, "HOLD_BYTES", 0)  # as a set that does not fit
     sets = open_sets(data)
     assert not sets["training"].is_held
     num_samples = data.sets[0].num_samples
@@ -170,7 +170,7 @@ def test_a_set_that_is_not_shuffled_reads_each_block_once(
     read: Counter[tuple[str, int]] = Counter()
     whole = ParquetTable._read_group
 
-    def counted(table: ParquetTable, path: str, number: int, *rest: object) -> object:
+    def format_count(table: ParquetTable, path: str, number: int, *rest: object) -> object:
         read[path, number] += 1
         return whole(table, path, number, *rest)  # type: ignore[arg-type]
 
@@ -237,7 +237,7 @@ def test_evaluations_keep_the_order_of_the_file_and_are_read_once(
     read: list[object] = []
     whole = ParquetTable._group
 
-    def counted(table: ParquetTable, *given: object) -> object:
+    def format_count(table: ParquetTable, *given: object) -> object:
         read.append(given)
         return whole(table, *given)  # type: ignore[arg-type]
 
@@ -252,10 +252,10 @@ def test_evaluations_keep_the_order_of_the_file_and_are_read_once(
 def test_a_random_set_of_very_many_rows_takes_its_share_of_each_block(
     rolled: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(splitting, "LISTED", 1000)
+    monkeypatch.setattr(split_rows, "LISTED", 1000)
     data = rolled(split={"validation": 0.1, "test": 0.25})
     assert data.roll is not None
-    prepared_sets._latest.clear()
+    shared_sets._latest.clear()
     prepared = prepare_sets(data)
     rows = {name: each.rows.at(np.arange(len(each.rows))) for name, each in prepared.items()}
     assert all(isinstance(each.rows, RowShare) for each in prepared.values())

@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data import materialize
-from declarative_train.data.batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.prepared_sets import prepare_sets
-from declarative_train.data.sets import open_sets
+from declarative_train.data import prepared_set
+from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.skipping import LOG, bad_places, in_words, read_skipped
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 
 Look = Callable[..., tuple[DataSpec | None, list[Diagnostic]]]
 
@@ -226,11 +226,11 @@ def test_without_skip_a_broken_picture_ends_the_run_with_its_place(look: Look, t
 def test_a_bad_value_of_a_rolled_set_is_stood_in_for(
     look: Look, tmp_path: Path, log: Path, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(materialize, "NARROW_BYTES", narrow)
+    monkeypatch.setattr(prepared_set, "NARROW_BYTES", narrow)
     values = np.arange(400).astype("f4")
     values[[37, 38, 250]] = [1000, 1000, 1000]
     pq.write_table(pa.table({"x": values}), tmp_path / "a.parquet", row_group_size=20)
-    monkeypatch.setattr(materialize, "LOOKED_AT_ROWS", 1)
+    monkeypatch.setattr(prepared_set, "LOOKED_AT_ROWS", 1)
     data, diagnostics = look(
         source={"type": "parquet", "path": str(tmp_path / "a.parquet")},
         fields={"x": {"type": "category", "column": "x", "num_classes": 400}},

@@ -19,10 +19,10 @@ from torch.utils.data import _utils
 
 from declarative_train.components.datasets.parquet import ParquetFormat
 from declarative_train.data import prefetch
-from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.prefetch import PATIENCE, ahead, by_workers
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.files.file_activity import ActivitySlots, FileActivity, set_file
 
 AWAKE = threading.Event()  # ends threads that are stuck

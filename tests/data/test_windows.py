@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from declarative_train.data.sets import SampleSet, open_sets
 from declarative_train.data.spec import DataSpec
+from declarative_train.data.tensor_sets import SampleSet, open_sets
 
 Spec = Callable[..., DataSpec]
 

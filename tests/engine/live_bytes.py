@@ -13,16 +13,16 @@ This can only add, so the step is counted several times and the least counts.
 
 from __future__ import annotations
 
-from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.order import locate
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.engine import slots_of
 from declarative_train.plan.plan import Plan
-from declarative_train.planner.footprint import traced_step
+from declarative_train.planner.footprint import memory_observer
 from declarative_train.planner.footprint.fake_rank import keeps_buckets
-from declarative_train.planner.footprint.footprint import Footprint, footprint_of
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 from tests.engine.on_ranks import kept_engine, on_ranks
+from tests.planner.footprint import Footprint, footprint_of
 
 NUM_STEPS = 2
 NUM_COUNTED = 3  # of several ranks; a lone process has no such threads
@@ -46,6 +46,6 @@ def _counted(plan: Plan, num_steps: int) -> Footprint:
             if not keeps_buckets(plan):
                 engine.optimizer.zero_grad()  # of the step before, which the step lets go first of all
             live, mine = LiveBytes(), batches.step(num_steps)
-            traced_step.step(engine, live, num_steps, mine, num_rows=num_rows, lr_factor=1.0, measure=False)
+            memory_observer.step(engine, live, num_steps, mine, num_rows=num_rows, lr_factor=1.0, measure=False)
             found.append(footprint_of(live))
     return min(found, key=lambda each: each.total)

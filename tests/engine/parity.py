@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import distributed, nn
 
-from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.order import locate
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.graph.initialise import local_rows
 from declarative_train.plan.plan import Plan

@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFont  # noqa: F401  # these, what tensorb
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2  # noqa: F401
 
 from declarative_train.data.batch import Batch
-from declarative_train.data.batches import TrainingBatches
+from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.engine.axes import (
     pipeline,  # noqa: F401
     shard,  # noqa: F401
@@ -28,8 +28,8 @@ from declarative_train.engine.checkpoints.format import entries, load_tensors
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.run import rank
 from declarative_train.run.event import Event
-from declarative_train.run.job import default_sinks
 from declarative_train.run.launch import run
+from declarative_train.run.rank_job import default_sinks
 from declarative_train.run.sinks import (
     console,  # noqa: F401  # not in each forked rank
     tensorboard,  # noqa: F401  # not in each forked rank

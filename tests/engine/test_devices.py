@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from declarative_train.core import machine
-from declarative_train.data import prepared_sets
+from declarative_train.data import shared_sets
 from declarative_train.engine import devices
 from declarative_train.engine.devices import (
     VisibleDevices,
@@ -169,14 +169,14 @@ def test_no_child_is_forked_that_could_not_differentiate(monkeypatch: pytest.Mon
 def test_ranks_that_are_spawned_map_the_data_that_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They cannot read them: the files are gone when they start."""
     write_data(tmp_path)
-    offer, made = prepared_sets.offer, []
+    offer, made = shared_sets.offer, []
 
     def and_gone(spec: Any) -> Any:
         made.append(offer(spec))
         (tmp_path / "data.npz").unlink()
         return made[-1]
 
-    monkeypatch.setattr(prepared_sets, "offer", and_gone)
+    monkeypatch.setattr(shared_sets, "offer", and_gone)
     monkeypatch.setattr(processes, "start_method", lambda kind: "spawn")
     done = go(tmp_path, DIGITS, {"parallelism": "ddp", "layout": {"gpus": 2}})
     assert done.code == 0

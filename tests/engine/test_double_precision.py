@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.recipe import load
 from tests.engine.made_recipes import compiled, merged, write_recipe

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from declarative_train.run.job import default_sinks
 from declarative_train.run.launch import run
+from declarative_train.run.rank_job import default_sinks
 from tests.engine.made_recipes import DEEP, WAYS, compiled, merged, write_data
 
 NUM_STEPS, NUM_BLOCKS = 2, 6

@@ -15,7 +15,7 @@ import pytest
 
 from declarative_train.app.main import main
 from declarative_train.components.plugins import plugin_layers
-from declarative_train.data.prepared_sets import _latest
+from declarative_train.data.shared_sets import _latest
 
 pytestmark = pytest.mark.packs
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.engine import slots_of
 from declarative_train.engine.step.precision import CastParameters
 from declarative_train.plan.plan import Plan

@@ -27,13 +27,13 @@ from declarative_train.components.metrics import METRICS
 from declarative_train.components.optimizers import OPTIMIZERS
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data import prefetch
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.step.update import Update
 from declarative_train.plan.plan import Plan
-from declarative_train.run.job import Job
 from declarative_train.run.rank import FailureContext, run_rank
+from declarative_train.run.rank_job import RankJob
 from declarative_train.run.storage.run_dir import RunPlace
 from tests.components.test_layers_all import CASES, OWN
 from tests.engine.made_recipes import DEEP, DIGITS, WAYS, compiled, merged, write_data
@@ -71,7 +71,7 @@ def on_gpu(plan: Plan, run_dir: Path, rank: int = 0, device: torch.device = GPU)
     entry = None
     for _ in range(2):
         with gpu:
-            job = Job(plan, device.type, RunPlace(run_dir, entry), None, lambda _: (), device_index=0)
+            job = RankJob(plan, device.type, RunPlace(run_dir, entry), None, lambda _: (), device_index=0)
             assert run_rank(job, FailureContext(rank), lambda: False) == 0
         whole, torn = CheckpointStore(str(run_dir / "checkpoints")).entries()
         assert whole

@@ -18,8 +18,8 @@ from torch.utils import checkpoint
 from declarative_train.components.component import Collective
 from declarative_train.components.hardware import hardware_of_device
 from declarative_train.data import prefetch
-from declarative_train.data.batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.collectives import Ranks
 from declarative_train.engine.step import model as model_module
 from declarative_train.inference.evaluate import evaluate
@@ -31,8 +31,8 @@ from declarative_train.packs.text.generation import Sampling, TextModel, generat
 from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.run import rank
 from declarative_train.run.event import MemoryMeasured
-from declarative_train.run.job import Job
 from declarative_train.run.rank import FailureContext, run_rank
+from declarative_train.run.rank_job import RankJob
 from declarative_train.run.stop_agreement import StopAgreement
 from declarative_train.run.storage.run_dir import RunPlace
 from tests.engine.made_recipes import DEEP, DIGITS, compiled, merged, write_data
@@ -58,7 +58,7 @@ def on_gpu(directory: Path, *changes: dict[str, Any], recipe: dict[str, Any] = D
     run_dir.mkdir(exist_ok=True)
     plan = compiled(directory, recipe)
     with PretendGpu() as gpu:
-        job = Job(plan, "cuda", RunPlace(run_dir, None), None, lambda _: (), device_index=0)
+        job = RankJob(plan, "cuda", RunPlace(run_dir, None), None, lambda _: (), device_index=0)
         assert run_rank(job, FailureContext(0), lambda: False) == 0
     return gpu
 
@@ -236,7 +236,7 @@ def test_a_set_lies_on_the_gpu_where_the_steps_leave_room_and_is_counted(
     with PretendGpu() as gpu:
         gpu.free_bytes = wide.total - wide.parameters + more
         sink = SimpleNamespace(write=events.append, flush=lambda: None, close=lambda: None, is_record=False)
-        job = Job(plan, "cuda", RunPlace(directory / "run", None), None, lambda _: (sink,), device_index=0)
+        job = RankJob(plan, "cuda", RunPlace(directory / "run", None), None, lambda _: (sink,), device_index=0)
         assert run_rank(job, FailureContext(0), lambda: False) == 0
     (measured,) = [event for event in events if isinstance(event, MemoryMeasured)]
     held = open_sets(plan.data)["training"].held_bytes
@@ -288,7 +288,7 @@ def test_what_no_loss_reaches_is_found_without_a_forward(directory: Path, monkey
     monkeypatch.setattr(model_module, "build", lambda *args, **more: built.append(1) or build(*args, **more))
     (directory / "run").mkdir()
     with PretendGpu():
-        job = Job(plan, "cuda", RunPlace(directory / "run", None), None, lambda _: (), device_index=0)
+        job = RankJob(plan, "cuda", RunPlace(directory / "run", None), None, lambda _: (), device_index=0)
         assert run_rank(job, FailureContext(0), lambda: False) == 0
     assert built == [1]
     assert {item.name for item in plan.parameters if item.idle} == {"unread.weight", "unread.bias"}

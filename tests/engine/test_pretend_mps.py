@@ -16,8 +16,8 @@ from declarative_train.engine import devices
 from declarative_train.engine.devices import choose_device, device_of, exact_device
 from declarative_train.engine.failures import RunFailure
 from declarative_train.engine.step import step_runner
-from declarative_train.run.job import Job
 from declarative_train.run.rank import FailureContext, run_rank
+from declarative_train.run.rank_job import RankJob
 from declarative_train.run.storage.run_dir import RunPlace
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data
 from tests.engine.plans import layout
@@ -50,7 +50,7 @@ def test_a_step_its_evaluation_and_its_checkpoints_are_those_of_the_cpu(director
     run(directory, DIGITS, MASKED, exact)
     plain = merged(merged(merged(DIGITS, SHORT), MASKED), exact)
     (directory / "cpu").mkdir()
-    job = Job(compiled(directory, plain), "cpu", RunPlace(directory / "cpu", None), None, lambda _: ())
+    job = RankJob(compiled(directory, plain), "cpu", RunPlace(directory / "cpu", None), None, lambda _: ())
     assert run_rank(job, FailureContext(0), lambda: False) == 0
     mine, theirs = last_tensors(directory / "run"), last_tensors(directory / "cpu")
     assert mine.keys() == theirs.keys()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from declarative_train.plan.plan import Plan
-from declarative_train.run import rank_stores, torchrun
+from declarative_train.run import launcher_rendezvous, torchrun
 
 
 def broken() -> tuple[Plan | None, int]:
@@ -15,5 +15,5 @@ def broken() -> tuple[Plan | None, int]:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        rank_stores.FIRST_REPORT_S, rank_stores.COMPILE_TIMEOUT_S = map(float, sys.argv[1:])
+        launcher_rendezvous.FIRST_REPORT_S, launcher_rendezvous.COMPILE_TIMEOUT_S = map(float, sys.argv[1:])
     torchrun.run_as_rank(broken)

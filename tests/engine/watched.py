@@ -20,8 +20,8 @@ from torch import distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.engine import slots_of
 from declarative_train.plan.plan import Plan
 from tests.engine.on_ranks import kept_engine, on_ranks

@@ -22,9 +22,9 @@ from declarative_train.app.api.tracer import LateTracer
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.layers.modules.sequences import GruModule, LstmModule, RnnModule
 from declarative_train.components.optimizers import OPTIMIZERS
-from declarative_train.data.batches import TrainingBatches
 from declarative_train.data.order import locate
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.randomness import deterministic_kernels
@@ -347,7 +347,7 @@ def pinned(folder: Path, workers: int) -> dict[str, Any]:
     pins = 0
     pin = torch.Tensor.pin_memory
 
-    def counted(tensor: torch.Tensor, *more: Any) -> torch.Tensor:
+    def format_count(tensor: torch.Tensor, *more: Any) -> torch.Tensor:
         nonlocal pins
         pins += 1
         return pin(tensor, *more)

@@ -11,8 +11,8 @@ from declarative_train import planner
 from declarative_train.planner.text.describe import describe
 from declarative_train.recipe import load
 from declarative_train.run.event import EvaluationDone
-from declarative_train.run.job import default_sinks
 from declarative_train.run.launch import run
+from declarative_train.run.rank_job import default_sinks
 from tests.engine.runs import newest
 
 BASE = """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from declarative_train import planner
 from declarative_train import recipe as recipe_room
-from declarative_train.run.job import default_sinks
 from declarative_train.run.launch import run
+from declarative_train.run.rank_job import default_sinks
 
 NAMES = ("barolo", "grignolino", "barbera")
 SITES = ("hill", "plain", "river")

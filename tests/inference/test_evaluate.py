@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from declarative_train.app.main import main
-from declarative_train.data.prepared_sets import prepare_sets
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.engine.collectives import Alone
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.failures import RunFailure
@@ -200,9 +200,9 @@ def test_what_cannot_be_evaluated_is_said(wine: Path, tmp_path: Path, capsys: py
     data = wine.parents[2] / "wine.csv"
     data.rename(tmp_path / "away.csv")
     try:
-        from declarative_train.data import prepared_sets
+        from declarative_train.data import shared_sets
 
-        prepared_sets._latest.clear()
+        shared_sets._latest.clear()
         assert "`--data FILE` evaluates rows of other files" in said(3, wine)
     finally:
         (tmp_path / "away.csv").rename(data)

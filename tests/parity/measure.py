@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from declarative_train import recipe as recipe_room
 from declarative_train.components.layers.sample_groups import SampleGroups, attach
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.engine import slots_of
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.graph.build import build

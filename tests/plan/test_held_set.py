@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from declarative_train.app.api.tracer import LateTracer
-from declarative_train.data.sets import open_sets
 from declarative_train.data.spec import may_lie_on_gpu
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.plan.codec import from_json, sign, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.text.describe import describe
 from declarative_train.recipe import load
-from declarative_train.run.memory_check import bytes_without_parameters, replace_set_bytes
+from declarative_train.run.memory_measurement import bytes_without_parameters, replace_set_bytes
 from tests.plan.conftest import BASE
 
 GPU = "layout.hardware=h100-sxm"

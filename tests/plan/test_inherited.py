@@ -19,8 +19,8 @@ from declarative_train.plan.run_fields import fields_of
 from declarative_train.planner.text.describe import describe
 from declarative_train.recipe import load
 from declarative_train.run.event import EvaluationDone
-from declarative_train.run.job import default_sinks
 from declarative_train.run.launch import run
+from declarative_train.run.rank_job import default_sinks
 from declarative_train.run.sinks.jsonl import read_events
 from declarative_train.run.storage.run_dir import changes_since
 

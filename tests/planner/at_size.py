@@ -19,9 +19,9 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.footprint import forecast
 from declarative_train.planner.footprint.fake_rank import fake_step
-from declarative_train.planner.footprint.footprint import footprint_of
 from declarative_train.planner.footprint.forecast import Forecast
 from tests.planner.allocator import reserved
+from tests.planner.footprint import footprint_of
 from tests.planner.measure import compiled
 
 LLAMA = """

@@ -15,11 +15,11 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.compiler import compile as compile_plan
 from declarative_train.planner.estimate.shortened import kinds_of_rank
-from declarative_train.planner.footprint.footprint import Footprint
 from declarative_train.planner.footprint.forecast import Forecast
 from declarative_train.planner.footprint.live_bytes import CLASSES
 from tests.engine.live_bytes import live_bytes
 from tests.planner.cells import Cell
+from tests.planner.footprint import Footprint
 
 BOUND, CLASS_BOUND = 0.10, 0.15
 SMALL = 0.05  # of the total: a class below it is told, not judged

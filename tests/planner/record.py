@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from declarative_train.plan.predictions import MemoryPlan
-from declarative_train.planner.footprint.footprint import Footprint
+from tests.planner.footprint import Footprint
 from tests.planner.measure import Result
 from tests.record import ROOT, Lines
 

@@ -31,12 +31,11 @@ from declarative_train.planner.estimate.memory import MemoryScale
 from declarative_train.planner.estimate.model import ModelFacts
 from declarative_train.planner.estimate.shortened import MOST_RANKS, fewer_ranks, find_chains, shorten
 from declarative_train.planner.estimate.tracing import TraceResult
-from declarative_train.planner.footprint import child, forecast
-from declarative_train.planner.footprint.child import ChildError, in_child, in_children
+from declarative_train.planner.footprint import forecast, forked_process
 from declarative_train.planner.footprint.extrapolate import MemoryTrace, UnevenError, extrapolate
 from declarative_train.planner.footprint.fake_rank import fake_step
-from declarative_train.planner.footprint.footprint import footprint_of
 from declarative_train.planner.footprint.forecast import Forecast
+from declarative_train.planner.footprint.forked_process import ChildError, in_child, in_children
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 from declarative_train.planner.text.describe import describe
 from declarative_train.planner.text.estimate import _describe_traces
@@ -44,6 +43,7 @@ from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.run import launch
 from tests.engine.made_recipes import DEEP, compiled, merged, write_data
 from tests.planner.at_size import eight_ranks, many_ranks, whole
+from tests.planner.footprint import footprint_of
 
 DEEP_MODEL = """
 name: deep
@@ -217,7 +217,7 @@ def test_a_child_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         in_child(lambda: 1 // 0)
     with pytest.raises(ChildError, match="its process ended"):
         in_child(lambda: os._exit(1))
-    monkeypatch.setattr(child, "MOST_S", 0.2)
+    monkeypatch.setattr(forked_process, "MOST_S", 0.2)
     with pytest.raises(ChildError, match="used more than"):
         in_child(lambda: time.sleep(30))
 
@@ -243,7 +243,7 @@ def test_a_child_that_computes_without_end_is_ended(monkeypatch: pytest.MonkeyPa
         while True:
             pass
 
-    monkeypatch.setattr(child, "LIMIT_S", 1.0)
+    monkeypatch.setattr(forked_process, "LIMIT_S", 1.0)
     with pytest.raises(ChildError, match="1 s of CPU time"):
         in_child(forever)
 

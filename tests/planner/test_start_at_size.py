@@ -20,9 +20,9 @@ from declarative_train.engine.engine import Engine
 from declarative_train.engine.step.model import fill
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.plan.plan import Plan
-from declarative_train.planner.footprint.child import in_child
 from declarative_train.planner.footprint.extrapolate import memory_trace
 from declarative_train.planner.footprint.fake_rank import FakeResultsMode, _ranks, fake_step
+from declarative_train.planner.footprint.forked_process import in_child
 from declarative_train.planner.footprint.live_bytes import GATHERED, PARAMETERS, WHOLE, LiveBytes
 from tests.planner.at_size import eight_ranks
 
@@ -52,7 +52,7 @@ def drawing(drawn: list[int]) -> Iterator[None]:
     """Numbers are counted in the place of being written: a tensor without memory has no array."""
     kept = Draws._fill
 
-    def counted(self: Draws, values: torch.Tensor, *_: Any, **__: Any) -> None:
+    def format_count(self: Draws, values: torch.Tensor, *_: Any, **__: Any) -> None:
         drawn.append(values.numel())
 
     Draws._fill = counted  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from declarative_train.data.sets import open_sets
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.engine.checkpoints.store import CheckpointStore
 from declarative_train.engine.step.load_weights import open_source
 from declarative_train.engine.step.step_runner import StepRunner
@@ -403,7 +403,7 @@ def test_no_host_synchronisation_between_logging_steps(directory: Path, monkeypa
     waited: dict[int, list[str]] = {}
     right = StepRunner.run
 
-    def counted(self: StepRunner, step: int, *rest: Any) -> Any:
+    def format_count(self: StepRunner, step: int, *rest: Any) -> Any:
         steps.append(step)
         return right(self, step, *rest)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from declarative_train.run.tensorboard_metadata import model_graph
+from declarative_train.run.graph_and_hparams import model_graph
 from tests.engine.made_recipes import DEEP, DIGITS, compiled, write_data
 
 

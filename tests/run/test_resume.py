@@ -16,9 +16,9 @@ from declarative_train.engine.checkpoints.store import CheckpointEntry, Checkpoi
 from declarative_train.plan.plan import PLAN_VERSION
 from declarative_train.plan.run_folder import seal
 from declarative_train.run.event import CheckpointSaved, EpochDone, Event, Notice, RunEnded, RunStarted, StepDone
-from declarative_train.run.job import Job, default_sinks
 from declarative_train.run.launch import run
 from declarative_train.run.processes import resume_hint, say
+from declarative_train.run.rank_job import RankJob, default_sinks
 from declarative_train.run.sinks.jsonl import JsonlSink
 from declarative_train.run.storage.run_dir import RunPlace
 from tests.engine import runs
@@ -271,7 +271,7 @@ def test_no_hint_names_a_damaged_checkpoint(directory: Path, capsys: pytest.Capt
     flip(first.run_dir / "checkpoints" / "step_00000003" / "__0_0.distcp")
     say(
         resume_hint(
-            Job(compiled(directory, DIGITS), "cpu", RunPlace(first.run_dir, None), None, default_sinks(quiet=True))
+            RankJob(compiled(directory, DIGITS), "cpu", RunPlace(first.run_dir, None), None, default_sinks(quiet=True))
         )
     )
     assert "continue from step 2: the same command" in capsys.readouterr().err

@@ -17,8 +17,8 @@ from declarative_train.components.datasets.parquet import ParquetFormat
 from declarative_train.data import prefetch
 from declarative_train.run import meter
 from declarative_train.run.event import EvaluationDone, Notice, StepDone
-from declarative_train.run.job import default_sinks
 from declarative_train.run.launch import run
+from declarative_train.run.rank_job import default_sinks
 from tests.engine.made_recipes import WAYS, compiled, merged
 from tests.engine.runs import Done, SampleLog, Samples, assert_same_tensors, go, last_tensors, newest
 

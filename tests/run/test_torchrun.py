@@ -21,7 +21,7 @@ from torch.distributed import TCPStore
 from declarative_train.engine.failures import RunFailure
 from declarative_train.run import launch
 from declarative_train.run.event import CheckpointSaved, RunEnded, RunStarted
-from declarative_train.run.job import Job
+from declarative_train.run.rank_job import RankJob
 from declarative_train.run.sinks.jsonl import read_events
 from declarative_train.run.storage.run_dir import RunPlace
 from declarative_train.run.torchrun import check_disk
@@ -488,8 +488,8 @@ def test_a_disk_that_the_machines_do_not_share_is_told_before_the_first_step(dir
     plan = compiled(directory, TWO)
     there, hosts = directory / "runs" / "there", ("node1", "node2")
     there.mkdir(parents=True)
-    check_disk(Job(plan, "cpu", RunPlace(there, None), None, lambda _: ()), "node2", hosts, 0)
-    elsewhere = Job(plan, "cpu", RunPlace(directory / "runs" / "gone", None), None, lambda _: ())
+    check_disk(RankJob(plan, "cpu", RunPlace(there, None), None, lambda _: ()), "node2", hosts, 0)
+    elsewhere = RankJob(plan, "cpu", RunPlace(directory / "runs" / "gone", None), None, lambda _: ())
     check_disk(elsewhere, "node1", hosts, 0)
     with pytest.raises(
         RunFailure, match=r"^node2 does not see .*gone, which rank 0 created on node1, .* help: set logging"

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from declarative_train.app.api.display import text_html
 from declarative_train.app.api.errors import RUN_FAILED, WRONG_USE, DtrainError
-from declarative_train.app.api.tables import Table, as_table, columns_of
+from declarative_train.app.api.tables import Table, as_table, columns_of, epoch_rows, step_rows
 from declarative_train.app.records.record import Record, State, is_run, read_record
 from declarative_train.core.names import EVENTS
 from declarative_train.core.packs import hooks
 from declarative_train.plan.run_folder import newest_first
 from declarative_train.run.event import Event
-from declarative_train.run.event_tables import epoch_rows, step_rows
 from declarative_train.run.sinks.jsonl import read_events
 
 if TYPE_CHECKING:

@@ -1,18 +1,25 @@
-"""Tables in and out: pandas if it is installed, else pyarrow, which always is."""
+"""Tables as arguments and results of the Python API: pandas if it is installed, else pyarrow, which always is.
+
+The tables of a run are made from its events: one row per logged step, and one row per epoch. Their columns are named as
+on TensorBoard: `training/loss`, `training/accuracy`, `validation/loss`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from declarative_train.app.api.errors import WRONG_USE, DtrainError
+from declarative_train.run.event import EpochDone, EvaluationDone, Event, StepDone
+from declarative_train.run.sinks.tensorboard import step_scalars
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Table = Any
 """A pandas DataFrame, or a pyarrow Table if pandas is not installed."""
+Row = dict[str, float | int | None]
 
 
 def as_table(rows: Sequence[Mapping[str, object]] | Sequence[pa.Table], like: object = None) -> Table:
@@ -50,3 +57,34 @@ def columns_of(rows: object) -> pa.Table:
         raise DtrainError(f"these rows are not a table: {error}", exit_code=WRONG_USE) from None
     wanted = "a DataFrame, a Series of one row, a pyarrow Table, a mapping of columns, a list of rows or a path"
     raise DtrainError(f"rows must be {wanted}, not a {type(rows).__name__}", exit_code=WRONG_USE)
+
+
+def step_rows(events: Iterable[Event]) -> list[Row]:
+    """Return one row per step: training means since the last logged step, and the evaluations after this step. Every
+    row has every column; a value that was not measured is None."""
+    rows: dict[int, Row] = {}
+    for event in events:
+        if isinstance(event, StepDone):
+            rows.setdefault(event.step, {"step": event.step, "epoch": event.epoch}).update(step_scalars(event))
+        elif isinstance(event, EvaluationDone):
+            rows.setdefault(event.step, {"step": event.step, "epoch": event.epoch}).update(event.values)
+    return _fill([rows[step] for step in sorted(rows)])
+
+
+def epoch_rows(events: Iterable[Event]) -> list[Row]:
+    """Return one row per epoch: the training means over it, and the evaluations at its end."""
+    rows: list[Row] = []
+    evaluated: dict[int, dict[str, float]] = {}
+    for event in events:
+        if isinstance(event, EvaluationDone):
+            evaluated.setdefault(event.step, {}).update(event.values)
+        elif isinstance(event, EpochDone):
+            row: Row = {"epoch": event.epoch, "step": event.step}
+            row |= event.values | evaluated.get(event.step, {})
+            rows.append({**row, "seconds": event.seconds})
+    return _fill(rows)
+
+
+def _fill(rows: list[Row]) -> list[Row]:
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in columns} for row in rows]

@@ -94,7 +94,7 @@ def _jsonable(value: object) -> object:
 
 def text(comparison: Comparison) -> str:
     from declarative_train.app.views.table import table, terminal_width
-    from declarative_train.core.amounts import counted, number
+    from declarative_train.core.amounts import format_count, number
 
     letters = [letter_of(at) for at in range(len(comparison.runs))]
     lines = [
@@ -102,7 +102,9 @@ def text(comparison: Comparison) -> str:
     ]
     width = terminal_width() or 80
     settings = [[row.name, *map(_format_setting, row.values)] for row in comparison.settings]
-    alike = f"{counted(comparison.num_alike, 'other setting')} {'is' if comparison.num_alike == 1 else 'are'} the same"
+    alike = (
+        f"{format_count(comparison.num_alike, 'other setting')} {'is' if comparison.num_alike == 1 else 'are'} the same"
+    )
     blocks = ["\n".join(lines)]
     blocks.append(
         f"{table(['setting', *letters], settings, width=width)}\n{alike}"

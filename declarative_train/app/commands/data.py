@@ -63,7 +63,7 @@ def report_data(args: argparse.Namespace, act: Callable[[argparse.Namespace], in
     """Return the exit code of `act`, which reads the data of a recipe; errors in the data are printed."""
     if is_missing(args.recipe):
         return 2
-    from declarative_train.data.fields import BadSampleError
+    from declarative_train.data.field_reader import BadSampleError
     from declarative_train.data.spec import DataError
     from declarative_train.files.paths import SourceError
 
@@ -96,11 +96,11 @@ def describe_data(args: argparse.Namespace) -> tuple[str, DataSpec | None]:
 def _show(args: argparse.Namespace) -> int:
     from declarative_train.app.views.data import page, sections
     from declarative_train.app.views.values import LONGEST_WORD, first_rows
-    from declarative_train.data.fields import BadSampleError
-    from declarative_train.data.prepared_sets import prepare_sets
-    from declarative_train.data.sets import as_data_error
+    from declarative_train.data.field_reader import BadSampleError
+    from declarative_train.data.shared_sets import prepare_sets
     from declarative_train.data.spec import DataError
-    from declarative_train.data.splitting import TRAINING
+    from declarative_train.data.split_rows import TRAINING
+    from declarative_train.data.tensor_sets import as_data_error
 
     name, data = describe_data(args)
     if data is None:

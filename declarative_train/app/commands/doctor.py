@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from declarative_train.components.hardware import hardware_of_device
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.machine import install, num_cores, own_version
 
 PACKAGES = ("torch", "pydantic", "pyarrow", "fsspec", "tensorboard", "rich")
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
             module,
             version_of(module) if find_spec(module) else f"not installed ({install(extra)})",
         )
-    row("cpu", f"{counted(num_cores(), 'core')} usable, {os.cpu_count()} present")
+    row("cpu", f"{format_count(num_cores(), 'core')} usable, {os.cpu_count()} present")
     row("memory", memory())
     row("disk here", f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free")
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -14,7 +14,7 @@ from declarative_train.app.trained import (
     open_named_run,
     report_errors,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 
 _SHOWN = 6
 
@@ -68,5 +68,5 @@ def _predict(args: argparse.Namespace) -> int:
         more = f", ... ({len(names)} columns)" if len(names) > _SHOWN else ""
         what = ", ".join(names[:_SHOWN])
         word = "row" if trained.plan.data.window is None else "window"
-        print(f"dtrain: {args.out}: {counted(count, word)} of {what}{more}, by {trained.name}", file=sys.stderr)
+        print(f"dtrain: {args.out}: {format_count(count, word)} of {what}{more}, by {trained.name}", file=sys.stderr)
     return 0

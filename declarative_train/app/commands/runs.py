@@ -61,7 +61,7 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
     """Return a table for each recipe, at most as wide as the terminal, and the reasons of failed runs."""
     from declarative_train.app.records.tables import metric_columns, what_differs
     from declarative_train.app.views.table import table, terminal_width
-    from declarative_train.core.amounts import counted, number
+    from declarative_train.core.amounts import format_count, number
 
     differs, width, blocks = what_differs(records), terminal_width() or WIDTH, []
     for name in dict.fromkeys(record.name for record in records):
@@ -80,7 +80,7 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
             for record in group
         ]
         right = (2, *range(3, 3 + len(columns)), len(header) - 1)
-        blocks.append(f"{name}: {counted(len(group), 'run')}\n\n{table(header, rows, right=right, width=width)}")
+        blocks.append(f"{name}: {format_count(len(group), 'run')}\n\n{table(header, rows, right=right, width=width)}")
         failed = [record for record in group if record.reason][:LONGEST_REASON]
         if failed:
             reasons = (f"{short_run(record)} failed: {record.reason}" for record in failed)

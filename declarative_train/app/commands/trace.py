@@ -11,7 +11,7 @@ from declarative_train.app.printing import print_error, print_text
 from declarative_train.app.views.data_flow import flow
 from declarative_train.app.views.epoch_table import chart, epochs_table
 from declarative_train.app.views.table import terminal_width
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.names import EVENTS
 from declarative_train.run.event import EpochDone, RunEnded, StepDone
 from declarative_train.run.sinks.jsonl import read_events
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 def trace_row(path: str, plugins: bool) -> int:
     """Print one row through the trained model of a run."""
     from declarative_train.app.views.values import trace_values
-    from declarative_train.data.fields import BadSampleError
+    from declarative_train.data.field_reader import BadSampleError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import CheckpointFailure
     from declarative_train.files.paths import SourceError
@@ -84,5 +84,5 @@ def trace_run(folder: Path) -> int:
     print_text(chart([event.step for event in steps], [event.loss for event in steps]))
     if ended := next((event for event in reversed(events) if isinstance(event, RunEnded)), None):
         how = "stopped early" if ended.status == "early_stop" else ended.status
-        print_text(f"\n{how} after {counted(ended.step, 'step')}")
+        print_text(f"\n{how} after {format_count(ended.step, 'step')}")
     return 0

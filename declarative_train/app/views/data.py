@@ -14,13 +14,13 @@ import numpy as np
 
 from declarative_train.app.views.titled_table import Shown
 from declarative_train.components.data import LISTS, MESSAGES, Column, Table
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.packs import hooks
-from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.mixture import MIXTURE, mixture
-from declarative_train.data.prepared_sets import prepare_sets
+from declarative_train.data.prepared_set import PreparedSet
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_rows import TRAINING
 
 _LOOKED_AT = 1 << 16  # rows of the source
 _SAMPLES = 256  # of the training set, for the ranges of fields
@@ -68,7 +68,7 @@ def _describe_values(table: Table, column: Column, looked: int) -> tuple[str, st
         present = Counter(value for value in values.ravel().tolist() if value is not None)
         lacking = values.size - present.total()
         first = ", ".join(_short(str(value)) for value, _ in present.most_common(3))
-        return f"{lacking:,}" if lacking else "", f"{counted(len(present), 'different value')}: {first}"
+        return f"{lacking:,}" if lacking else "", f"{format_count(len(present), 'different value')}: {first}"
     lacks = np.isnat(values) if values.dtype.kind == "M" else values != values
     present_values = values[~lacks]
     missing = f"{int(lacks.sum()):,}" if lacks.any() else ""
@@ -95,7 +95,11 @@ def _number(value: object) -> str:
 
 
 def _rows_of(looked: int, total: int) -> str:
-    return f"all {counted(total, 'row')}" if looked == total else f"the first {looked:,} of {counted(total, 'row')}"
+    return (
+        f"all {format_count(total, 'row')}"
+        if looked == total
+        else f"the first {looked:,} of {format_count(total, 'row')}"
+    )
 
 
 def _fields(data: DataSpec, training: PreparedSet) -> Shown:
@@ -118,7 +122,7 @@ def _fields(data: DataSpec, training: PreparedSet) -> Shown:
             )
         )
     header = ("field", "type", "sample", "least", "mean", "greatest", "deviation")
-    return Shown(f"fields, {counted(count, 'sample')} of training", header, rows, (3, 4, 5, 6))
+    return Shown(f"fields, {format_count(count, 'sample')} of training", header, rows, (3, 4, 5, 6))
 
 
 def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from declarative_train.app.views.graph import kind
 from declarative_train.app.views.table import items, table
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.partition import open_blocks
@@ -19,7 +19,7 @@ MOST_PARTS = 5  # of a block
 
 def flow(plan: Plan, width: int | None = None) -> str:
     """Return the data flow as a table, then the layers, with lines of any length or of at most `width` characters."""
-    microbatch = f"layer by layer, {counted(plan.batch.microbatch_size, 'row')} at a time"
+    microbatch = f"layer by layer, {format_count(plan.batch.microbatch_size, 'row')} at a time"
     return f"data flow\n\n{stages_table(plan, width)}\n\n{microbatch}\n\n{layers_table(plan, width)}"
 
 
@@ -48,7 +48,7 @@ def data_rows(plan: Plan) -> list[Row]:
     uneven = f", the last of {last:,}" if 0 < last < batch.global_batch_size and plan.data.last_batch == "keep" else ""
     order = "in a new order each epoch" if plan.data.shuffle else "in the order of the file"
     if (roll := plan.data.roll) is not None:
-        order += f", {counted(roll.streams, 'stream')} with windows of {counted(roll.window, 'block')}"
+        order += f", {format_count(roll.streams, 'stream')} with windows of {format_count(roll.window, 'block')}"
     return [
         ("dataset", str(plan.data.source["type"]), "rows become fields", samples, "host"),
         (
@@ -69,17 +69,17 @@ def slice_rows(plan: Plan) -> list[Row]:
     rows, slices = batch.global_batch_size, batch.data_parallel_size
     chunks = batch.accumulation if pipeline is None else 1
     if chunks > 1:
-        what = f"{counted(chunks, 'chunk')} one after the other, their gradients add up"
+        what = f"{format_count(chunks, 'chunk')} one after the other, their gradients add up"
         found.append(("accumulation", shapes(plan, rows), what, shapes(plan, rows // chunks, chunks), "host"))
         rows //= chunks
     if slices > 1:
-        what = f"{counted(slices, 'slice')} of {counted(rows // slices, 'row')}, each row in exactly one"
+        what = f"{format_count(slices, 'slice')} of {format_count(rows // slices, 'row')}, each row in exactly one"
         found.append(("slices", shapes(plan, rows), what, shapes(plan, rows // slices, slices), places(plan)))
         rows //= slices
     if pipeline is not None:
         number = pipeline.num_microbatches
         made = f" ({batch.accumulation} accumulation x {batch.num_microbatches})" if batch.accumulation > 1 else ""
-        what = f"{counted(number, 'microbatch')}{made} through the stages, one after the other"
+        what = f"{format_count(number, 'microbatch')}{made} through the stages, one after the other"
         where = "the pipeline" if slices == 1 else "each pipeline"
         found.append(("microbatches", shapes(plan, rows), what, shapes(plan, rows // number, number), where))
     return found
@@ -91,7 +91,7 @@ def model_rows(plan: Plan) -> list[Row]:
     if layout.pipeline is not None:
         return stage_rows(plan, layout.pipeline, rows)
     count = sum(parameter.num_elements for parameter in plan.parameters if parameter.tie is None)
-    held, out = counted(count, "parameter"), outputs_text(plan, rows)
+    held, out = format_count(count, "parameter"), outputs_text(plan, rows)
     if layout.scatters:
         copies = layout.num_copies
         return [
@@ -121,7 +121,7 @@ def stage_rows(plan: Plan, pipeline: PipelinePlan, rows: int) -> list[Row]:
         after = ", ".join(shape(spec_of(graph, wire), rows) for wire in wires)
         after = f"{after}, to stage {index + 1}" if wires else outputs_text(plan, rows)
         what = f"{names[0]} .. {names[-1]}" if len(names) > 1 else names[0]
-        what += f", {counted(pipeline.num_parameters[index], 'parameter')}"
+        what += f", {format_count(pipeline.num_parameters[index], 'parameter')}"
         found.append((f"stage {index}", entry_shapes(graph, names, rows), what, after, holders(plan, index)))
     return found
 
@@ -154,7 +154,7 @@ def trained_numbers_text(plan: Plan) -> str:
     learned = [parameter for parameter in plan.parameters if not parameter.frozen and parameter.tie is None]
     pipeline = plan.layout.pipeline
     if pipeline is None:
-        return counted(sum(parameter.num_elements for parameter in learned), "number")
+        return format_count(sum(parameter.num_elements for parameter in learned), "number")
     stages = [
         sum(p.num_elements for p in learned if any(p.name.startswith(f"{name}.") for name in names))
         for names in pipeline.stages
@@ -171,7 +171,7 @@ def update_rows(plan: Plan) -> list[Row]:
     return [
         (
             "update",
-            f"{counted(group.num_elements, 'number')} of {group.names}",
+            f"{format_count(group.num_elements, 'number')} of {group.names}",
             f"{update_in_words(group)}{how}",
             done,
             update_place(plan),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.app.views.table import table
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.amounts import number as four_decimals
 from declarative_train.inference.evaluate import EvaluationResult
 from declarative_train.inference.report import Report, WorstSample
@@ -17,7 +17,7 @@ _MOST_IN_TABLE = 12
 
 def evaluation_text(found: EvaluationResult, width: int | None) -> str:
     width = width or 100
-    parts = [f"{found.trained}\n{found.set}: {counted(found.num_samples, 'sample')}"]
+    parts = [f"{found.trained}\n{found.set}: {format_count(found.num_samples, 'sample')}"]
     parts.append(_metrics(found))
     if found.comparison is not None:
         parts.append(found.comparison.line(found.own_value))
@@ -88,7 +88,7 @@ def _classes(report: Report) -> str:
     ]
     text = table(("class", "precision", "recall", "f1", "support"), rows, right=(1, 2, 3, 4))
     more = len(report.classes) - len(shown)
-    return f"{text}\n{counted(more, 'more class')} with less support" if more else text
+    return f"{text}\n{format_count(more, 'more class')} with less support" if more else text
 
 
 def _confusion(report: Report, width: int) -> str:

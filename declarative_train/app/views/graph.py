@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.app.views.table import table
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
@@ -20,7 +20,9 @@ def graph_table(plan: Plan) -> str:
     rows += node_rows(plan.batch_graph, "", counts, 0)
     rows += node_rows(plan.graph, "", counts, 0)
     total = sum(counts.values())
-    return f"{table(('node', 'type', 'in', 'out', 'parameters'), rows, right=(4,))}\n\n{counted(total, 'parameter')}"
+    return (
+        f"{table(('node', 'type', 'in', 'out', 'parameters'), rows, right=(4,))}\n\n{format_count(total, 'parameter')}"
+    )
 
 
 def node_rows(graph: Graph, prefix: str, counts: dict[str, int], depth: int) -> Iterator[Row]:

@@ -11,11 +11,11 @@ import numpy as np
 from declarative_train.app.views.graph import kind
 from declarative_train.app.views.table import table
 from declarative_train.components.fields import FIELDS
-from declarative_train.core.amounts import counted
-from declarative_train.data.materialize import PreparedSet
-from declarative_train.data.prepared_sets import prepare_sets
+from declarative_train.core.amounts import format_count
+from declarative_train.data.prepared_set import PreparedSet
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec, FieldSpec
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_rows import TRAINING
 from declarative_train.plan.plan import TermPlan
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def first_rows(data: DataSpec, width: int | None) -> str:
     training = prepare_sets(data)[TRAINING]
     samples = np.arange(min(SAMPLES, training.num_samples))
     made = training.gather(samples)
-    parts = [f"values of the first {counted(len(samples), 'training sample')}"]
+    parts = [f"values of the first {format_count(len(samples), 'training sample')}"]
     for sample in samples.tolist():
         rows = list(_field_rows(data, training, sample, {name: each[sample] for name, each in made.items()}))
         parts.append(f"{_place(training, sample)}\n\n{_fields_table(rows, width)}")
@@ -118,7 +118,7 @@ def _raw(value: Any) -> str:
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
         return "(missing)"
     if isinstance(value, bytes):
-        return f"a file of {counted(len(value), 'byte')}"
+        return f"a file of {format_count(len(value), 'byte')}"
     if isinstance(value, np.ndarray) and value.ndim:
         return numbers(value)
     return (

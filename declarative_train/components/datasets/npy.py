@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from declarative_train.components.data import Column, FilesDataset, Table
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.files.open_files import (
     OpenFiles,
@@ -193,7 +193,7 @@ def _no_column(array: StoredArray | str, num_rows: int) -> str | None:
     if array.dtype.kind not in "biufUSM":
         return f"it holds {array.dtype}, which is not a number, a text or a date"
     if array.num_rows != num_rows:
-        return f"it has {counted(array.num_rows, 'row')} where most have {num_rows:,}"
+        return f"it has {format_count(array.num_rows, 'row')} where most have {num_rows:,}"
     return None
 
 

@@ -18,7 +18,7 @@ from declarative_train.components.expressions.tree import (
     Value,
     Vector,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 
 Argument = Term | Value
 Place = tuple[int, int]  # offset, length
@@ -134,7 +134,7 @@ class _Call:
         """Compute a function of constants."""
         least, most, compute = OF_NUMBERS[self.name]
         if not least <= len(values) <= most:
-            raise self.wrong(f"`{self.name}` takes {counted(least, 'argument')}", self.at)
+            raise self.wrong(f"`{self.name}` takes {format_count(least, 'argument')}", self.at)
         try:
             found = compute(*values)
         except (ArithmeticError, ValueError):

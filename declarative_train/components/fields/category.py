@@ -21,7 +21,7 @@ from declarative_train.components.fields.columns import (
     stack_columns,
     to_integers,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class CategoryField(FieldOfColumns):
             return ShapeError(message, field="one_hot")
         if isinstance(self.num_classes, tuple) and len(self.num_classes) != len(columns):
             return ShapeError(
-                f"`num_classes` has {counted(len(self.num_classes), 'entry')} for {counted(len(columns), 'column')}",
+                f"`num_classes` has {format_count(len(self.num_classes), 'entry')} for "
+                f"{format_count(len(columns), 'column')}",
                 field="num_classes",
             )
         return same_shape(columns, self._key)
@@ -262,7 +263,8 @@ class _Vocabularies(Tally):
         if room is None or len(counts) <= room:
             if asked is None and unknown is not None and unknown > len(counts):
                 raise ValueError(
-                    f"`unknown` is class {unknown}, and `{column.name}` makes only {counted(len(counts) + 1, 'class')}"
+                    f"`unknown` is class {unknown}, and `{column.name}` makes only "
+                    f"{format_count(len(counts) + 1, 'class')}"
                 )
             return sorted(counts)
         if unknown is None:

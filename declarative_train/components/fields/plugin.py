@@ -14,7 +14,7 @@ from declarative_train.components.data import BadValueError, Column, Tally
 from declarative_train.components.datasets.plugin_columns import ColumnKeys
 from declarative_train.components.fields.columns import Columns, FieldOfColumns
 from declarative_train.components.plugin_components import PluginComponent, line_in_plugin, make_seeded
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import FLOATING, DType, TensorSpec
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class PluginField(PluginComponent, FieldOfColumns):
 
     def check(self, columns: Sequence[Column]) -> ShapeError | None:
         if not self.is_variadic and len(columns) != self.num_arguments:
-            message = f"`{self.method}` of `{self.type}` takes {counted(self.num_arguments, 'column')}"
+            message = f"`{self.method}` of `{self.type}` takes {format_count(self.num_arguments, 'column')}"
             return ShapeError(f"{message}, and it has {len(columns)}", field=self._key)
         for column in columns:
             if (column.dtype == "object") != self.takes_text:
@@ -119,7 +119,7 @@ class PluginField(PluginComponent, FieldOfColumns):
             found: Any = self._call(made.decode_rows, columns[0].name, 0, *(each.copy() for each in values))
             if not hasattr(found, "__len__") or len(found) != num_rows:
                 given = f"{len(found):,} values" if hasattr(found, "__len__") else f"a {type(found).__name__}"
-                raise wrong(0, f"{given} for {counted(num_rows, 'row')}")
+                raise wrong(0, f"{given} for {format_count(num_rows, 'row')}")
         else:
             rows = zip(*values, strict=True)
             found = [self._call(made.decode, columns[0].name, row, *each) for row, each in enumerate(rows)]

@@ -34,7 +34,7 @@ from declarative_train.components.fields.columns import (
     stack_columns,
     to_integers,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import FLOATING, DType, TensorSpec
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class TensorField(FieldOfColumns):
         if self.shape is not None and TensorSpec(self.shape).num_elements != found.num_elements:
             size = TensorSpec(self.shape).num_elements
             return ShapeError(
-                f"a row has {counted(found.num_elements, 'value')} and shape {format_shape(self.shape)} {size}",
+                f"a row has {format_count(found.num_elements, 'value')} and shape {format_shape(self.shape)} {size}",
                 field="shape",
             )
         return None
@@ -237,7 +237,9 @@ class TensorField(FieldOfColumns):
         if not lacks.any():
             return values
         if self.missing == "error":
-            found = f"misses {_count(lacks)}" if not lacks.all() else f"has no value in {counted(len(lacks), 'row')}"
+            found = (
+                f"misses {_count(lacks)}" if not lacks.all() else f"has no value in {format_count(len(lacks), 'row')}"
+            )
             hint = "set a replacement: `missing: mean`, `missing: zero` or a number"
             raise BadValueError("missing", column.name, f"`{column.name}` {found}", row=first_bad_row(lacks), help=hint)
         if self.missing == "mean":

@@ -19,7 +19,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_positions,
 )
 from declarative_train.components.products import Product, Use
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def _check_heads(layer: SelfAttention | CrossAttention, width: int) -> ShapeErro
         message = f"a width of {width} does not divide into {layer.heads} heads"
         return ShapeError(message, field="heads", help=f"set `heads` to one of {divisors(width)}, or give `head_width`")
     if layer.kv_heads is not None and layer.heads % layer.kv_heads:
-        message = f"{counted(layer.heads, 'head')} cannot share {layer.kv_heads} key and value heads evenly"
+        message = f"{format_count(layer.heads, 'head')} cannot share {layer.kv_heads} key and value heads evenly"
         return ShapeError(message, field="kv_heads", help=f"set `kv_heads` to one of {divisors(layer.heads)}")
     return None
 

@@ -14,7 +14,7 @@ from declarative_train.components.layers.default_inits import linear_bias, linea
 from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_parameter_dtype, needs_shape
 from declarative_train.components.layers.sizes import SHAPES, Sizes, Spatial, check_kernel, check_sizes, per_dim
 from declarative_train.components.products import Product, Use
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +70,7 @@ class Convolution(Spatial, ABC):
             most = {"reflect": size - 1, "circular": size}.get(self.padding_mode, side)
             if side > most:
                 return ShapeError(
-                    f"`padding_mode: {self.padding_mode}` finds at most {counted(most, 'value')} to pad a size of "
+                    f"`padding_mode: {self.padding_mode}` finds at most {format_count(most, 'value')} to pad a size of "
                     f"{size} with, not {side}: `x` is {x}",
                     field="padding_mode",
                 )
@@ -127,7 +127,7 @@ def check_groups(groups: int, in_channels: int, out_channels: int) -> ShapeError
     for channels, which in ((in_channels, "input"), (out_channels, "output")):
         if channels % groups:
             return ShapeError(
-                f"{counted(channels, f'{which} channel')} cannot be divided into {groups} groups", field="groups"
+                f"{format_count(channels, f'{which} channel')} cannot be divided into {groups} groups", field="groups"
             )
     return None
 

@@ -16,7 +16,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_integer,
     needs_shape,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
 if TYPE_CHECKING:
@@ -79,7 +79,10 @@ class Embeddings(Layer):
             value = getattr(self, field)
             sizes = value if isinstance(value, tuple) else () if value is None else (value,)
             if isinstance(value, tuple) and len(value) != x.shape[-1]:
-                message = f"`{field}` has {counted(len(value), 'entry')}, `x` {x} has {counted(x.shape[-1], 'column')}"
+                message = (
+                    f"`{field}` has {format_count(len(value), 'entry')}, `x` {x} has "
+                    f"{format_count(x.shape[-1], 'column')}"
+                )
                 return ShapeError(message, field=field, help="write one number per column")
             if any(size < 1 for size in sizes):
                 return ShapeError(f"`{field}` holds {min(sizes)}, every table needs at least 1", field=field)
@@ -89,7 +92,8 @@ class Embeddings(Layer):
         for column, (rows, (low, high)) in enumerate(zip(self.num_embeddings, columns, strict=False)):
             if low < 0 or high >= rows:
                 return ShapeError(
-                    f"`num_embeddings` gives column {column} a table of {counted(rows, 'row')}, and its values are "
+                    f"`num_embeddings` gives column {column} a table of {format_count(rows, 'row')}, and its "
+                    "values are "
                     f"{interval_in_words((low, high))}",
                     field="num_embeddings",
                     help="remove `num_embeddings`: each table gets the rows of its column" if low >= 0 else None,
@@ -201,5 +205,5 @@ def _rows_by_column(x: TensorSpec) -> tuple[int, ...]:
 def _check_padding(layer: Layer, padding_idx: int | None, rows: int | None) -> ShapeError | None:
     if padding_idx is None or rows is None or padding_idx < rows:
         return None
-    message = f"`padding_idx: {padding_idx}` is outside the {counted(rows, 'row')} of the table"
+    message = f"`padding_idx: {padding_idx}` is outside the {format_count(rows, 'row')} of the table"
     return ShapeError(message, field="padding_idx", help=f"it must lie in 0..{rows - 1}")

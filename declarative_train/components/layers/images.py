@@ -20,7 +20,7 @@ from declarative_train.components.layers.shape_checks import (
 )
 from declarative_train.components.layers.sizes import Sizes, check_sizes, per_dim
 from declarative_train.components.products import Product, Use
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,7 +55,9 @@ class Upsample(Layer):
             )
         if self.mode in _DIMS and _DIMS[self.mode] != n:
             fitting = [mode for mode, dims in _DIMS.items() if dims == n]
-            message = f"`mode: {self.mode}` is for {counted(_DIMS[self.mode], 'spatial dimension')}, `x` {x} has {n}"
+            message = (
+                f"`mode: {self.mode}` is for {format_count(_DIMS[self.mode], 'spatial dimension')}, `x` {x} has {n}"
+            )
             return ShapeError(message, field="mode", help=f"use {' or '.join(fitting)}")
         if self.align_corners and self.mode not in _DIMS:
             return ShapeError(f"`align_corners` means nothing with `mode: {self.mode}`", field="align_corners")
@@ -66,7 +68,9 @@ class Upsample(Layer):
             return None
         factors = self._factors(n)
         if len(factors) != n:
-            message = f"`scale_factor` has {counted(len(factors), 'entry')} for {counted(n, 'spatial dimension')}"
+            message = (
+                f"`scale_factor` has {format_count(len(factors), 'entry')} for {format_count(n, 'spatial dimension')}"
+            )
             return ShapeError(message, field="scale_factor")
         for size, factor in zip(inputs["x"].shape[1:], factors, strict=True):
             if not 0 < factor < float("inf"):
@@ -109,7 +113,8 @@ class PixelShuffle(FieldsLayer):
             return shape_error
         if inputs["x"].shape[0] % self.factor**2:
             message = (
-                f"{counted(inputs['x'].shape[0], 'channel')}, which is not a multiple of {self.factor} x {self.factor}"
+                f"{format_count(inputs['x'].shape[0], 'channel')}, which is not a multiple of {self.factor} x "
+                f"{self.factor}"
             )
             return ShapeError(message, field="factor")
         return None

@@ -19,7 +19,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_parameter_dtype,
     needs_trailing,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,7 +105,9 @@ class GroupNorm(Layer):
         if shape_error := needs_dimensions(self, inputs, "(B, C, ...)", 1) or needs_parameter_dtype(self, inputs):
             return shape_error
         if x.shape[0] % self.num_groups:
-            message = f"{counted(x.shape[0], 'channel')} of `x` {x} cannot be divided into {self.num_groups} groups"
+            message = (
+                f"{format_count(x.shape[0], 'channel')} of `x` {x} cannot be divided into {self.num_groups} groups"
+            )
             return ShapeError(message, field="num_groups", help=f"set `num_groups` to one of {divisors(x.shape[0])}")
         if x.num_elements == self.num_groups:
             message = f"each group of `x` {x} holds one value, which normalises to 0"

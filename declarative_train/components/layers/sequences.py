@@ -19,7 +19,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_parameter_dtype,
     needs_positions,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class LearnedPositions(Layer):
             return shape_error
         asked = inputs["positions"].num_values or 0 if "positions" in inputs else 0
         if self._length(inputs) < asked:
-            message = f"`positions` go up to {asked - 1}, and {counted(self._length(inputs), 'position')} can be learnt"
+            message = (
+                f"`positions` go up to {asked - 1}, and {format_count(self._length(inputs), 'position')} can be learnt"
+            )
             return ShapeError(message, field="max_length", help=f"set `max_length` to {asked}, or remove it")
         if self.max_length is not None and self.max_length < inputs["x"].shape[-2]:
             message = f"`max_length: {self.max_length}` is shorter than the input: `x` is {inputs['x']}"

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from declarative_train.components.component import Layer, ShapeError
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def resolve_dim(layer: Layer, field: str, dim: int, rank: int) -> int | ShapeErr
             f"`{field}: {dim}` is the batch, which every layer keeps", field=field, help=f"dimensions here: {known}"
         )
     if not 0 < found < rank:
-        message = f"there is no dimension {dim} in an input of {counted(rank, 'dimension')}, the batch included"
+        message = f"there is no dimension {dim} in an input of {format_count(rank, 'dimension')}, the batch included"
         return ShapeError(message, field=field, help=f"dimensions here: {known}")
     return found
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from declarative_train.components.component import Layer, ShapeError
 from declarative_train.components.expressions.functions import default
 from declarative_train.components.layers.shape_checks import FieldsLayer, FunctionLayer, Inputs, resolve_dim
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 
 
@@ -155,8 +155,8 @@ def _check_sizes(field: str, sizes: tuple[int, ...], elements: int, what: str) -
     if -1 in sizes:
         if elements and elements % known == 0:
             return None
-        return ShapeError(f"{what} has {counted(elements, 'element')}, which {known} does not divide", field=field)
+        return ShapeError(f"{what} has {format_count(elements, 'element')}, which {known} does not divide", field=field)
     if known == elements:
         return None
     written = " x ".join(map(str, sizes)) or "1"
-    return ShapeError(f"{what} has {counted(elements, 'element')}, `{field}` {written} = {known}", field=field)
+    return ShapeError(f"{what} has {format_count(elements, 'element')}, `{field}` {written} = {known}", field=field)

@@ -6,7 +6,7 @@ from abc import ABC
 from collections.abc import Mapping
 
 from declarative_train.components.component import Layer, ShapeError
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 
 Sizes = int | tuple[int, ...]
@@ -36,8 +36,8 @@ def check_sizes(layer: Layer, num_dims: int, least: Mapping[str, int]) -> ShapeE
             continue
         if isinstance(value, tuple) and len(value) != num_dims:
             return ShapeError(
-                f"`{field}` has {counted(len(value), 'entry')}, `{layer.type}` has "
-                f"{counted(num_dims, 'spatial dimension')}",
+                f"`{field}` has {format_count(len(value), 'entry')}, `{layer.type}` has "
+                f"{format_count(num_dims, 'spatial dimension')}",
                 field=field,
                 help=f"write one number for all, or {num_dims}",
             )

@@ -22,7 +22,7 @@ from declarative_train.components.losses.shape_checks import (
     needs_target,
     needs_values,
 )
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def needs_class_weights(
         return ShapeError(message, field="class_weights", help="list a number for each class")
     if len(class_weights) == num_classes:
         return None
-    message = f"`class_weights` has {counted(len(class_weights), 'number')} for {counted(num_classes, 'class')}"
+    message = (
+        f"`class_weights` has {format_count(len(class_weights), 'number')} for {format_count(num_classes, 'class')}"
+    )
     return ShapeError(message, field="class_weights")
 
 
@@ -241,7 +243,7 @@ class BceWithLogits(Loss):
         last = input.shape[-1] if input.shape else 1
         if isinstance(self.pos_weight, tuple) and len(self.pos_weight) != last:
             return ShapeError(
-                f"`pos_weight` has {counted(len(self.pos_weight), 'number')}, but an input of shape {input} needs "
+                f"`pos_weight` has {format_count(len(self.pos_weight), 'number')}, but an input of shape {input} needs "
                 f"{last}",
                 field="pos_weight",
                 help="list one for each, or set one number for all",

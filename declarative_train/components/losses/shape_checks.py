@@ -7,7 +7,7 @@ Shapes do not broadcast: torch would make (B, B) of (B,) and (B, 1), and train o
 from __future__ import annotations
 
 from declarative_train.components.component import ShapeError
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
 
@@ -147,14 +147,14 @@ def _class_numbers(
             return None
         return ShapeError(
             f"the target's classes go from {interval_in_words((max(low, 0), found - 1))}, but the input has "
-            f"{counted(num_classes, 'score')} in "
+            f"{format_count(num_classes, 'score')} in "
             f"dimension {class_dim}",
             port="input",
             help=f"set the outputs of the node that makes the scores to {found}",
         )
     return ShapeError(
-        f"the input has {counted(num_classes, 'score')} in dimension {class_dim}, but the target only "
-        f"{counted(found, 'class')}",
+        f"the input has {format_count(num_classes, 'score')} in dimension {class_dim}, but the target only "
+        f"{format_count(found, 'class')}",
         port="input",
         help=f"set the outputs of the node that makes the scores to {found}, unless the others are intended",
         is_warning=True,

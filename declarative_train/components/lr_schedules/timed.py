@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from declarative_train.components.component import LrSchedule, ShapeError
 from declarative_train.components.durations import DurationText, in_steps, num_steps_of
 from declarative_train.components.lr_schedules.factors import warmup_factor
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.duration import Duration, parse_duration
 
 
@@ -77,7 +77,9 @@ class StepLr(LrSchedule):
         places |= {f"milestones.{index}": text for index, text in enumerate(self.milestones or ())}
         hint = "shorten it, or remove it"
         return [
-            ShapeError(f"the drop at {text} is after the end of {counted(num_steps, 'step')}", None, field, hint, True)
+            ShapeError(
+                f"the drop at {text} is after the end of {format_count(num_steps, 'step')}", None, field, hint, True
+            )
             for field, text in places.items()
             if exact_steps(parse_duration(text)) > num_steps
         ]
@@ -114,8 +116,8 @@ class Wsd(LrSchedule):
         if warmup + decay <= num_steps:
             return ()
         left = num_steps - warmup
-        run = f"a run of {counted(num_steps, 'step')}"
+        run = f"a run of {format_count(num_steps, 'step')}"
         room = f"the rest of {run} after the warm-up" if warmup else run
-        message = f"a decay of {counted(ceil(decay), 'step')} is longer than {room}"
+        message = f"a decay of {format_count(ceil(decay), 'step')} is longer than {room}"
         hint = f"the longest is `{in_steps(int(left))}`, or `{int(100 * left / num_steps)}%`"
         return (ShapeError(message, field="decay", help=hint),)

@@ -9,7 +9,7 @@ from pydantic import Field
 from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.shape_checks import class_axis, needs_float, needs_mask_shape, needs_number
 from declarative_train.components.metrics.classes import Task, fits_task, items_of, task_of
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +45,7 @@ class Accuracy(Metric):
         axis = class_axis(edges.input.shape, edges.class_dim)
         assert axis is not None
         if self.top_k >= edges.input.shape[axis]:
-            message = f"`top_k: {self.top_k}` of {counted(edges.input.shape[axis], 'class')} is always correct"
+            message = f"`top_k: {self.top_k}` of {format_count(edges.input.shape[axis], 'class')} is always correct"
             return ShapeError(message, field="top_k", help=f"use less than {edges.input.shape[axis]}")
         return None
 

@@ -15,7 +15,7 @@ from declarative_train.components.splits.shares import codes
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.core.span import Span
 from declarative_train.data.rows import SetRows
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_rows import TRAINING
 
 
 def empty_set(span: Span, name: str, message: str, help: str | None) -> Diagnostic:

@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 
 from declarative_train.components.layers.modules.packed import hold
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.data.batches import Batch
+from declarative_train.data.rank_batches import Batch
 from declarative_train.engine.axes.cross_stage_ties import share_tensors
 from declarative_train.engine.step.forward_path import Chunk
 from declarative_train.engine.step.model import BuiltModel, storages_of

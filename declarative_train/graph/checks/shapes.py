@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from declarative_train.components.component import ShapeError
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, unverified, warning
 from declarative_train.core.span import Span
 from declarative_train.core.tensor_spec import TensorSpec
@@ -53,7 +53,7 @@ def layer_refused(
     message = f"`{type}` does not accept {inputs or 'nothing'}"
     if found := _MATRICES.search(said):
         return error(
-            CODE, span, f"{message}: it multiplies by a matrix of {counted(int(found[2]), 'row')}", related=made
+            CODE, span, f"{message}: it multiplies by a matrix of {format_count(int(found[2]), 'row')}", related=made
         )
     if "Overflow when unpacking long" in said or "too large" in said.lower():
         return error(CODE, span, f"{message}: one of its sizes is larger than torch can count", related=made)

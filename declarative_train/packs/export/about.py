@@ -17,7 +17,7 @@ from declarative_train.components.data import Preparation
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.core.secrets import masked
-from declarative_train.data.late import TransformChain
+from declarative_train.data.lazy_fields import TransformChain
 from declarative_train.files.open_files import format_path
 from declarative_train.inference.trained import Trained
 from declarative_train.packs.export.program import Program, ProgramInput, ProgramOutput
@@ -70,7 +70,7 @@ def _input(entry: ProgramInput, program: Program) -> dict[str, Any]:
 def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
     """Return how an image is prepared. All of it must be done by the user of the model."""
     field = FIELDS.read(entry.spec.component)
-    if not field.reads_late:
+    if not field.is_lazy:
         return {}
     chain = TransformChain.of(trained.plan.data)
     keys = {key: value for key, value in field.as_data().items() if key not in ("type", "column", "folder")}

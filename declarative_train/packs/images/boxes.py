@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.data import LISTS, BadValueError, Column, Field, Motion, Tally
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import DType, TensorSpec
 from declarative_train.core.untrusted import parse_json
 
@@ -61,7 +61,7 @@ class BoxesField(Field):
 
     meaning: ClassVar[tuple[str, ...]] = ("num_classes", "values", "out_format", "out_relative")
     outputs: ClassVar[tuple[str, ...]] = ("boxes", "mask", "labels")
-    late: ClassVar[str] = "declarative_train.packs.images.pictures:Pictures"
+    lazy: ClassVar[str] = "declarative_train.packs.images.pictures:Pictures"
     takes_lists: ClassVar[bool] = True
 
     type: Literal["boxes"] = "boxes"
@@ -171,7 +171,7 @@ class BoxesField(Field):
         name = columns[0].name
         numbers = self._numbers(value, name, row)
         if len(numbers) > self.length:
-            message = f"`{name}` has {counted(len(numbers), 'box')}, and `length` is {self.length:,}"
+            message = f"`{name}` has {format_count(len(numbers), 'box')}, and `length` is {self.length:,}"
             raise BadValueError("outside", name, message, row=row, key="length", help="set `length` to the most boxes")
         corners = _to_corners(numbers, self.format)
         low = np.flatnonzero(~((corners[:, 2] > corners[:, 0]) & (corners[:, 3] > corners[:, 1])))
@@ -218,7 +218,7 @@ class BoxesField(Field):
             given = json.loads(given)
         listed = given if isinstance(given, list) else [given]
         if len(listed) != count:
-            message = f"`{name}` has {counted(len(listed), 'class')} for {counted(count, 'box')}"
+            message = f"`{name}` has {format_count(len(listed), 'class')} for {format_count(count, 'box')}"
             raise BadValueError("outside", name, message, row=row)
         known = range(self._num_classes) if self.values is None else self.values
         for each in listed:

@@ -39,7 +39,7 @@ class PictureField(Field, ABC):
     """Base class of fields of picture files. A file is decoded when a sample is read; `numbers` makes the array after
     the transforms."""
 
-    late: ClassVar[str] = "declarative_train.packs.images.pictures:Pictures"
+    lazy: ClassVar[str] = "declarative_train.packs.images.pictures:Pictures"
     dtype: ClassVar[DType] = "float32"
     is_mask: ClassVar[bool] = False
 

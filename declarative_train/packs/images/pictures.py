@@ -15,7 +15,7 @@ from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn, key_of
 from declarative_train.components.data import BadValueError, Column, Field, Size, Transform
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.late import LateError, LateReader, LateValues, TransformError
+from declarative_train.data.lazy_fields import LazyFieldError, LazyReader, LazyValues, TransformError
 from declarative_train.packs.images.boxes import Boxes, BoxesField
 from declarative_train.packs.images.transforms.sizes import same_size, scaling
 
@@ -32,7 +32,7 @@ class PictureValues(NamedTuple):
     classes: tuple[Column, np.ndarray] | None = None
 
     @classmethod
-    def of(cls, given: LateValues) -> PictureValues:
+    def of(cls, given: LazyValues) -> PictureValues:
         classes = (given.columns[1], given.values[1]) if len(given.columns) > 1 else None
         return cls(cast("PictureField | BoxesField", given.field), given.columns[0], given.values[0], classes)
 
@@ -51,7 +51,7 @@ class PictureValues(NamedTuple):
             self.field.check_header(self.values[row], self.column, row)
 
 
-class Pictures(LateReader):
+class Pictures(LazyReader):
     """Reader of pictures, masks and boxes."""
 
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
@@ -118,12 +118,12 @@ class Pictures(LateReader):
             size, interval = transform.size_after(size), transform.interval_after(interval, field.channels)
         return field.spec_of_size(size, interval)
 
-    def glance(self, given: LateValues, row: int) -> None:
+    def glance(self, given: LazyValues, row: int) -> None:
         PictureValues.of(given).glance(row)
 
     def arrays(
         self,
-        given: Mapping[str, LateValues],
+        given: Mapping[str, LazyValues],
         shapes: Mapping[str, tuple[int, ...]],
         keys: np.ndarray,
         epoch: int | None,
@@ -171,7 +171,7 @@ class Pictures(LateReader):
             except (ValueError, OSError) as error:
                 message = f"`{transform.type}` cannot change it: {error}"
                 cause = BadValueError("unreadable", given[named[0]].column.name, message, row=row)
-                raise LateError(named[0], row, cause) from error
+                raise LazyFieldError(named[0], row, cause) from error
         found = {name: _numbers(_field(each), values[name]) for name, each in given.items()}
         for name, each in of_boxes.items():
             field = cast("BoxesField", each.field)
@@ -180,7 +180,7 @@ class Pictures(LateReader):
 
 
 def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, Any]:
-    """Return the images as Pillow objects, in their size in the file. Raises LateError."""
+    """Return the images as Pillow objects, in their size in the file. Raises LazyFieldError."""
     found = {}
     for name, each in given.items():
         if isinstance(each.field, BoxesField):
@@ -188,7 +188,7 @@ def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, An
         try:
             found[name] = each.field.decode_whole(each.values[row], each.column, row)
         except BadValueError as error:
-            raise LateError(name, row, error) from error
+            raise LazyFieldError(name, row, error) from error
     return found
 
 
@@ -197,7 +197,7 @@ def place_boxes(
 ) -> dict[str, dict[str, Boxes]]:
     """Return the boxes by image and field, before the transforms; all outputs of a field share one reading.
 
-    `sizes`: of the image in the file, and after it was resized to its `size`. Raises LateError.
+    `sizes`: of the image in the file, and after it was resized to its `size`. Raises LazyFieldError.
     """
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
@@ -210,7 +210,7 @@ def place_boxes(
             read = field.clip_to_picture(each.boxes(row), own, each.column, row)
             of_picture[_base(name)] = read if own == brought_to else read.move([scaling(own, brought_to)])
         except BadValueError as error:
-            raise LateError(name, row, error) from error
+            raise LazyFieldError(name, row, error) from error
     return found
 
 
@@ -234,7 +234,7 @@ def _size(value: Any) -> tuple[int, int]:
 
 
 def field_of_pictures(field: object) -> PictureField:
-    """Return a field that `reads_late`, with its type."""
+    """Return a field that `is_lazy`, with its type."""
     return cast("PictureField", field)
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from declarative_train.components.transforms import TRANSFORMS
-from declarative_train.data.late import LateError
-from declarative_train.data.materialize import PreparedSet
-from declarative_train.data.prepared_sets import prepare_sets
+from declarative_train.data.lazy_fields import LazyFieldError
+from declarative_train.data.prepared_set import PreparedSet
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_rows import TRAINING
 from declarative_train.packs.images.boxes import BoxesField
 from declarative_train.packs.images.pictures import (
     PictureValues,
@@ -38,7 +38,7 @@ _HEADS = ("decoded", "epoch 1", "epoch 2", "epoch 3", "evaluation")
 def picture_sheet(data: DataSpec) -> bytes | None:
     """Return a PNG file, or None for a recipe without images. Raises DataError, SourceError and BadSampleError."""
     training = prepare_sets(data)[TRAINING]
-    if not training.late:
+    if not training.lazy:
         return None
     chosen = np.linspace(0, training.num_samples - 1, min(_ROWS, training.num_samples)).astype(np.int64)
     given = _pictures(training, chosen)
@@ -46,9 +46,9 @@ def picture_sheet(data: DataSpec) -> bytes | None:
         chosen = chosen[[row for row in range(len(chosen)) if _is_whole(given, row)]]
         given = _pictures(training, chosen)
     plain = _without_normalising(training)
-    boxes = {part.name: part.field for part in training.late if isinstance(part.field, BoxesField)}
+    boxes = {part.name: part.field for part in training.lazy if isinstance(part.field, BoxesField)}
     boxes = {name: field for name, field in boxes.items() if field.output == "boxes"}
-    names = [part.name for part in training.late if not part.field.takes_lists]
+    names = [part.name for part in training.lazy if not part.field.takes_lists]
     ways = [plain.gather(chosen, [*names, *boxes], epoch) for epoch in (0, 1, 2, None)]
     from PIL import Image, ImageDraw, ImageFont
 
@@ -95,7 +95,7 @@ def _is_whole(given: Mapping[str, PictureValues], row: int) -> bool:
     """Return whether the pictures of a row can be decoded."""
     try:
         whole_pictures(given, row)
-    except LateError:
+    except LazyFieldError:
         return False
     return True
 

@@ -72,9 +72,9 @@ def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | N
 
 def compare_set(plan: Plan, name: str) -> Comparison | None:
     """Return the baselines on a set of a plan. Raises DataError."""
-    from declarative_train.data.batches import EvaluationBatches
-    from declarative_train.data.prepared_sets import prepare_sets
-    from declarative_train.data.sets import of_prepared
+    from declarative_train.data.rank_batches import EvaluationBatches
+    from declarative_train.data.shared_sets import prepare_sets
+    from declarative_train.data.tensor_sets import of_prepared
 
     prepared = prepare_sets(plan.data)
 

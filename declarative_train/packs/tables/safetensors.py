@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from declarative_train.components.data import Column, FilesDataset, Table
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.files.cache import cache_path, stamp
 from declarative_train.files.open_files import (
     OpenFiles,
@@ -178,7 +178,7 @@ def _left_out(places: Mapping[str, TensorPlace], num_rows: int) -> dict[str, str
         elif not place.shape:
             found[name] = "it is a single value"
         elif place.shape[0] != num_rows:
-            found[name] = f"it has {counted(place.shape[0], 'row')} where most have {num_rows:,}"
+            found[name] = f"it has {format_count(place.shape[0], 'row')} where most have {num_rows:,}"
     return found
 
 

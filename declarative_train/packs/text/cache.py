@@ -21,7 +21,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declarative_train.components.data import BadValueError
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.machine import num_cores
 from declarative_train.files.cache import cache_folder
 from declarative_train.files.lock import FileLock, hold_lock
@@ -230,7 +230,8 @@ def _write(work: EncodingJob, folder: str, lock: FileLock) -> None:
     if (took := time.monotonic() - begun) > _REPORT_S:
         with_ = "" if num_processes == 1 else f" by {num_processes} processes"
         print(
-            f"dtrain: {counted(num_tokens, 'token')} of {counted(work.num_texts, 'text')} made in {took:.0f} s{with_}, "
+            f"dtrain: {format_count(num_tokens, 'token')} of {format_count(work.num_texts, 'text')} made in "
+            f"{took:.0f} s{with_}, "
             f"once; cached in {format_path(folder)}",
             file=sys.stderr,
         )

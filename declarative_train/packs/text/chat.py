@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.untrusted import parse_json
 from declarative_train.files.open_files import format_path, local_path, read_bytes
 from declarative_train.files.paths import SourceError
@@ -308,7 +308,8 @@ def write(
         return made._replace(spans=whole.spans if learnt else ())
     if len(whole.spans) != len(answers):
         raise ChatError(
-            f"the template marks {counted(len(whole.spans), 'passage')} of {counted(len(answers), 'answer')}, so it is "
+            f"the template marks {format_count(len(whole.spans), 'passage')} of "
+            f"{format_count(len(answers), 'answer')}, so it is "
             "not known which of them are not to be learnt",
             "put `{% generation %}` around each answer",
         )

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from declarative_train.app.views.titled_table import Shown
-from declarative_train.core.amounts import counted
-from declarative_train.data.materialize import PreparedSet
+from declarative_train.core.amounts import format_count
+from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.spec import DataSpec, FieldSpec
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_rows import TRAINING
 from declarative_train.files.open_files import format_path
 from declarative_train.packs.text.cache import Tokens
 from declarative_train.packs.text.token_stream import TokenTable
@@ -73,7 +73,9 @@ def list_trained_parts(fields: Sequence[FieldSpec], training: PreparedSet) -> li
         if not (mask & ~trained & (positions > 0)).any():
             continue
         rows = _parts(ids[mask], trained[mask], tokenizer(str(spec.component["tokenizer"])))
-        title = f"first sample of {spec.name}, {counted(int(trained.sum()), 'token')} of {int(mask.sum()):,} trained"
+        title = (
+            f"first sample of {spec.name}, {format_count(int(trained.sum()), 'token')} of {int(mask.sum()):,} trained"
+        )
         found.append(Shown(title, ("trained", "text"), rows))
     return found
 
@@ -98,7 +100,7 @@ def token_files(sets: Mapping[str, PreparedSet]) -> list[str]:
         elif isinstance(table, TextRows):
             found |= {tokens.folder: tokens for _, tokens in table.fields.values()}
     return [
-        f"{counted(len(each.tokens), 'token')} of {counted(each.num_texts, 'text')}, "
+        f"{format_count(len(each.tokens), 'token')} of {format_count(each.num_texts, 'text')}, "
         f"{each.tokens.nbytes / 1e6:,.1f} MB{f', in {format_path(folder)}' if folder else ', not cached'}"
         for folder, each in found.items()
     ]

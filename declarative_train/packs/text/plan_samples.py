@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.packs.text import chat
 from declarative_train.packs.text.checks.samples import cannot_write
@@ -71,6 +71,6 @@ def _check_prompts(asked: TextSamples, tokens: list[tuple[int, ...]], found: Tex
             yield f"the prompt `{prompt:.40}` has the token {max(each)}, but {known}"
         elif len(each) > found.context:
             yield (
-                f"the prompt `{prompt:.40}` has {counted(len(each), 'token')}, but the model's context is "
+                f"the prompt `{prompt:.40}` has {format_count(len(each), 'token')}, but the model's context is "
                 f"{found.context}"
             )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from declarative_train.data.batch import Batch
-from declarative_train.data.sets import dtype_of
+from declarative_train.data.tensor_sets import dtype_of
 from declarative_train.engine.devices import exact_device
 from declarative_train.engine.step.randomness import Randomness, draws, mix
 from declarative_train.packs.text import layout

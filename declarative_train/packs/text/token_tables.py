@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 
 from declarative_train.components.data import BadValueError, Column, Table
-from declarative_train.core.amounts import counted
-from declarative_train.data.fields import BadSampleError, FieldReader, base_of, column_names
+from declarative_train.core.amounts import format_count
+from declarative_train.data.field_reader import BadSampleError, FieldReader, base_of, column_names
 from declarative_train.data.rows import RowRange, SetRows
 from declarative_train.data.skipping import is_scanned
 from declarative_train.files.open_files import local_path, objects, size_bytes
@@ -126,7 +126,7 @@ def _unread(table: Table, found: Mapping[str, Tokens]) -> Iterator[tuple[str, st
     for name, tokens in found.items():
         if tokens.unread:
             keys = ", ".join(
-                f"`{key}` ({counted(count, 'row')}, first {table.place(row)})"
+                f"`{key}` ({format_count(count, 'row')}, first {table.place(row)})"
                 for key, (count, row) in sorted(tokens.unread.items())
             )
             message = f"its chat template does not use these keys of messages: {keys}"

@@ -10,7 +10,7 @@ from pydantic import Field as Key
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.data import MESSAGES, BadValueError, Column, Field, Tally
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.packs.text import chat, layout
 from declarative_train.packs.text.cache import Encoded
@@ -175,7 +175,7 @@ class TokensField(Field):
         if isinstance(self.pad, str) and found.number(self.pad) is None:
             return ShapeError(f"the tokenizer has no token `{self.pad}`", field="pad", help="write one that it has")
         if isinstance(self.pad, int) and self.pad >= found.num_tokens:
-            message = f"`pad` is {self.pad}, and the tokenizer has {counted(found.num_tokens, 'token')}, from 0 on"
+            message = f"`pad` is {self.pad}, and the tokenizer has {format_count(found.num_tokens, 'token')}, from 0 on"
             return ShapeError(message, field="pad")
         return None
 
@@ -266,7 +266,7 @@ class TokensField(Field):
             raise BadValueError("unreadable", columns[0].name, message, row=row, help=error.help) from error
         tokens, trained = self._add_ends(tokens, trained, found, learns_end=written.learns_end)
         if len(tokens) > self.length and self.truncate == "error" and self.pack is None:
-            message = f"`{columns[0].name}` has {counted(len(tokens), 'token')}, and `length` is {self.length:,}"
+            message = f"`{columns[0].name}` has {format_count(len(tokens), 'token')}, and `length` is {self.length:,}"
             raise BadValueError("outside", columns[0].name, message, row=row, key="length")
         return Encoded(tokens, trained, written.unread)
 

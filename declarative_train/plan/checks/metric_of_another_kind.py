@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error
-from declarative_train.data.prepared_sets import training_values
+from declarative_train.data.shared_sets import training_values
 from declarative_train.data.spec import DataSpec
 from declarative_train.graph.check_objective import Measure, Term
 from declarative_train.graph.lower import Lowered

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from declarative_train.components.component import ShapeError
-from declarative_train.core.amounts import counted, list_names
+from declarative_train.core.amounts import format_count, list_names
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, warning
 from declarative_train.core.diagnostics.suggest import did_you_mean, hint_on_path, nearest, suggest_fix
 from declarative_train.core.span import Span
@@ -143,7 +143,7 @@ def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic
           weights: {text: {path: tiny_bert, format: huggingface}}
     """
     names = [name.removeprefix(f"{node}.") for name in sizes]
-    total = f"{counted(len(names), 'parameter')} ({counted(sum(sizes.values()), 'number')})"
+    total = f"{format_count(len(names), 'parameter')} ({format_count(sum(sizes.values()), 'number')})"
     message = (
         f"the published model has no such head for `{node}`: {total} start from random numbers: {list_names(names)}"
     )

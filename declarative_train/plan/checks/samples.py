@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.components.component import ShapeError
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, error, unverified, warning
 from declarative_train.core.duration import Duration
 from declarative_train.core.span import Span
@@ -54,7 +54,7 @@ def batch_larger_than_data(span: Span, size: int, num_samples: int, *, drops: bo
     -     global_batch_size: 1000000
     +     global_batch_size: 8
     """
-    message = f"a batch of {size:,}, but the training set has {counted(num_samples, 'sample')}"
+    message = f"a batch of {size:,}, but the training set has {format_count(num_samples, 'sample')}"
     at_most = f"set training.global_batch_size to at most {num_samples}"
     if drops:
         return error("R101", span, f"{message}: with `last_batch: drop` there is no step", at_most)
@@ -85,11 +85,11 @@ def past_the_end(span: Span, duration: Duration, steps: int, num_steps: int, *, 
     -   checkpoint: {every: 1000000 steps}
     +   checkpoint: {every: 1 epoch}
     """
-    length = f"{duration}" if duration.unit == "steps" else f"{duration} ({counted(steps, 'step')})"
+    length = f"{duration}" if duration.unit == "steps" else f"{duration} ({format_count(steps, 'step')})"
     if is_warmup:
-        message = f"a warm-up of {length} takes the whole run of {counted(num_steps, 'step')}"
+        message = f"a warm-up of {length} takes the whole run of {format_count(num_steps, 'step')}"
         return error("R103", span, message, "shorten it, for example to `5%`")
-    message = f"{length} is longer than the run of {counted(num_steps, 'step')}"
+    message = f"{length} is longer than the run of {format_count(num_steps, 'step')}"
     return warning("R103", span, message, "shorten it, or remove it")
 
 
@@ -109,7 +109,7 @@ def average_longer_than_run(span: Span, decay: float, num_steps: int) -> Diagnos
     )
     fitting = [each for each in (0.9999, 0.999, 0.99, 0.9) if 3 * _count_averaged_steps(each) <= num_steps]
     hint = (
-        f"set it to {fitting[0]:g} ({counted(_count_averaged_steps(fitting[0]), 'step')})"
+        f"set it to {fitting[0]:g} ({format_count(_count_averaged_steps(fitting[0]), 'step')})"
         if fitting
         else "remove `ema`"
     )
@@ -165,7 +165,7 @@ def pairs_torn(span: Span, name: str, batch: BatchSpec) -> Diagnostic:
     size = batch.microbatch_size
     sizes = sorted({max(2, size - 1), size + 1})
     more = batch.data_parallel_size * batch.accumulation * batch.num_microbatches
-    through = f"{counted(size, 'sample')} {'go' if size > 1 else 'goes'} through together"
+    through = f"{format_count(size, 'sample')} {'go' if size > 1 else 'goes'} through together"
     message = f"`{name}` mixes pairs of samples, but {through}"
     hint = f"use an even number: `global_batch_size: {' or '.join(str(each * more) for each in sizes)}`"
     return error("R110", span, message, hint)
@@ -192,7 +192,7 @@ def group_of_microbatch(span: Span, names: Sequence[str], batch: BatchSpec) -> D
     return warning(
         "R105",
         span,
-        f"`{names[0]}`{others} uses the {counted(batch.microbatch_size, 'sample')} of one rank's slice: gradients "
+        f"`{names[0]}`{others} uses the {format_count(batch.microbatch_size, 'sample')} of one rank's slice: gradients "
         "differ on another layout",
         f"`over: {batch.microbatch_size} samples` gives the same result here, and on every layout",
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, Severity, error, warning
 from declarative_train.core.span import Span
 
@@ -61,7 +61,7 @@ def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
     +     metrics: {accuracy: {of: first}, other: {type: accuracy, input: other, target: digit}}
     """  # noqa: E501
     shown = ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
-    message = f"no loss reaches {counted(len(names), 'parameter')} of `{node}`: {shown}; they are never trained"
+    message = f"no loss reaches {format_count(len(names), 'parameter')} of `{node}`: {shown}; they are never trained"
     hint = f"use their output in a loss, or freeze them: `model.parameters: {{{node}: {{frozen: true}}}}`"
     return warning("G010", span, message, hint)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.core.amounts import amount, counted
+from declarative_train.core.amounts import amount, format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.core.span import Span
@@ -87,7 +87,7 @@ def too_few_nodes(span: Span, stages: int, nodes: Sequence[str]) -> Diagnostic:
         training: {global_batch_size: 8}
     """
     listed = ", ".join(nodes[:8]) + (f", and {len(nodes) - 8} more" if len(nodes) > 8 else "")
-    message = f"{counted(stages, 'stage')}, but only {counted(len(nodes), 'node')} with parameters"
+    message = f"{format_count(stages, 'stage')}, but only {format_count(len(nodes), 'node')} with parameters"
     return error("P104", span, message, f"at most {len(nodes)}: {listed}" if nodes else None)
 
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import get_args
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.recipe.recipe import Recipe
 from declarative_train.recipe.sections.parallelism import Axes, DataAxes, Parallelism, PipelineAxis, Schedule
 
@@ -36,7 +36,7 @@ class Candidate:
         pipeline = self.parallelism.pipeline
         if pipeline is None:
             return self.family
-        return f"{self.family}, {pipeline.schedule}, {counted(pipeline.microbatches, 'microbatch')}"
+        return f"{self.family}, {pipeline.schedule}, {format_count(pipeline.microbatches, 'microbatch')}"
 
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:

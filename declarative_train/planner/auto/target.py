@@ -8,7 +8,7 @@ from pathlib import Path
 
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.components.hardware.hardware import Hardware
-from declarative_train.core.amounts import amount, counted
+from declarative_train.core.amounts import amount, format_count
 from declarative_train.recipe.sections.layout import Layout
 
 RESERVE = (
@@ -70,10 +70,11 @@ def _cpu(layout: Layout) -> Target:
         where = "layout.hardware is cpu"
     unknown = f"{where}: the speed is unknown, so the simplest mode that fits is chosen"
     if layout.num_nodes > 1:
-        return Target(None, None, (unknown, f"the memory of {counted(layout.num_nodes, 'node')} is unknown"))
+        return Target(None, None, (unknown, f"the memory of {format_count(layout.num_nodes, 'node')} is unknown"))
     memory = memory_here()
     shared = (
-        f"its memory, {amount(memory, 'B')}, is shared by {counted(ranks, 'rank')}, and {RESERVE:.0%} are kept free"
+        f"its memory, {amount(memory, 'B')}, is shared by {format_count(ranks, 'rank')}, and {RESERVE:.0%} are "
+        "kept free"
     )
     return Target(None, int(memory * (1 - RESERVE)) // ranks, (unknown, shared))
 

@@ -22,7 +22,7 @@ from declarative_train.engine.devices import start_autograd
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.model import allocate, lay_out, materialise, widen
 from declarative_train.engine.step.precision import default_dtype
-from declarative_train.planner.footprint import traced_step
+from declarative_train.planner.footprint import memory_observer
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 
 if TYPE_CHECKING:
@@ -115,7 +115,9 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
         else:
             engine.optimizer.zero_grad()
         batches = _batches(plan)
-        traced_step.step(engine, live, 1, batches, num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False)
+        memory_observer.step(
+            engine, live, 1, batches, num_rows=plan.batch.global_batch_size, lr_factor=1.0, measure=False
+        )
     return live
 
 

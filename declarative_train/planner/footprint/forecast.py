@@ -22,9 +22,9 @@ from declarative_train.plan.predictions import MemoryPlan
 from declarative_train.planner.estimate.memory import MemoryScale, bytes_of_copies
 from declarative_train.planner.estimate.shortened import CopyChain, fewer_ranks, find_chains, kinds_of_rank, shorten
 from declarative_train.planner.estimate.tracing import TraceResult
-from declarative_train.planner.footprint.child import ChildError, in_a_line, in_children
 from declarative_train.planner.footprint.extrapolate import FEW, MemoryTrace, UnevenError, extrapolate, memory_trace
 from declarative_train.planner.footprint.fake_rank import fake_step
+from declarative_train.planner.footprint.forked_process import ChildError, in_a_line, in_children
 from declarative_train.planner.footprint.live_bytes import (
     ACTIVATIONS,
     CLASSES,

@@ -12,7 +12,7 @@ from declarative_train.components.losses import LOSSES
 from declarative_train.components.metrics import METRICS
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.registry import C, Registry
-from declarative_train.core.amounts import amount, clock, counted, list_names, plural
+from declarative_train.core.amounts import amount, clock, format_count, list_names, plural
 from declarative_train.core.secrets import masked
 from declarative_train.data.mixture import MIXTURE, mixture
 from declarative_train.data.spec import BatchSpec, FieldSpec, SetSpec
@@ -71,7 +71,7 @@ def summary(plan: Plan) -> str:
     rows = [
         ["data", f"{_data(plan)[0]}: {sets} samples"],
         ["batch", "; ".join(_batch(plan)[:2])],
-        ["model", f"{counted(count, 'parameter')} ({amount(count)}), {optimizer}, {plan.training.precision}"],
+        ["model", f"{format_count(count, 'parameter')} ({amount(count)}), {optimizer}, {plan.training.precision}"],
         ["memory", f"about {largest(plan)} on a device"],
     ]
     if plan.choice is not None:
@@ -96,7 +96,7 @@ def mode_in_words(layout: LayoutPlan) -> str:
     who = "replica" if layout.scatters else "rank"
     number = layout.num_copies if layout.scatters else layout.gpus_per_node
     kinds = {"cpu": f"CPU {who}", "mps": "Apple GPU (mps)"}
-    places = counted(number, kinds.get(layout.device, "GPU"))
+    places = format_count(number, kinds.get(layout.device, "GPU"))
     if layout.device == "auto":
         places += f" (or as many CPU {plural(who)})"
     return f"dp, one process on {places}" if layout.scatters else f"{layout.mode}{product} on {nodes}{places}"
@@ -112,7 +112,9 @@ def _data(plan: Plan) -> list[str]:
         lines = ["mix", *columns([list(MIXTURE), *mixture(plan.data)])]
     if plan.data.window is not None:
         window = plan.data.window
-        lines.append(f"a sample is {counted(window.length, 'row')}, one every {counted(window.stride, 'row')}")
+        lines.append(
+            f"a sample is {format_count(window.length, 'row')}, one every {format_count(window.stride, 'row')}"
+        )
     lines += columns([_set(each) for each in plan.data.sets])
     lines += columns([["field", "per sample", "dtype", "values"], *map(_field, plan.data.fields)])
     lines += [line for field in plan.data.fields for line in _classes(field)]
@@ -152,7 +154,7 @@ def _describe_generated(source: dict[str, object]) -> str:
 def _set(each: SetSpec) -> list[str]:
     return [
         each.name,
-        counted(each.num_samples, "sample"),
+        format_count(each.num_samples, "sample"),
         "" if each.source is None else f"from {each.source['type']}",
     ]
 
@@ -167,23 +169,25 @@ def _batch(plan: Plan) -> list[str]:
     batch, training = plan.batch, plan.training
     lines = [batch_in_words(batch, plan.layout)]
     whole, rest = divmod(training.num_steps, batch.steps_per_epoch)
-    epochs = f"{training.num_steps / batch.steps_per_epoch:,.2f} epochs" if rest else counted(whole, "epoch")
-    lines.append(f"{counted(training.num_steps, 'step')} = {epochs} x {counted(batch.steps_per_epoch, 'step')}")
+    epochs = f"{training.num_steps / batch.steps_per_epoch:,.2f} epochs" if rest else format_count(whole, "epoch")
+    lines.append(
+        f"{format_count(training.num_steps, 'step')} = {epochs} x {format_count(batch.steps_per_epoch, 'step')}"
+    )
     rest = plan.data.set("training").num_samples % batch.global_batch_size
     if rest and plan.data.last_batch == "keep":
         padded = ", padded with rows of weight 0" if batch.pad_to_full else ""
-        lines.append(f"the last batch of an epoch has {counted(rest, 'sample')}{padded}")
+        lines.append(f"the last batch of an epoch has {format_count(rest, 'sample')}{padded}")
     elif rest:
-        lines.append(f"{counted(rest, 'sample')} at the end of an epoch are dropped")
+        lines.append(f"{format_count(rest, 'sample')} at the end of an epoch are dropped")
     return lines
 
 
 def batch_in_words(batch: BatchSpec, layout: LayoutPlan) -> str:
     """Return the factors of a batch, as `100 = 2 ranks x 1 accumulation x 50`."""
     word = layout.place_word if layout.pipeline is None else "pipeline"
-    factors = [counted(batch.data_parallel_size, word), f"{batch.accumulation} accumulation"]
+    factors = [format_count(batch.data_parallel_size, word), f"{batch.accumulation} accumulation"]
     if layout.pipeline is not None:
-        factors.append(counted(batch.num_microbatches, "microbatch"))
+        factors.append(format_count(batch.num_microbatches, "microbatch"))
     return f"{batch.global_batch_size:,} = {' x '.join(factors)} x {batch.microbatch_size}"
 
 
@@ -246,7 +250,7 @@ def _training(plan: Plan) -> list[str]:
     if training.early_stop is not None:
         stop = training.early_stop
         rows.append(
-            ["early stop", f"after {counted(stop.patience_steps, 'step')} without a {stop.mode} of {stop.metric}"]
+            ["early stop", f"after {format_count(stop.patience_steps, 'step')} without a {stop.mode} of {stop.metric}"]
         )
     if training.max_time_s is not None:
         rows.append(["at most", clock(training.max_time_s)])
@@ -258,7 +262,7 @@ def _training(plan: Plan) -> list[str]:
 
 def _warmup(plan: Plan) -> str:
     steps = plan.training.num_warmup_steps
-    return f", {counted(steps, 'step')} of warm-up" if steps else ""
+    return f", {format_count(steps, 'step')} of warm-up" if steps else ""
 
 
 def _intervals(plan: Plan) -> list[list[str]]:
@@ -267,7 +271,7 @@ def _intervals(plan: Plan) -> list[list[str]]:
     if evaluation is not None:
         sets = ", ".join(evaluation.sets)
         most = (
-            f", at most {counted(evaluation.max_samples, 'sample')} of each"
+            f", at most {format_count(evaluation.max_samples, 'sample')} of each"
             if evaluation.max_samples is not None
             else ""
         )
@@ -303,7 +307,7 @@ def _to(plan: Plan) -> str:
 
 
 def _every(steps: int | None) -> str:
-    return "at the end" if steps is None else f"every {counted(steps, 'step')}"
+    return "at the end" if steps is None else f"every {format_count(steps, 'step')}"
 
 
 def _files(plan: Plan) -> list[str]:
@@ -312,5 +316,5 @@ def _files(plan: Plan) -> list[str]:
         [format_path(record.path), amount(record.size_bytes, "B"), record.sha256[:12]] for record in plan.data.files
     ]
     shown = [*rows, *data[:8]]
-    more = [f"and {counted(len(data) - 8, 'more data file')}"] if len(data) > 8 else []
+    more = [f"and {format_count(len(data) - 8, 'more data file')}"] if len(data) > 8 else []
     return columns(shown) + more

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from declarative_train.core.amounts import amount, counted, list_names, time_in_words
+from declarative_train.core.amounts import amount, format_count, list_names, time_in_words
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import TAKEN, CandidatePlan, ChoicePlan, EstimatePlan, MemoryPlan, TransferPlan
 from declarative_train.planner.text.model import columns
@@ -31,7 +31,7 @@ def describe_estimate(plan: Plan) -> list[str]:
         rows.append(["step", _step(estimate)])
         rows.append(["throughput", f"{amount(plan.batch.global_batch_size / estimate.step_s)} samples/s"])
         rows.append(["utilisation", f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%}"])
-        steps = counted(plan.training.num_steps, "step")
+        steps = format_count(plan.training.num_steps, "step")
         rows.append(
             ["run", f"{steps} in {time_in_words(plan.training.num_steps * estimate.step_s)}, without evaluation"]
         )
@@ -84,7 +84,7 @@ def describe_choice(plan: Plan) -> list[str]:
 def _describe_traces(choice: ChoicePlan) -> list[str]:
     if not choice.num_traced:
         return []
-    text = f"traced on fake tensors: {counted(choice.num_traced, 'candidate')}; the others are estimated"
+    text = f"traced on fake tensors: {format_count(choice.num_traced, 'candidate')}; the others are estimated"
     if not choice.untried:
         return [text]
     left = f"would be faster, but do not fit by the estimate, and were not traced: {list_names(choice.untried, 1)}"
@@ -115,7 +115,7 @@ def _not_shown(choice: ChoicePlan) -> list[str]:
     microbatches."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
-    return [f"{counted(rest, 'more candidate')}, slower or too large"] if rest else []
+    return [f"{format_count(rest, 'more candidate')}, slower or too large"] if rest else []
 
 
 def describe_memory(plan: Plan) -> list[str]:
@@ -183,7 +183,7 @@ def describe_scale(found: Sequence[ScalingRow]) -> str:
     before, refused = None, list[str]()
     for each in found:
         if each.plan is None or first is None or first.plan is None:
-            refused.append(f"{counted(each.num_gpus, 'GPU')}: {each.why}")
+            refused.append(f"{format_count(each.num_gpus, 'GPU')}: {each.why}")
             continue
         rows.append(_scale_row(each, each.plan, first, first.plan, before))
         before = each
@@ -197,7 +197,7 @@ def _head(first: ScalingRow | None) -> str:
         return "no plan is possible for these numbers of GPUs"
     plan, on = first.plan, first.plan.estimate.hardware
     size = plan.batch.global_batch_size
-    speed = f"speed relative to {counted(first.num_gpus, 'GPU')}"
+    speed = f"speed relative to {format_count(first.num_gpus, 'GPU')}"
     return f"{plan.name} on {on}, always {size:,} samples a step; estimated, {speed}"
 
 

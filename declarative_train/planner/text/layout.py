@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from declarative_train.core.amounts import amount, counted, list_names, ranges
+from declarative_train.core.amounts import amount, format_count, list_names, ranges
 from declarative_train.plan.layout import LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.schedule_grid import bubble
@@ -68,7 +68,10 @@ def _collapse(layout: LayoutPlan) -> list[str]:
         numbers, nodes = [rank.rank for rank in ranks], sorted({rank.node for rank in ranks})
         rows.append([_short(numbers), _short(nodes), ", ".join(map(str, stages))])
     if len(rows) > _MOST_RANKS + 1:
-        rows = [*rows[: _MOST_RANKS + 1], ["...", "", f"and {counted(len(rows) - 1 - _MOST_RANKS, 'more row')} alike"]]
+        rows = [
+            *rows[: _MOST_RANKS + 1],
+            ["...", "", f"and {format_count(len(rows) - 1 - _MOST_RANKS, 'more row')} alike"],
+        ]
     return columns(rows)
 
 
@@ -88,13 +91,13 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
         half = _MOST_STAGES // 2
         rows = [
             *rows[: half + 1],
-            ["...", "", "", "", f"{counted(len(rows) - 1 - 2 * half, 'stage')} between"],
+            ["...", "", "", "", f"{format_count(len(rows) - 1 - 2 * half, 'stage')} between"],
             *rows[-half:],
         ]
     idle = bubble(pipeline.grid)
     lines = [
         *columns(rows),
-        f"schedule {pipeline.schedule}, {counted(pipeline.num_microbatches, 'microbatch')} per step: "
+        f"schedule {pipeline.schedule}, {format_count(pipeline.num_microbatches, 'microbatch')} per step: "
         f"{idle:.0%} of the grid is idle; the loss is on pipeline rank {pipeline.last_stage_rank}",
     ]
     return [*lines, *_describe_shared(pipeline), _legend(pipeline), *_grid(pipeline)]
@@ -135,7 +138,7 @@ def _grid(pipeline: PipelinePlan) -> list[str]:
     length = len(pipeline.grid[0])
     rest = []
     if len(shown) < len(ranks):
-        rest.append(f"{counted(len(ranks) - len(shown), 'rank')} between them not shown")
+        rest.append(f"{format_count(len(ranks) - len(shown), 'rank')} between them not shown")
     if length > _MOST_COLUMNS:
-        rest.append(f"and {counted(length - _MOST_COLUMNS, 'more time')}")
+        rest.append(f"and {format_count(length - _MOST_COLUMNS, 'more time')}")
     return columns(rows) + (["; ".join(rest)] if rest else [])

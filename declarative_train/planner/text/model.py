@@ -12,7 +12,7 @@ from declarative_train.components.adapters.adapted import is_added
 from declarative_train.components.layers import LAYERS
 from declarative_train.components.plugin_components import PLUGIN
 from declarative_train.components.storages import storage_bytes
-from declarative_train.core.amounts import amount, counted
+from declarative_train.core.amounts import amount, format_count
 from declarative_train.files.open_files import format_path
 from declarative_train.graph.graph import Node
 from declarative_train.graph.partition import open_blocks
@@ -103,7 +103,7 @@ def _totals(plan: Plan) -> list[str]:
     own = [item for item in plan.parameters if item.tie is None]
     total = sum(item.num_elements for item in own)
     frozen = sum(item.num_elements for item in own if item.frozen)
-    lines = [f"{counted(total, 'parameter')} ({amount(total)}) in {counted(len(own), 'tensor')}"]
+    lines = [f"{format_count(total, 'parameter')} ({amount(total)}) in {format_count(len(own), 'tensor')}"]
     if frozen:
         lines[0] += f", {frozen:,} of them frozen"
     for storage in dict.fromkeys(item.storage for item in own if item.storage is not None):

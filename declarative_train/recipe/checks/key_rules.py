@@ -18,7 +18,7 @@ from declarative_train.core.names import RUN
 from declarative_train.core.secrets import masked
 from declarative_train.core.span import Span
 from declarative_train.files.open_files import is_known, local_path
-from declarative_train.recipe.checks.training_rules import optimizers_of
+from declarative_train.recipe.checks.optimizer_rules import optimizers_of
 from declarative_train.recipe.draft import Draft
 from declarative_train.recipe.model.selectors import ParameterRule
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error, warning
 from declarative_train.core.diagnostics.suggest import did_you_mean, suggest_fix
 from declarative_train.core.machine import num_cores
@@ -65,7 +65,7 @@ def half_a_layout(draft: Draft) -> Iterator[Diagnostic]:
     """
     layout = draft.layout
     if layout is not None and layout.nodes is not None and layout.gpus_per_node is None and layout.gpus is None:
-        message = f"{counted(layout.nodes, 'node')}, but not how many GPUs each has"
+        message = f"{format_count(layout.nodes, 'node')}, but not how many GPUs each has"
         yield error("P004", draft.span.key("layout.nodes"), message, "add `gpus_per_node: 8`", rests_on="all files")
 
 
@@ -171,10 +171,10 @@ def too_many_workers(draft: Draft) -> Iterator[Diagnostic]:
     ranks = 1 if parallelism.in_one_process else layout.num_gpus
     cores = num_cores()
     if data.workers * ranks > cores:
-        workers, processes = counted(data.workers, "loader worker"), counted(data.workers * ranks, "process")
-        each = f"{counted(ranks, 'rank')} with {workers} each" if ranks > 1 else workers
-        message = f"{each}: {processes}, and this machine has {counted(cores, 'core')}"
-        related = (Related(draft.span("layout"), counted(ranks, "rank")),) if ranks > 1 else ()
+        workers, processes = format_count(data.workers, "loader worker"), format_count(data.workers * ranks, "process")
+        each = f"{format_count(ranks, 'rank')} with {workers} each" if ranks > 1 else workers
+        message = f"{each}: {processes}, and this machine has {format_count(cores, 'core')}"
+        related = (Related(draft.span("layout"), format_count(ranks, "rank")),) if ranks > 1 else ()
         yield warning("P014", draft.span("data.workers"), message, f"set data.workers to {cores // ranks}", related)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from declarative_train.components.component import Optimizer
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.core.machine import NEEDED_TORCH, is_older_torch
 from declarative_train.core.mesh import Axis, size_of
@@ -43,9 +43,9 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
         yield error(
             "P001",
             draft.span("parallelism.pipeline.stages"),
-            f"{counted(stages, 'stage')} cannot be divided evenly over the {ranks} ranks of a pipeline",
+            f"{format_count(stages, 'stage')} cannot be divided evenly over the {ranks} ranks of a pipeline",
             f"set parallelism.pipeline.stages to {values}",
-            (Related(_gpus(draft), counted(layout.num_gpus, "GPU")),),
+            (Related(_gpus(draft), format_count(layout.num_gpus, "GPU")),),
         )
 
 
@@ -53,7 +53,7 @@ def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
     """Return the error if the GPUs cannot be divided over the given sizes, or over them and the ranks of a pipeline."""
     sizes = {} if axes.data is None else axes.data.sizes
     written = [name for name, size in sizes.items() if size != "all"]
-    number, gpus = axes.multiply_sizes(), counted(layout.num_gpus, "GPU")
+    number, gpus = axes.multiply_sizes(), format_count(layout.num_gpus, "GPU")
     related = (Related(_gpus(draft), gpus),)
     if axes.pipeline is not None and layout.num_gpus % number == 0:
         message = f"{gpus} cannot be divided evenly over pipelines of {axes.pipeline.most_ranks} ranks"
@@ -119,8 +119,8 @@ def pipeline_of_one(draft: Draft) -> Iterator[Diagnostic]:
     if axes is None or axes.pipeline is None or layout is None or num_pipeline_ranks(axes, layout) != 1:
         return
     pipelines = data_parallel_size(axes, layout)
-    gpus = counted(layout.num_gpus, "GPU")
-    message = f"{gpus} {'is' if layout.num_gpus == 1 else 'are'} {counted(pipelines, 'pipeline')} of one rank each"
+    gpus = format_count(layout.num_gpus, "GPU")
+    message = f"{gpus} {'is' if layout.num_gpus == 1 else 'are'} {format_count(pipelines, 'pipeline')} of one rank each"
     hint = f"set layout.gpus to {pipelines * axes.pipeline.stages}, or parallelism to " + (
         "single" if layout.num_gpus == 1 else "ddp"
     )
@@ -144,8 +144,8 @@ def shards_of_one(draft: Draft) -> Iterator[Diagnostic]:
         return
     mesh = axes.mesh(layout.num_gpus) or ()
     if size_of(mesh, "shard") == 1 and (replicas := size_of(mesh, "replicate")) > 1:
-        gpus = counted(layout.num_gpus, "GPU")
-        message = f"{counted(replicas, 'replica')} on {gpus} leave one rank per replica: nothing is sharded"
+        gpus = format_count(layout.num_gpus, "GPU")
+        message = f"{format_count(replicas, 'replica')} on {gpus} leave one rank per replica: nothing is sharded"
         hint = "set parallelism to ddp, or replicate to a smaller number"
         related = (Related(draft.span("layout"), gpus),)
         yield warning("P012", draft.span("parallelism.data.replicate"), message, hint, related)
@@ -172,7 +172,8 @@ def reshard_does_not_divide(draft: Draft) -> Iterator[Diagnostic]:
     yield error(
         "P018",
         draft.span("parallelism.data.reshard"),
-        f"{number} neighbours, where {counted(shards, 'rank')} {'shares' if shards == 1 else 'share'} a parameter out",
+        f"{number} neighbours, where {format_count(shards, 'rank')} {'shares' if shards == 1 else 'share'} a "
+        "parameter out",
         f"set parallelism.data.reshard to {' or '.join([*fits, 'true'])}",
     )
 

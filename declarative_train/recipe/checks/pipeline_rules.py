@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.recipe.batch import accumulation, num_pipeline_ranks
 from declarative_train.recipe.draft import Draft
@@ -77,11 +77,11 @@ def schedule_needs_microbatches(draft: Draft) -> Iterator[Diagnostic]:
     rule = (
         f"at least {pipeline.stages}, one for each stage"
         if schedule.fills_first
-        else f"a multiple of its {counted(number // ranks, 'round')} over {ranks} ranks"
+        else f"a multiple of its {format_count(number // ranks, 'round')} over {ranks} ranks"
     )
     near = [max((each for each in fits if each < number), default=0), min(each for each in fits if each > number)]
     values = " or ".join(str(each) for each in near if each and each % steps == 0) or str(near[1])
-    message = f"{pipeline.schedule} needs {rule}; here: {counted(number, 'microbatch')}{made}"
+    message = f"{pipeline.schedule} needs {rule}; here: {format_count(number, 'microbatch')}{made}"
     hint = f"set the total to {values}" if steps > 1 else f"set parallelism.pipeline.microbatches to {values}"
     yield error("P007", draft.span("parallelism.pipeline.microbatches"), message, hint)
 
@@ -109,10 +109,10 @@ def cut_count(draft: Draft) -> Iterator[Diagnostic]:
             )
     wanted = pipeline.stages - 1
     if len(cuts) != wanted:
-        message = f"{counted(len(cuts), 'cut')} for {counted(len(cuts) + 1, 'stage')}, not {pipeline.stages}"
+        message = f"{format_count(len(cuts), 'cut')} for {format_count(len(cuts) + 1, 'stage')}, not {pipeline.stages}"
         more = f"set parallelism.pipeline.stages to {len(cuts) + 1}"
-        hint = f"name {counted(wanted, 'node')}, {more}, or remove cut_before"
-        related = (Related(draft.span("parallelism.pipeline.stages"), counted(pipeline.stages, "stage")),)
+        hint = f"name {format_count(wanted, 'node')}, {more}, or remove cut_before"
+        related = (Related(draft.span("parallelism.pipeline.stages"), format_count(pipeline.stages, "stage")),)
         yield error("P008", draft.span("parallelism.pipeline.cut_before"), message, hint, related)
 
 
@@ -155,7 +155,7 @@ def more_stages_than_nodes(draft: Draft) -> Iterator[Diagnostic]:
         return
     stages, nodes = pipeline.stages, num_nodes(draft.scope)
     if stages > nodes:
-        message = f"{counted(stages, 'stage')}, but the model has only {counted(nodes, 'node')}"
+        message = f"{format_count(stages, 'stage')}, but the model has only {format_count(nodes, 'node')}"
         hint = f"at most {nodes}"
         if whole := next(_library_nodes(draft.scope), None):
             hint = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Basis, Diagnostic, Related, error, warning
 from declarative_train.core.diagnostics.suggest import did_you_mean, nearest, suggest_fix
 from declarative_train.core.span import Span
@@ -244,7 +244,9 @@ def unknown_copy(span: Span, name: str, num_copies: int | None) -> Diagnostic:
     """
     if num_copies is None:
         return error("W013", span, f"`{name}` is not repeated and has no numbered copies", f"write `{name}`")
-    return error("W013", span, f"`{name}` has {counted(num_copies, 'copy')}, `{name}.0` to `{name}.{num_copies - 1}`")
+    return error(
+        "W013", span, f"`{name}` has {format_count(num_copies, 'copy')}, `{name}.0` to `{name}.{num_copies - 1}`"
+    )
 
 
 def bad_reference(span: Span, found: str, help: str | None = None) -> Diagnostic:

@@ -17,7 +17,7 @@ from declarative_train.core.names import NODE_WORDS
 from declarative_train.core.span import Span
 from declarative_train.recipe.checks.blocks import bad_reuse, model_too_large, recursive_block
 from declarative_train.recipe.checks.wiring import bad_reference, unused_field, unused_input
-from declarative_train.recipe.model.block_errors import field_spans, move_outside, param_spans, report_outside
+from declarative_train.recipe.model.block_spans import field_spans, move_outside, param_spans, report_outside
 from declarative_train.recipe.model.blocks import BlockDefinition, TypeLibrary
 from declarative_train.recipe.model.blocks_params import bind_params
 from declarative_train.recipe.model.expand_paths import set_paths, units_of

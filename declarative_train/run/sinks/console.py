@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
-from declarative_train.core.amounts import amount, clock, counted, number
+from declarative_train.core.amounts import amount, clock, format_count, number
 from declarative_train.core.machine import own_command
 from declarative_train.core.untrusted import in_lines
 from declarative_train.run.event import (
@@ -169,7 +169,7 @@ class ConsoleSink(Sink):
         ends_an_epoch = started is not None and started.steps_per_epoch and event.step % started.steps_per_epoch == 0
         if not ends_an_epoch:
             values = "  ".join(f"{name} {number(value)}" for name, value in event.values.items())
-            self._print(f"step {event.step}  {values}  ({counted(event.num_samples, 'sample')})")
+            self._print(f"step {event.step}  {values}  ({format_count(event.num_samples, 'sample')})")
 
     def _epoch_row(self, event: EpochDone) -> None:
         values = event.values | self._evaluations
@@ -189,7 +189,7 @@ class ConsoleSink(Sink):
         started = self._started
         self._print("")
         status = "stopped early" if event.status == "early_stop" else event.status
-        after = f"{status} after {counted(event.step, 'step')}"
+        after = f"{status} after {format_count(event.step, 'step')}"
         if started is not None and started.first_step:
             after += f" ({event.step - started.first_step:,} in this session)"
         why = ": the metric of early_stop did not improve within its patience" if event.status == "early_stop" else ""

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.names import RUN
 from declarative_train.core.secrets import in_texts, with_names
 from declarative_train.engine.checkpoints.find import NoWholeCheckpoint, resolve_weights
@@ -178,7 +178,7 @@ def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[s
 
 
 def _another_run(entry: CheckpointEntry, reasons: Sequence[str]) -> CheckpointFailure:
-    rest = f", and {counted(len(reasons) - MOST_CHANGES, 'more change')}" if len(reasons) > MOST_CHANGES else ""
+    rest = f", and {format_count(len(reasons) - MOST_CHANGES, 'more change')}" if len(reasons) > MOST_CHANGES else ""
     return CheckpointFailure(
         f"the checkpoint {entry.path} belongs to another run: {', '.join(reasons[:MOST_CHANGES])}{rest}; help: run the "
         "recipe as it was, or start a new run from its weights with `model.weights`"

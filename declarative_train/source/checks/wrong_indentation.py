@@ -11,14 +11,14 @@ Diff:
 
 from __future__ import annotations
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error
 from declarative_train.core.span import Span
 
 
 def below_a_value(span: Span, name: str, above: Span, text: str) -> Diagnostic:
     message = f"`{name}` is indented below `{text}`, which already has a value"
-    hint = f"indent it like line {above.line}, by {counted(above.column - 1, 'space')}"
+    hint = f"indent it like line {above.line}, by {format_count(above.column - 1, 'space')}"
     return error("Y008", span, message, hint, (Related(above, "this one has its value"),))
 
 
@@ -26,7 +26,7 @@ def fits_no_line(span: Span, found: int, wanted: tuple[tuple[int, str], ...]) ->
     """Return the message. `wanted`: indentations of the open mappings and lists, each with the text
     that begins there."""
     ways = " or ".join(f"{spaces} to align with {what}" for spaces, what in wanted[:3])
-    message = f"this line is indented by {counted(found, 'space')}, which fits no line above"
+    message = f"this line is indented by {format_count(found, 'space')}, which fits no line above"
     return error("Y008", span, message, f"indent it by {ways}" if ways else "indent it like the lines it belongs to")
 
 

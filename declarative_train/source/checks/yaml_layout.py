@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, Related, error
 from declarative_train.core.span import Span
 
@@ -98,7 +98,7 @@ def tab_in_indentation(span: Span, others: Sequence[Span]) -> Diagnostic:
           steps: 10
     """
     # `others` are the tabs of further lines, fixed together with the first.
-    more = f", and {counted(len(others), 'more line')} too" if others else ""
+    more = f", and {format_count(len(others), 'more line')} too" if others else ""
     fixes = tuple(Fix(tab, "  " * (tab.end_column - tab.column), safe=False) for tab in (span, *others))
     return error("Y005", span, f"a tab indents this line{more}", "indent with spaces, two for each level", fixes=fixes)
 

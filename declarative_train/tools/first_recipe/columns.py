@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from declarative_train.components.data import LISTS, MESSAGES, Table
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.tools.first_recipe.dates import choose_parts, find_format, is_like_date
 from declarative_train.tools.first_recipe.doubts import doubt_of
 from declarative_train.tools.first_recipe.values import ColumnValues, read_column
@@ -93,7 +93,7 @@ def _no_use(each: ColumnValues) -> str:
     if each.present.sum() < _LEAST_PRESENT * rows:
         return f"missing in {each.num_missing / rows:.0%} of the rows"
     if not each.is_text and each.values.dtype.kind == "f" and np.isinf(each.values).any():
-        return f"infinite in {counted(int(np.isinf(each.values).sum()), 'row')}"
+        return f"infinite in {format_count(int(np.isinf(each.values).sum()), 'row')}"
     if each.is_text:
         return _no_word(each)
     return ""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from declarative_train.components.data import Dataset, Split, Table
 from declarative_train.components.splits import SPLITS
-from declarative_train.core.amounts import counted
-from declarative_train.data.splitting import TRAINING, split_rows
+from declarative_train.core.amounts import format_count
+from declarative_train.data.split_rows import TRAINING, split_rows
 from declarative_train.files.open_files import is_remote
 from declarative_train.tools.first_recipe.columns import judge
 from declarative_train.tools.first_recipe.opening import LOOKED_AT, UnusableError, open_source
@@ -78,5 +78,5 @@ def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mappin
         if not lacking[TRAINING]:
             return seed, {name: found for name, found in lacking.items() if found}
     rare = min(target.classes, key=lambda each: target.classes[each])
-    times = counted(target.classes[rare], "row")
+    times = format_count(target.classes[rare], "row")
     raise UnusableError(f"the class `{rare}` of `{target.name}` has {times}: too few to train and to evaluate")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from declarative_train.components.data import LISTS, MESSAGES, Table
 from declarative_train.components.fields.columns import is_glob
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.suggest import did_you_mean
 from declarative_train.files.open_files import format_path
 from declarative_train.tools.first_recipe.opening import UnusableError
@@ -85,7 +85,7 @@ def _check(table: Table, values: ColumnValues, where: str) -> None:
 
     name, column = values.name, values.column
     if table.num_rows < LEAST_ROWS:
-        raise UnusableError(f"{where} has {counted(table.num_rows, 'row')}: too few to train and to evaluate")
+        raise UnusableError(f"{where} has {format_count(table.num_rows, 'row')}: too few to train and to evaluate")
     if column.dtype.startswith("datetime") or column.shape:
         held = "dates" if not column.shape else "lists of numbers"
         raise UnusableError(f"`{name}` contains {held}, and a target must be a number or a class", is_word=True)
@@ -99,7 +99,7 @@ def _check(table: Table, values: ColumnValues, where: str) -> None:
         first = int(np.flatnonzero(~values.present)[0])
         place = table.place(first) if len(values.values) == table.num_rows else "one of them"
         raise UnusableError(
-            f"`{name}` is missing in {counted(values.num_missing, 'row')} (the first: {place}): training cannot "
+            f"`{name}` is missing in {format_count(values.num_missing, 'row')} (the first: {place}): training cannot "
             "use them",
             "write a file without these rows",
         )
@@ -107,13 +107,15 @@ def _check(table: Table, values: ColumnValues, where: str) -> None:
         only = next(iter(values.words))
         raise UnusableError(f"`{name}` is `{only}` in every row of {where}: there is nothing to learn")
     if values.values.dtype.kind == "f" and np.isinf(values.values).any():
-        raise UnusableError(f"`{name}` is infinite in {counted(int(np.isinf(values.values).sum()), 'row')} of {where}")
+        raise UnusableError(
+            f"`{name}` is infinite in {format_count(int(np.isinf(values.values).sum()), 'row')} of {where}"
+        )
 
 
 def _task(values: ColumnValues) -> tuple[Task, str]:
     num_values, num_rows = len(values.words), values.words.total()
     if values.is_text or values.column.dtype == "bool":
-        return "classes", counted(num_values, "class")
+        return "classes", format_count(num_values, "class")
     if not values.is_whole:
         return "numbers", "numbers with fractions"
     if num_values == 2 or (num_values <= _MOST_NUMBERS_AS_CLASSES and num_rows >= 5 * num_values):

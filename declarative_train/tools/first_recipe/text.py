@@ -11,7 +11,7 @@ from textwrap import wrap
 
 from declarative_train.components.data import Dataset
 from declarative_train.components.fields.columns import is_glob
-from declarative_train.core.amounts import counted, list_names, list_quoted
+from declarative_train.core.amounts import format_count, list_names, list_quoted
 from declarative_train.core.names import RESERVED, is_name
 from declarative_train.files.open_files import format_path
 from declarative_train.recipe.sections.top import LANGUAGES
@@ -63,7 +63,7 @@ class FirstRecipe:
     def _head(self) -> Iterator[str]:
         yield f"# yaml-language-server: $schema={self.schema}"
         where = ", ".join(format_path(each) for each in self.source.paths)
-        rows = f"{counted(self.num_rows, 'row')}, {counted(len(self.columns) + 1, 'column')}"
+        rows = f"{format_count(self.num_rows, 'row')}, {format_count(len(self.columns) + 1, 'column')}"
         yield from comment(f"A first recipe for {where} ({rows}), made by: {self.command}")
         yield "# Every choice is a guess, with its reason; change it as you like."
         for word, does in (
@@ -110,7 +110,7 @@ class FirstRecipe:
         missing = {each.name: each.num_missing for each in numbers if each.num_missing}
         if missing:
             total = sum(missing.values())
-            said = f"{counted(total, 'value')} {'is' if total == 1 else 'are'} missing, of {list_quoted(missing)}"
+            said = f"{format_count(total, 'value')} {'is' if total == 1 else 'are'} missing, of {list_quoted(missing)}"
             yield from comment(said, 6)
             yield "      missing: mean"
         elif self.is_sampled:
@@ -126,7 +126,7 @@ class FirstRecipe:
             sizes = [min(each.num_words, MOST_WORDS) + 1 for each in categories]
             yield f"      num_classes: {sizes if len(sizes) > 1 else sizes[0]}   # these words, and 1 for unknown ones"
         missing = sum(each.num_missing for each in categories)
-        said = f"{counted(missing, 'missing value')}, and words" if missing else "words"
+        said = f"{format_count(missing, 'missing value')}, and words" if missing else "words"
         yield f"      unknown: 0   # the class of {said} that are not in the training rows"
 
     def _groups_of_dates(self) -> dict[str, list[ColumnUse]]:
@@ -154,7 +154,7 @@ class FirstRecipe:
             yield f"      parts: [{', '.join(group[0].parts)}]"
             missing = sum(each.num_missing for each in group)
             if missing or self.is_sampled:
-                found = f"{counted(missing, 'value')} missing" if missing else "no missing value was found"
+                found = f"{format_count(missing, 'value')} missing" if missing else "no missing value was found"
                 yield f"      missing: zero   # {found}{', but not every row was read' * self.is_sampled}"
 
     def _target_field(self) -> Iterator[str]:
@@ -182,7 +182,7 @@ class FirstRecipe:
         else:
             yield from comment(f"No test set: with {self.num_rows} rows it would be too small.", 2)
         for name, classes in self.lacking.items():
-            few = list_names(f"`{each}` has {counted(self.target.classes[each], 'row')}" for each in classes)
+            few = list_names(f"`{each}` has {format_count(self.target.classes[each], 'row')}" for each in classes)
             yield from comment(f"{few}: too few for `{name}`, whose metrics do not include it.", 2)
         yield "  split:"
         for name, fraction in self.sizes.fractions.items():
@@ -212,7 +212,7 @@ class FirstRecipe:
         dropout = f", dropout: {self.sizes.dropout}" if self.sizes.dropout else ""
         what = "one score for each class" if self.target.classes else "one number"
         yield from comment(
-            f"Widths for {counted(self.num_rows, 'row')}: wider learns more, and overfits more. Output: {what}.",
+            f"Widths for {format_count(self.num_rows, 'row')}: wider learns more, and overfits more. Output: {what}.",
             4,
         )
         hidden = ", ".join(map(str, self.sizes.hidden))
@@ -260,7 +260,7 @@ class FirstRecipe:
         yield f"  global_batch_size: {sizes.batch_size}"
         yield "  optimizer: {type: adamw, lr: 3e-3, weight_decay: 0.01}"
         yield "  lr_schedule: {type: cosine, warmup: 5%}"
-        yield f"evaluation: {{every: {counted(sizes.evaluate_every, 'epoch')}}}"
+        yield f"evaluation: {{every: {format_count(sizes.evaluate_every, 'epoch')}}}"
         yield f"checkpoint: {{best: {{metric: validation/{metric}, mode: {mode}}}}}"
 
     def _rest(self) -> Iterator[str]:

@@ -138,7 +138,7 @@ def _at_once(works: list[Callable[[], Any]]) -> list[Any]:
     """Return the results of functions that run in processes of their own; in this one if that fails."""
     import torch
 
-    from declarative_train.planner.footprint.child import ChildError, in_children
+    from declarative_train.planner.footprint.forked_process import ChildError, in_children
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a process with a thread pool must not fork

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from declarative_train.core.amounts import amount, counted, time_in_words
+from declarative_train.core.amounts import amount, format_count, time_in_words
 from declarative_train.plan.predictions import TAKEN
 from declarative_train.planner.text.describe import mode_in_words
 from declarative_train.planner.text.model import columns, section
@@ -44,7 +44,7 @@ def _head(found: Fits) -> list[str]:
     trained = sum(item.num_elements for item in plan.parameters if item.tie is None and not item.frozen)
     size = f"{amount(own)} parameters" + (f", {amount(trained)} of them trained" if trained < own else "")
     total, mode = found.estimate.device_memory_bytes or 0, mode_in_words(replace(plan.layout, device="cuda"))
-    sample = f"{counted(plan.batch.global_batch_size, 'sample')} a step" + (
+    sample = f"{format_count(plan.batch.global_batch_size, 'sample')} a step" + (
         f" of {found.length:,} tokens" if found.length else ""
     )
     lines = [

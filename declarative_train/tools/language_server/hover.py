@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 from declarative_train.app.views.graph import describe_spec
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.span import Span
 from declarative_train.graph.graph import Graph, Node
 from declarative_train.plan.plan import Plan
@@ -133,7 +133,9 @@ def _data_facts(plan: Plan | None, path: Path) -> list[str]:
     if path[1] == "fields" and len(path) > 2:
         return [f"`{each.name}` {describe_spec(each.tensor)}" for each in plan.data.fields if each.name == path[2]]
     wanted = {"split": path[2:3], "source": ("training",)}.get(str(path[1]), ())
-    return [f"`{each.name}`: {counted(each.num_samples, 'sample')}" for each in plan.data.sets if each.name in wanted]
+    return [
+        f"`{each.name}`: {format_count(each.num_samples, 'sample')}" for each in plan.data.sets if each.name in wanted
+    ]
 
 
 def _describe_plan(plan: Plan | None, path: Path) -> list[str]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.machine import num_cores, own_cores
 from declarative_train.engine.devices import num_gpus, num_gpus_wanted
 from declarative_train.plan.layout import LayoutPlan
@@ -33,8 +33,10 @@ def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list
         wanted = max(num_gpus_wanted(layout) for layout in layouts)
         room = max(1, len(gpus) // wanted)
         if jobs is not None and jobs > room:
-            have = counted(len(gpus), "GPU")
-            raise NoRoomError(f"{jobs} points at once, of {counted(wanted, 'GPU')} each: {have} here, room for {room}")
+            have = format_count(len(gpus), "GPU")
+            raise NoRoomError(
+                f"{jobs} points at once, of {format_count(wanted, 'GPU')} each: {have} here, room for {room}"
+            )
         taken = [gpus[at * wanted : (at + 1) * wanted] for at in range(jobs or room)]
         return [DeviceSlot(at, {"CUDA_VISIBLE_DEVICES": ",".join(each or gpus)}) for at, each in enumerate(taken)]
     ranks = max(len(layout.ranks) for layout in layouts)

@@ -12,8 +12,8 @@ from declarative_train.tools.sweep.sweep import Aim, Result
 def write_hparams(folder: Path, results: Sequence[Result], aim: Aim) -> None:
     """Write an event file in the sweep's own folder, from which TensorBoard reads the columns; each point's run has its
     own values. Raises OSError."""
+    from declarative_train.run.graph_and_hparams import tensorboard_name
     from declarative_train.run.sinks.tensorboard import EventWriter, hparams_columns, new_event_file
-    from declarative_train.run.tensorboard_metadata import tensorboard_name
 
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink()

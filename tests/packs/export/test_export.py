@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from declarative_train.__main__ import main
-from declarative_train.data.prepared_sets import prepare_sets
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.inference.trained import Trained, UsageError, open_trained
 from declarative_train.packs.export import formats
 from declarative_train.packs.export.export import Exported, export

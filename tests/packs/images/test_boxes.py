@@ -17,9 +17,9 @@ from declarative_train.components.data import LISTS, BadValueError, Column
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.packs.images.boxes import Boxes, BoxesField
 from declarative_train.packs.images.modules.boxes import overlap
 from tests.engine.on_ranks import forked

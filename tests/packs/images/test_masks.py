@@ -15,9 +15,9 @@ from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import BadValueError, Column
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.packs.images.mask import MaskField
 from declarative_train.run.event import EvaluationDone
 from tests.engine.runs import go

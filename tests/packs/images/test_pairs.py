@@ -16,10 +16,10 @@ from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.components.transforms.pairs import PairTransform, beta
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.batch import Batch
-from declarative_train.data.batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.pairs import Pairs
-from declarative_train.data.sets import open_sets
+from declarative_train.data.mixup import PairMixer
+from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.packs.images.transforms.pairs import MixUp, weighted
 
 pytest.importorskip("PIL")
@@ -73,8 +73,8 @@ def first_batch(spec: DataSpec) -> Batch:
     return TrainingBatches(spec, BatchSpec(34, 1, 1, 34, 1, 2), 0, open_sets(spec)).step(1)[0]
 
 
-def pairs_of(spec: DataSpec) -> Pairs:
-    found = Pairs.of(spec)
+def pairs_of(spec: DataSpec) -> PairMixer:
+    found = PairMixer.of(spec)
     assert found is not None
     return found
 

@@ -17,10 +17,10 @@ from PIL import Image
 from declarative_train.components.counter_rng import Drawn
 from declarative_train.components.data import BadValueError, Column
 from declarative_train.components.transforms import TRANSFORMS
-from declarative_train.data.batches import EvaluationBatches, TrainingBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import EvaluationBatches, TrainingBatches
 from declarative_train.data.source import record
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.files.paths import SourceError
 from declarative_train.packs.images.image import ImageField, pillow_image
 from declarative_train.packs.images.image_folder import ImageFolderDataset

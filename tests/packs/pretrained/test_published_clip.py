@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import declarative_train as dt
+from declarative_train.app.api.tables import step_rows
 from declarative_train.plan.published import parts_in
-from declarative_train.run.event_tables import step_rows
 from tests.packs.pretrained import published_clip as made
 
 

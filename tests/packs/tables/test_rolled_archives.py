@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train.data import materialize
-from declarative_train.data.batches import Batch, TrainingBatches
-from declarative_train.data.sets import SampleSet, open_sets
+from declarative_train.data import prepared_set
+from declarative_train.data.rank_batches import Batch, TrainingBatches
+from declarative_train.data.shuffle_windows import Arena
 from declarative_train.data.spec import BatchSpec, DataSpec
-from declarative_train.data.windows import Arena
+from declarative_train.data.tensor_sets import SampleSet, open_sets
 from declarative_train.packs.tables import safetensors, tar
 from declarative_train.packs.tables.tar import TarDataset, TarTable
 from declarative_train.packs.text import text_files
@@ -117,7 +117,7 @@ def test_ranks_read_the_archives_once(spec: Spec, archives: str, monkeypatch: py
     read = 0
     whole = TarTable._bytes
 
-    def counted(table: TarTable, path: str, begin: int, end: int) -> bytes:
+    def format_count(table: TarTable, path: str, begin: int, end: int) -> bytes:
         nonlocal read
         read += end - begin
         return whole(table, path, begin, end)
@@ -169,7 +169,7 @@ def test_text_rolls_by_stretches(
 ) -> None:
     """`narrow`: in memory as the bytes that they are, as what is large."""
     monkeypatch.setattr(text_files, "_STRETCH", 512)
-    monkeypatch.setattr(materialize, "NARROW_BYTES", 0 if narrow else 16 << 20)
+    monkeypatch.setattr(prepared_set, "NARROW_BYTES", 0 if narrow else 16 << 20)
     made = Arena.__init__
     held: set[np.dtype[np.generic]] = set()
 
@@ -196,7 +196,7 @@ def test_text_rolls_by_stretches(
     read = 0
     slices = ByteTable._range
 
-    def counted(table: ByteTable, start: int, stop: int) -> np.ndarray:
+    def format_count(table: ByteTable, start: int, stop: int) -> np.ndarray:
         nonlocal read
         read += stop - start
         return slices(table, start, stop)

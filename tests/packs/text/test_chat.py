@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import MESSAGES, Column
-from declarative_train.data import prepared_sets
-from declarative_train.data.sets import open_sets
+from declarative_train.data import shared_sets
 from declarative_train.data.spec import DataError, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.packs.text import chat
 from declarative_train.packs.text.tokenizer import tokenizer
 from declarative_train.packs.text.tokens import TokensField
@@ -173,14 +173,14 @@ def test_messages_in_other_forms(folder: Path) -> None:
 def test_another_template_is_not_that_of_the_plan(
     folder: Path, tmp_path: Path, spec: Callable[..., DataSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared_sets, "_latest", {})
+    monkeypatch.setattr(shared_sets, "_latest", {})
     path = tmp_path / "chat.jinja"
     path.write_text(CHATML)
     keys = {"type": "tokens", "column": "messages", "tokenizer": str(folder), "length": 64, "template": str(path)}
     found = spec(source={"type": "jsonl", "path": str(folder / "rows.jsonl")}, fields={"chat": keys})
     assert str(path) in {each.path for each in found.files}
     open_sets(found)
-    prepared_sets._latest.clear()
+    shared_sets._latest.clear()
     path.write_text(PLAIN_CHATML.replace("<|im_start|>", "<s>"))
     with pytest.raises(DataError, match="field `chat` differs from the plan: its chat template has changed"):
         open_sets(found)

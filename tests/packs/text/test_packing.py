@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import BadValueError
-from declarative_train.data import prepared_sets
-from declarative_train.data.batches import TrainingBatches
-from declarative_train.data.materialize import prepare
-from declarative_train.data.prepared_sets import prepare_sets
-from declarative_train.data.sets import open_sets
+from declarative_train.data import shared_sets
+from declarative_train.data.prepared_set import prepare
+from declarative_train.data.rank_batches import TrainingBatches
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.files.paths import SourceError
 from declarative_train.packs.text import cache
 from declarative_train.packs.text.packing import Packing, PackMode, pack
@@ -139,7 +139,7 @@ def test_a_row_without_a_text_is_left_out_where_that_is_asked_for(
     }
     for _ in range(2):  # what was made for the one is not taken for the other
         assert [each.code for each in look(**keys)[1]] == ["D007"]
-        prepared_sets._latest.clear()
+        shared_sets._latest.clear()
         found, (told,) = look(on_bad_row="skip", **keys)
         assert found is not None
         assert (told.code, told.message.split(":")[0]) == ("D024", "2 rows skipped")
@@ -147,7 +147,7 @@ def test_a_row_without_a_text_is_left_out_where_that_is_asked_for(
         letters = made.gather(np.arange(made.num_samples))["text"]
         assert sorted(map(chr, letters[letters > 0].tolist())) == list("abcdefghijklmnopq")
         assert pack_ is not None or made.num_samples == 6
-        prepared_sets._latest.clear()
+        shared_sets._latest.clear()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from declarative_train.components.data import BadValueError, Column
-from declarative_train.data import prepared_sets
-from declarative_train.data.sets import open_sets
+from declarative_train.data import shared_sets
 from declarative_train.data.spec import DataError, DataSpec
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.packs.text import cache, layout
 from declarative_train.packs.text.tokenizer import TokenizerError, tokenizer
 from declarative_train.packs.text.tokens import TokensField
@@ -278,7 +278,7 @@ def test_a_set_of_texts(folder: Path, spec: Callable[..., DataSpec]) -> None:
 def test_another_tokenizer_is_not_that_of_the_plan(
     folder: Path, tmp_path: Path, spec: Callable[..., DataSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared_sets, "_latest", {})
+    monkeypatch.setattr(shared_sets, "_latest", {})
     path = tmp_path / "own.json"
     content = (folder / "begins.json").read_text()
     path.write_text(content)
@@ -288,7 +288,7 @@ def test_another_tokenizer_is_not_that_of_the_plan(
     )
     assert str(path) in {each.path for each in found.files}
     open_sets(found)
-    prepared_sets._latest.clear()
+    shared_sets._latest.clear()
     changed = json.loads(content)
     vocabulary = changed["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]  # as many tokens, others

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _index(args: argparse.Namespace) -> int:
-    from declarative_train.data.prepared_sets import prepare_sets
+    from declarative_train.data.shared_sets import prepare_sets
     from declarative_train.packs.text.data_tables import token_files
 
     _, data = describe_data(args)

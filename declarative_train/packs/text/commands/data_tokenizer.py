@@ -14,7 +14,7 @@ from declarative_train.app.api.compiling import CompileResult, texts_of
 from declarative_train.app.compile import is_missing, load_recipe, report
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_text
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:
     from declarative_train.components.data import Table
@@ -44,7 +44,7 @@ def misuse(args: argparse.Namespace) -> str | None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from declarative_train.data.splitting import SplitError
+    from declarative_train.data.split_rows import SplitError
     from declarative_train.files.paths import SourceError
     from declarative_train.packs.text.tokenizer import TokenizerError
 
@@ -81,7 +81,9 @@ def _train(args: argparse.Namespace) -> int:
     num_tokens = sum(len(made.encode(text)) for text in texts.sample)
     num_bytes = sum(len(text.encode()) for text in texts.sample)
     rate = f"; a token has {num_bytes / num_tokens:.2f} bytes in the first of them" if num_tokens else ""
-    print_text(f"{args.output}: {counted(made.num_tokens, 'token')} of {counted(texts.num_texts, 'text')}{rate}")
+    print_text(
+        f"{args.output}: {format_count(made.num_tokens, 'token')} of {format_count(texts.num_texts, 'text')}{rate}"
+    )
     if made.num_tokens < args.vocab:
         print(f"dtrain: the texts have no more pairs: {made.num_tokens:,} of {args.vocab:,} tokens", file=sys.stderr)
     return 0
@@ -140,7 +142,7 @@ def _of_recipe(recipe: Recipe) -> list[tuple[Table, str, SetRows]] | None:
     """Return the training rows of each text column that a field turns into tokens, or the files of a stream of
     tokens."""
     from declarative_train.data.rows import RowRange
-    from declarative_train.data.splitting import TRAINING, split_rows
+    from declarative_train.data.split_rows import TRAINING, split_rows
     from declarative_train.packs.text.text_files import TextDataset
 
     section, source = recipe.data, recipe.data.source

@@ -37,7 +37,7 @@ def mixing_types(spec: DataSpec) -> Iterator[tuple[int, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class PairMixer:
     """Transforms that mix the samples of a training batch; `fields`: the fields that each changes in addition to the
     labels.
     """
@@ -47,13 +47,13 @@ class Pairs:
     seed: int
 
     @classmethod
-    def of(cls, spec: DataSpec) -> Pairs | None:
+    def of(cls, spec: DataSpec) -> PairMixer | None:
         """Read the transforms; None if none mixes pairs. Raises ComponentError."""
         entries = tuple(of_pairs([TRANSFORMS.read(each) for each in spec.transforms]))
         if not entries:
             return None
-        late = {field.name: FIELDS.read(field.component) for field in spec.fields}
-        pictures = tuple(name for name, field in late.items() if field.reads_late and not field.takes_lists)
+        lazy = {field.name: FIELDS.read(field.component) for field in spec.fields}
+        pictures = tuple(name for name, field in lazy.items() if field.is_lazy and not field.takes_lists)
         return cls(entries, tuple(pictures if each.fields is None else each.fields for _, each in entries), spec.seed)
 
     def mix(self, batch: Batch) -> Batch:

@@ -14,14 +14,14 @@ from PIL import Image
 
 from declarative_train.components.component import Collective
 from declarative_train.data.batch import Batch
-from declarative_train.data.batches import EvaluationBatches
-from declarative_train.data.sets import open_sets
+from declarative_train.data.rank_batches import EvaluationBatches
+from declarative_train.data.tensor_sets import open_sets
 from declarative_train.inference.evaluate import evaluate
 from declarative_train.inference.trained import open_trained
 from declarative_train.plan.plan import Plan
+from declarative_train.run.class_predictions import NUM_SAMPLES, predictions
 from declarative_train.run.event import ClassesPredicted, Picture, SamplePrediction
 from declarative_train.run.launch import launch
-from declarative_train.run.predictions import NUM_SAMPLES, predictions
 from declarative_train.run.sinks import drawing
 from declarative_train.run.sinks.tensorboard import EventWriter
 from tests.engine.made_recipes import DIGITS, WAYS, compiled, merged, write_data

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from declarative_train.components.data import Table
-from declarative_train.data.fields import BadSampleError, FieldReader, column_names, failing, in_row, values_of
-from declarative_train.data.late import LateValues
-from declarative_train.data.materialize import PreparedSet, storage_dtype
+from declarative_train.data.field_reader import BadSampleError, FieldReader, column_names, failing, in_row, values_of
+from declarative_train.data.lazy_fields import LazyValues
+from declarative_train.data.prepared_set import PreparedSet, storage_dtype
 from declarative_train.data.rows import Windows
-from declarative_train.data.sets import as_data_error
 from declarative_train.data.shuffle import BlockPiece, RolledOrder, ShuffleWindow
 from declarative_train.data.skipping import LOG, Skipped
+from declarative_train.data.tensor_sets import as_data_error
 
 _SPARSE = 8  # neighbours of which fewer are wanted are not read as one stretch
 WindowName = tuple[int, int]
@@ -141,16 +141,16 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def convert_good(
-    prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], late: Sequence[FieldReader]
+    prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
     """Convert consecutive rows and replace bad ones. Raises BadSampleError and SourceError.
 
-    Returns the values of `parts`, the columns of `late` and, if rows were skipped, the index of the value that replaces
+    Returns the values of `parts`, the columns of `lazy` and, if rows were skipped, the index of the value that replaces
     each row: its own, or that of the next good row.
     """
     table = prepared.table
-    read = read_once(table, column_names([*parts, *late]), numbers)  # together: files of a sample lie side by side
-    raw = {name: read[name] for name in column_names(late)}
+    read = read_once(table, column_names([*parts, *lazy]), numbers)  # together: files of a sample lie side by side
+    raw = {name: read[name] for name in column_names(lazy)}
     try:
         return values_of(read, numbers, parts), raw, None
     except BadSampleError:
@@ -171,17 +171,17 @@ def convert_into(
     prepared: PreparedSet,
     numbers: slice | np.ndarray,
     parts: Mapping[FieldReader, np.ndarray],
-    late: Sequence[FieldReader],
+    lazy: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Convert consecutive rows into the given arrays of each part; return the columns of `late`.
+    """Convert consecutive rows into the given arrays of each part; return the columns of `lazy`.
 
     Raises BadSampleError and SourceError.
     """
-    read = read_once(prepared.table, column_names([*parts, *late]), numbers)
+    read = read_once(prepared.table, column_names([*parts, *lazy]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):
             part.values_into(read, out)
-    return {name: read[name] for name in column_names(late)}
+    return {name: read[name] for name in column_names(lazy)}
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
@@ -211,7 +211,7 @@ class HeldWindow:
         self._place: int | None = None
         self._num_rows = 0
         pieces = [_Stretch.of(prepared, piece) for piece in layout.pieces(self.window)]
-        parts = [part for part in prepared.parts if not part.field.reads_late]
+        parts = [part for part in prepared.parts if not part.field.is_lazy]
         with as_data_error(prepared):
             starts = self._read(pieces, parts) if prepared.skips is None else self._read_good(pieces, parts)
         inner = self.window.order()
@@ -229,7 +229,7 @@ class HeldWindow:
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
         """Return memory for the rows of each field."""
-        self._num_rows, self._place = num_rows, None if self._prepared.late else self._arena.take(num_rows)
+        self._num_rows, self._place = num_rows, None if self._prepared.lazy else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), window_dtype(self._prepared, part)) for part in parts}
             self._rows = {part.name: array for part, array in own.items()}
@@ -246,7 +246,7 @@ class HeldWindow:
                 self._prepared,
                 piece.rows,
                 {part: array[begin:end] for part, array in rows.items()},
-                self._prepared.late,
+                self._prepared.lazy,
             )
             for piece, (begin, end) in zip(pieces, pairwise(offsets), strict=True)
         ]
@@ -261,7 +261,7 @@ class HeldWindow:
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
         for piece in pieces:
-            made, raw, stands = convert_good(self._prepared, piece.rows, parts, self._prepared.late)
+            made, raw, stands = convert_good(self._prepared, piece.rows, parts, self._prepared.lazy)
             starts.append((piece.starts() if stands is None else stands[piece.starts()]) + offset)
             offset += piece.num_rows if stands is None else int(stands.max()) + 1
             values.append(made)
@@ -287,7 +287,7 @@ class HeldWindow:
 
     def _pictures(self, places: np.ndarray, index: np.ndarray) -> dict[str, np.ndarray]:
         raw = {name: values[index] for name, values in self._raw.items()}
-        given = {part.name: LateValues.of(part.field, part.columns, raw) for part in self._prepared.late}
+        given = {part.name: LazyValues.of(part.field, part.columns, raw) for part in self._prepared.lazy}
         with as_data_error(self._prepared):
             try:
                 return self._prepared.pictures(given, self.samples[places], self.window.epoch)

@@ -14,7 +14,7 @@ import numpy as np
 from declarative_train.components.data import BadValueError, Table
 from declarative_train.core.packs import hooks
 from declarative_train.core.tensor_spec import FLOATING
-from declarative_train.data.fields import (
+from declarative_train.data.field_reader import (
     BadSampleError,
     FieldReader,
     base_of,
@@ -24,7 +24,7 @@ from declarative_train.data.fields import (
     convert_rows,
     failing,
 )
-from declarative_train.data.late import NO_TRANSFORMS, LateError, LateValues, TransformChain
+from declarative_train.data.lazy_fields import NO_TRANSFORMS, LazyFieldError, LazyValues, TransformChain
 from declarative_train.data.rows import RowRange, SetRows, Windows
 from declarative_train.data.skipping import LOG, Skipped, Skips
 from declarative_train.data.statistics import StatisticsCache
@@ -32,7 +32,7 @@ from declarative_train.data.statistics import StatisticsCache
 HOLD_BYTES = 2 << 30  # a set up to here is held in memory
 NARROW_BYTES = 16 << 20  # integers of a field larger than this are held in the narrowest type that fits
 _GLANCED_ROWS = 1 << 12
-_GLANCED = 8  # values of a late field that are checked before the run
+_GLANCED = 8  # values of a lazy field that are checked before the run
 LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are checked beforehand
 
 
@@ -52,14 +52,14 @@ class PreparedSet:
     skips: Skips | None = None
 
     @property
-    def late(self) -> tuple[FieldReader, ...]:
+    def lazy(self) -> tuple[FieldReader, ...]:
         """Fields of images, which are decoded when a batch is made."""
-        return tuple(part for part in self.parts if part.field.reads_late)
+        return tuple(part for part in self.parts if part.field.is_lazy)
 
     @property
     def is_held(self) -> bool:
         """True if all of the set is in memory."""
-        return self.held is not None and not self.late
+        return self.held is not None and not self.lazy
 
     @property
     def held_bytes(self) -> int:
@@ -68,11 +68,11 @@ class PreparedSet:
     @property
     def size_bytes(self) -> int | None:
         """Size of all its rows in memory and of its images in files; None if unknown."""
-        parts = [part for part in self.parts if not part.field.reads_late]
+        parts = [part for part in self.parts if not part.field.is_lazy]
         numbers = sum(storage_dtype(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
-        if not self.late:
+        if not self.lazy:
             return numbers * len(self.rows)
-        of_table = self.table.size_bytes(column_names(self.late))
+        of_table = self.table.size_bytes(column_names(self.lazy))
         if of_table is None:
             return None
         return numbers * len(self.rows) + of_table * len(self.rows) // max(1, self.table.num_rows)
@@ -121,30 +121,30 @@ class PreparedSet:
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
         wanted = [part for part in self.parts if names is None or part.name in names]
-        parts = [part for part in wanted if not part.field.reads_late]
-        late = self._pictures(np.asarray(samples, np.int64), epoch) if len(parts) < len(wanted) else {}
-        values = self._others(samples, parts) | late
+        parts = [part for part in wanted if not part.field.is_lazy]
+        lazy = self._pictures(np.asarray(samples, np.int64), epoch) if len(parts) < len(wanted) else {}
+        values = self._others(samples, parts) | lazy
         return {part.name: values[part.name] for part in wanted}
 
     def _pictures(self, samples: np.ndarray, epoch: int | None) -> dict[str, np.ndarray]:
         return self.pictures(self.read_columns(samples), samples, epoch)
 
     def pictures(
-        self, given: Mapping[str, LateValues], samples: np.ndarray, epoch: int | None
+        self, given: Mapping[str, LazyValues], samples: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
         """Return all fields of images, which may share random draws. Raises BadSampleError."""
         try:
-            return self.chain.arrays(given, {part.name: part.sample.shape for part in self.late}, samples, epoch)
-        except LateError as error:
-            part = next(part for part in self.late if part.name == error.name)
+            return self.chain.arrays(given, {part.name: part.sample.shape for part in self.lazy}, samples, epoch)
+        except LazyFieldError as error:
+            part = next(part for part in self.lazy if part.name == error.name)
             row = int(self.rows.at(samples[error.row : error.row + 1])[0])
             raise BadSampleError(part, row, error.cause) from error
 
-    def read_columns(self, samples: np.ndarray) -> dict[str, LateValues]:
+    def read_columns(self, samples: np.ndarray) -> dict[str, LazyValues]:
         """Read the columns for the fields of images. Raises SourceError."""
-        late = self.late
-        read = self.table.read(column_names(late), self.rows.at(samples))
-        return {part.name: LateValues.of(part.field, part.columns, read) for part in late}
+        lazy = self.lazy
+        read = self.table.read(column_names(lazy), self.rows.at(samples))
+        return {part.name: LazyValues.of(part.field, part.columns, read) for part in lazy}
 
     def _others(self, samples: np.ndarray, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
         if not parts:
@@ -203,8 +203,8 @@ def prepare(
     chain = chain or NO_TRANSFORMS
     for prepare_fields in hooks("prepare_fields"):
         table, rows, every = prepare_fields(table, rows, every, skips=skips is not None)
-    parts = tuple(part for part in every if not part.field.reads_late)
-    glance(table, rows, [part for part in every if part.field.reads_late], chain, skips, name)
+    parts = tuple(part for part in every if not part.field.is_lazy)
+    glance(table, rows, [part for part in every if part.field.is_lazy], chain, skips, name)
     if not parts:
         return PreparedSet(name, table, rows, windows, every, {}, chain, skips)
     stores = {part.name: storage_dtype(part, len(rows)) for part in parts}
@@ -249,7 +249,7 @@ def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: i
 def glance(
     table: Table,
     rows: SetRows,
-    late: Sequence[FieldReader],
+    lazy: Sequence[FieldReader],
     chain: TransformChain,
     skips: Skips | None = None,
     name: str = "",
@@ -258,13 +258,13 @@ def glance(
 
     `skips` collects bad rows. Raises BadSampleError, SourceError and MissingPackageError.
     """
-    for part in late:
+    for part in lazy:
         if part.name != base_of(part.name):
             continue
         most = LOOKED_AT_ROWS if part.field.takes_lists else _GLANCED
         for begin in range(0, min(len(rows), most), _GLANCED_ROWS):
             first = rows.at(np.arange(begin, min(len(rows), most, begin + _GLANCED_ROWS)))
-            given = LateValues.of(part.field, part.columns, table.read(column_names([part]), first))
+            given = LazyValues.of(part.field, part.columns, table.read(column_names([part]), first))
             for place in range(len(first)):
                 try:
                     chain.glance(given, place)

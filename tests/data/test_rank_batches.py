@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from declarative_train.data.batches import Batch, EvaluationBatches, TrainingBatches
-from declarative_train.data.materialize import HOLD_BYTES
 from declarative_train.data.order import locate, samples_until
-from declarative_train.data.sets import HeldSet, ReadSet, SampleSet, open_sets
+from declarative_train.data.prepared_set import HOLD_BYTES
+from declarative_train.data.rank_batches import Batch, EvaluationBatches, TrainingBatches
 from declarative_train.data.spec import BatchSpec, DataSpec
+from declarative_train.data.tensor_sets import HeldSet, ReadSet, SampleSet, open_sets
 
 Spec = Callable[..., DataSpec]
 

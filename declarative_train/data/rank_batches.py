@@ -14,18 +14,18 @@ import numpy as np
 
 from declarative_train.data.batch import Batch, Take, Taken, make_batches, move_batch, move_tensors, pack_batch, without
 from declarative_train.data.mixture import MixedOrder, make_mixed_order
-from declarative_train.data.order import evaluation_slots, locate, sample_index, slots
-from declarative_train.data.pairs import Pairs
+from declarative_train.data.mixup import PairMixer
+from declarative_train.data.order import evaluation_slots, full_batch_positions, locate, sample_index, slots
 from declarative_train.data.prefetch import ahead, by_workers, copy_ahead, from_host, from_workers, is_gpu
 from declarative_train.data.shuffle import RolledOrder, blocks_of
 from declarative_train.data.spec import BatchSpec, DataError, DataSpec, RollSpec, may_lie_on_gpu
-from declarative_train.data.splitting import TRAINING
+from declarative_train.data.split_rows import TRAINING
 
 if TYPE_CHECKING:
     import torch
 
-    from declarative_train.data.sets import SampleSet
-    from declarative_train.data.window_reader import MixedWindows, WindowsAhead
+    from declarative_train.data.shuffle_reader import MixedWindows, WindowsAhead
+    from declarative_train.data.tensor_sets import SampleSet
 
 __all__ = ["Batch", "EvaluationBatches", "TrainingBatches", "make_batches"]
 
@@ -69,7 +69,7 @@ class TrainingBatches:
         self._rank = dp_rank
         self._set = sets[TRAINING]
         self._device = None if device is None or device.type == "cpu" else device
-        self._pairs = Pairs.of(spec)
+        self._pairs = PairMixer.of(spec)
         self._order: RolledOrder | MixedOrder | None = None
         if spec.mix:
             self._order = make_mixed_order(spec, self._set.prepared, batch.global_batch_size)
@@ -135,7 +135,7 @@ class TrainingBatches:
 
     def _at_once(self, epoch: int | None, positions: np.ndarray) -> Taken:
         if isinstance(self._order, MixedOrder):
-            from declarative_train.data.window_reader import gather_mixture
+            from declarative_train.data.shuffle_reader import gather_mixture
 
             return gather_mixture(self._set, self._order, epoch or 0, positions)
         ids = self.samples(epoch or 0, positions)
@@ -144,7 +144,7 @@ class TrainingBatches:
     def _iterate_windows(
         self, order: RolledOrder | MixedOrder, first_step: int, num_steps: int
     ) -> Iterator[list[Batch]]:
-        from declarative_train.data.window_reader import RolledShare, by_parts
+        from declarative_train.data.shuffle_reader import RolledShare, by_parts
 
         share = RolledShare(self._set.prepared, order, self._batch, self._rank, first_step, num_steps)
         if self._spec.workers:
@@ -156,7 +156,7 @@ class TrainingBatches:
                 steps = range(first_step, first_step + num_steps)
                 made = (self._step_on_host(step, windows.gather) for step in steps)
                 yield from from_host(made, first_step, num_steps, self._device)
-            elif self._set.prepared.late:
+            elif self._set.prepared.lazy:
                 yield from ahead(lambda step: self._step(step, windows.gather), first_step, num_steps)
             else:
                 yield from self._by_block(
@@ -166,7 +166,7 @@ class TrainingBatches:
             windows.close()
 
     def _of_run(self, windows: WindowsAhead | MixedWindows) -> Callable[[_Run], Taken]:
-        from declarative_train.data.window_reader import WindowsAhead
+        from declarative_train.data.shuffle_reader import WindowsAhead
 
         if not isinstance(windows, WindowsAhead):
             return lambda run: windows.gather(run.epoch, self._positions(run))
@@ -247,10 +247,7 @@ class TrainingBatches:
         return samples, self._set.gather(samples)
 
     def _positions(self, run: _Run) -> np.ndarray:
-        batch = self._batch
-        positions = np.arange(run.start, run.start + run.count * batch.global_batch_size)
-        mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, self._rank]
-        return mine.ravel()
+        return full_batch_positions(run.start, run.count, self._batch, self._rank)
 
 
 class EvaluationBatches:
@@ -319,10 +316,10 @@ class EvaluationBatches:
     @property
     def _in_blocks(self) -> bool:
         """True if blocks can be read one after the other: the whole set is read, and no images are loaded later."""
-        return self._order is not None and self.num_samples == self._total and not self._set.prepared.late
+        return self._order is not None and self.num_samples == self._total and not self._set.prepared.lazy
 
     def _by_windows(self) -> Iterator[Batch]:
-        from declarative_train.data.window_reader import RankNeeds, WindowsAhead
+        from declarative_train.data.shuffle_reader import RankNeeds, WindowsAhead
 
         assert self._order is not None
         prepared = self._set.prepared

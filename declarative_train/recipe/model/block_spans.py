@@ -1,4 +1,4 @@
-"""Errors inside a shipped block, reported at the place of the recipe that caused them.
+"""Spans of values and errors inside a shipped block, moved to the value of the recipe that caused them.
 
 The user did not write the body of a shipped block: the place is the value of a param that the recipe gives.
 """

@@ -1,6 +1,6 @@
 """Late fields: fields whose values are made when a batch is requested, such as images.
 
-The reader that makes them is a subclass of `LateReader` in a pack. The field's class names it in `late`, as
+The reader that makes them is a subclass of `LazyReader` in a pack. The field's class names it in `lazy`, as
 `package.module:name`.
 """
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from declarative_train.data.spec import DataSpec
 
 
-class LateValues(NamedTuple):
-    """Values (N,) of each column of a late field, as they are in the table."""
+class LazyValues(NamedTuple):
+    """Values (N,) of each column of a lazy field, as they are in the table."""
 
     field: Field
     columns: tuple[Column, ...]
     values: tuple[np.ndarray, ...]
 
     @classmethod
-    def of(cls, field: Field, columns: Sequence[Column], read: Mapping[str, np.ndarray]) -> LateValues:
+    def of(cls, field: Field, columns: Sequence[Column], read: Mapping[str, np.ndarray]) -> LazyValues:
         return cls(field, tuple(columns), tuple(read[column.name] for column in columns))
 
 
-class LateError(Exception):
+class LazyFieldError(Exception):
     """Error: a value of the field `name` cannot be read; `row` counts within the given values."""
 
     def __init__(self, name: str, row: int, cause: BadValueError) -> None:
@@ -54,8 +54,8 @@ class TransformError(Exception):
         self.shape_error = shape_error
 
 
-class LateReader(ABC):
-    """Reader of the late fields of one kind, which may share random draws. Draws depend on (seed, epoch, sample, place
+class LazyReader(ABC):
+    """Reader of the lazy fields of one kind, which may share random draws. Draws depend on (seed, epoch, sample, place
     in the list of transforms) only."""
 
     def __init__(self, transforms: tuple[Transform, ...], seed: int) -> None:
@@ -69,24 +69,24 @@ class LateReader(ABC):
         """
 
     @abstractmethod
-    def glance(self, given: LateValues, row: int) -> None:
+    def glance(self, given: LazyValues, row: int) -> None:
         """Check a row without decoding it whole. Raises BadValueError and MissingPackageError."""
 
     @abstractmethod
     def arrays(
         self,
-        given: Mapping[str, LateValues],
+        given: Mapping[str, LazyValues],
         shapes: Mapping[str, tuple[int, ...]],
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
         """Return (N, *shape) by field. `keys`: the numbers of the samples; `epoch`: None outside of training. Raises
-        LateError and MissingPackageError."""
+        LazyFieldError and MissingPackageError."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformChain:
-    """Transforms of a recipe, and the seed of their random draws. It asks the reader of each late field."""
+    """Transforms of a recipe, and the seed of their random draws. It asks the reader of each lazy field."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0
@@ -96,29 +96,29 @@ class TransformChain:
         """Read the transforms of a spec. Raises ComponentError."""
         return cls(tuple(TRANSFORMS.read(each) for each in spec.transforms), spec.seed)
 
-    def _reader(self, address: str) -> LateReader:
-        made: LateReader = load(address)(self.transforms, self.seed)
+    def _reader(self, address: str) -> LazyReader:
+        made: LazyReader = load(address)(self.transforms, self.seed)
         return made
 
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
-        """Return the spec of a late field. Raises TransformError."""
-        return self._reader(field.late).spec(name, field, columns)
+        """Return the spec of a lazy field. Raises TransformError."""
+        return self._reader(field.lazy).spec(name, field, columns)
 
-    def glance(self, given: LateValues, row: int) -> None:
+    def glance(self, given: LazyValues, row: int) -> None:
         """Check a row. Raises BadValueError and MissingPackageError."""
-        self._reader(given.field.late).glance(given, row)
+        self._reader(given.field.lazy).glance(given, row)
 
     def arrays(
         self,
-        given: Mapping[str, LateValues],
+        given: Mapping[str, LazyValues],
         shapes: Mapping[str, tuple[int, ...]],
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return (N, *shape) by field. Raises LateError and MissingPackageError."""
+        """Return (N, *shape) by field. Raises LazyFieldError and MissingPackageError."""
         found: dict[str, np.ndarray] = {}
-        for address in dict.fromkeys(each.field.late for each in given.values()):
-            mine = {name: each for name, each in given.items() if each.field.late == address}
+        for address in dict.fromkeys(each.field.lazy for each in given.values()):
+            mine = {name: each for name, each in given.items() if each.field.lazy == address}
             found |= self._reader(address).arrays(mine, shapes, keys, epoch)
         return {name: found[name] for name in given}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from declarative_train.components.component import Metric
 from declarative_train.components.data import Dataset, Split, Table
-from declarative_train.core.amounts import counted
+from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.samples import (
     empty_set,
@@ -26,12 +26,12 @@ from declarative_train.data.checks.samples import (
     sorted_as_text,
     split_does_not_fit,
 )
-from declarative_train.data.prepared_sets import prepare_sets
-from declarative_train.data.problems import DataDraft, Place
+from declarative_train.data.diagnostics import DataDraft, Place
 from declarative_train.data.rows import RowChain, RowOrder, RowRange, SetRows, Windows, row_order
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.source import arrange_rows, usable
 from declarative_train.data.spec import DataSpec, FieldSpec, WindowSpec
-from declarative_train.data.splitting import TRAINING, SplitError, split_rows
+from declarative_train.data.split_rows import TRAINING, SplitError, split_rows
 from declarative_train.files.open_files import format_path
 
 MOST_CLASSES = 20  # that are named one by one
@@ -119,7 +119,7 @@ def _if_empty(draft: DataDraft, name: str, each: RowsOfSet) -> Diagnostic | None
     if each.windows is None or len(each.windows):
         return None
     of = "" if draft.window is None or draft.window.by is None else f" of one `{draft.window.by}`"
-    message = f"nowhere among its {counted(len(each.rows), 'row')} do {each.windows.length}{of} follow each other"
+    message = f"nowhere among its {format_count(len(each.rows), 'row')} do {each.windows.length}{of} follow each other"
     return empty_set(draft.span("data.window.length"), name, message, "make the window shorter")
 
 
@@ -210,7 +210,7 @@ def _sets_without_class(
             hint = "make sure that each class has rows in every set, as `type: stratified` does"
         num_rows = data.set(name).num_samples
         if num_rows < len(every):
-            hint = f"its {counted(num_rows, 'row')} cannot contain every class: make it larger"
+            hint = f"its {format_count(num_rows, 'row')} cannot contain every class: make it larger"
         place = span("data.split" if name == TRAINING else f"data.split.{name}")
         yield set_without_class(place, name, _name_classes(field, lacking, len(every)), hint)
 

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from declarative_train.data.batch import Batch, Taken, make_batches, pack_batch, positions_of, unpack_batch
-from declarative_train.data.materialize import PreparedSet
 from declarative_train.data.mixture import MixedOrder
 from declarative_train.data.order import locate, slots
 from declarative_train.data.prefetch import Prefetcher, by_workers
-from declarative_train.data.sets import ReadSet, SampleSet, as_data_error, dtype_of
+from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.shuffle import EpochLayout, RolledOrder
+from declarative_train.data.shuffle_windows import Arena, HeldWindow, Runs, WindowName, gather_rows, window_dtype
 from declarative_train.data.spec import BatchSpec
-from declarative_train.data.windows import Arena, HeldWindow, Runs, WindowName, gather_rows, window_dtype
+from declarative_train.data.tensor_sets import ReadSet, SampleSet, as_data_error, dtype_of
 
 _AHEAD = 0.25  # threads may prepare this share of the samples in use ahead
 _SPARE = 2  # further windows that fit
@@ -85,7 +85,7 @@ class WindowsAhead:
         in_use = len(needs.streams) * per_window
         room = int(in_use * (1 + _AHEAD))
         rows_each = 1 if prepared.windows is None else prepared.windows.stride
-        parts = () if prepared.late else prepared.parts
+        parts = () if prepared.lazy else prepared.parts
         kinds = {part.name: (part.row.shape, window_dtype(prepared, part)) for part in parts}
         # windows dropped in one gather, at most one of each stream, are still read while others are made
         self._arena = Arena(int(rows_each * (room + in_use + _SPARE * per_window)) + 1, kinds)
@@ -212,7 +212,7 @@ def gather_mixture(samples: SampleSet, order: MixedOrder, epoch: int, positions:
     placed = order.at(epoch, positions)
     found = order.samples(placed)
     numbers = order.numbers(found, placed)
-    if not samples.prepared.late:
+    if not samples.prepared.lazy:
         return numbers, samples.gather(found)
     pieces = [(mine, samples.gather(found[mine], number)) for _, number, mine in placed.pieces()]
     return numbers, _join_pieces(pieces, len(positions))

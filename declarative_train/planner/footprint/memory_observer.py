@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch], **more: Any) -> Any:
     """Run `engine.step` while `live` counts, including everything that exists before it."""
-    observer = ClassObserver(engine, live)
+    observer = MemoryObserver(engine, live)
     observer.claim_state()
     for batch in batches:
         for tensor in batch.tensors.values():
@@ -34,7 +34,7 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
         return engine.step(number, batches, observer=observer, **more)
 
 
-class ClassObserver:
+class MemoryObserver:
     """Observer that sets the class of new storages by the part of the step. What the loss and its part of the backward
     create belongs to the loss. The casts of all parameters are a separate pass, and so is each forward of a stage."""
 

@@ -28,16 +28,16 @@ from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.registry import ComponentError
 from declarative_train.components.splits import SPLITS
-from declarative_train.core.amounts import counted
-from declarative_train.data.fields import BadSampleError, columns_of, make_part
-from declarative_train.data.late import TransformChain, TransformError
-from declarative_train.data.materialize import HOLD_BYTES, PreparedSet, prepare
+from declarative_train.core.amounts import format_count
+from declarative_train.data.field_reader import BadSampleError, columns_of, make_part
+from declarative_train.data.lazy_fields import TransformChain, TransformError
+from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet, prepare
 from declarative_train.data.rows import RowRange, SetRows, Windows, row_order
 from declarative_train.data.shuffle import most_held_beside
 from declarative_train.data.skipping import Skips
 from declarative_train.data.source import arrange_rows, open_table, usable
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec, WindowSpec
-from declarative_train.data.splitting import TRAINING, SplitError, split_rows
+from declarative_train.data.split_rows import TRAINING, SplitError, split_rows
 from declarative_train.files.paths import SourceError
 
 _COUNTED = 1 << 14  # samples per chunk of `training_values`
@@ -150,7 +150,7 @@ def _prepare_one(
     )
     if found.num_samples != wanted.num_samples:
         raise DataError(
-            f"`{wanted.name}` has {counted(found.num_samples, 'sample')}, but the plan was made for "
+            f"`{wanted.name}` has {format_count(found.num_samples, 'sample')}, but the plan was made for "
             f"{wanted.num_samples:,}"
         )
     return found
@@ -323,7 +323,7 @@ class Sample:
 
     def _is_late(self, name: str) -> bool:
         """Return whether the field is of images, which take too long to decode."""
-        return any(part.name == name and part.field.reads_late for part in self._sets[0].parts)
+        return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
         """Return the place of a row of the sample, for messages; for a window, that of its first row."""

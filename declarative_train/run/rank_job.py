@@ -21,7 +21,7 @@ SinkFactory = Callable[[Path], Sequence[Sink]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RankJob:
     """Session of a run. The main rank calls `sinks` with the run directory. All fields can be pickled, because ranks
     may be spawned. `device_index` is this rank's GPU, if it differs from the plan's. `is_hosted`: the run is inside a
     process of the user (a notebook, a script), which must not be ended."""

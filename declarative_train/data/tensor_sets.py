@@ -11,9 +11,9 @@ import torch
 
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.batch import Batch
-from declarative_train.data.fields import BadSampleError
-from declarative_train.data.materialize import HOLD_BYTES, PreparedSet
-from declarative_train.data.prepared_sets import prepare_sets
+from declarative_train.data.field_reader import BadSampleError
+from declarative_train.data.prepared_set import HOLD_BYTES, PreparedSet
+from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import DataError, DataSpec
 from declarative_train.files.paths import SourceError
 
@@ -88,7 +88,7 @@ class ReadSet(SampleSet):
         self.num_samples = prepared.num_samples
         self.prepared = prepared
         size = prepared.size_bytes
-        self.may_keep = not prepared.late and size is not None and size <= HOLD_BYTES
+        self.may_keep = not prepared.lazy and size is not None and size <= HOLD_BYTES
         self.kept = {}
         self._dtypes = {part.name: dtype_of(part.sample) for part in prepared.parts}
         self.sample_bytes = _sample_bytes(prepared)

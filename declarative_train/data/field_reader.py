@@ -12,7 +12,7 @@ import numpy as np
 from declarative_train.components.data import BadValueError, Column, Field, Table
 from declarative_train.components.fields.columns import match_columns
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data.late import NO_TRANSFORMS, TransformChain
+from declarative_train.data.lazy_fields import NO_TRANSFORMS, TransformChain
 from declarative_train.data.rows import SetRows
 from declarative_train.data.skipping import bad_places
 from declarative_train.data.spec import WindowSpec
@@ -70,7 +70,7 @@ def make_part(
     chain: TransformChain | None = None,
 ) -> FieldReader:
     """Make the reader of a field. Raises TransformError."""
-    if field.reads_late:
+    if field.is_lazy:
         row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:
         row = field.row_spec(columns, statistics)

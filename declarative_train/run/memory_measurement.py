@@ -21,7 +21,7 @@ NUMBER = 2  # which step of the session is measured: an early one in which the o
 LIVE, ALLOCATED = "live tensors", "allocated on the GPU"
 
 
-class MemoryCheck:
+class MemoryMeasurement:
     """Runner of steps that measures the memory of one of them. On the CPU it counts live tensors (once, a few
     milliseconds); on a GPU it reads torch's allocator statistics. Compiled steps on the CPU cannot be measured."""
 
@@ -40,7 +40,7 @@ class MemoryCheck:
         if number != self._at or self._how == ALLOCATED:
             return self._engine.step(number, batches, **more)
         from declarative_train.planner.footprint.live_bytes import LiveBytes
-        from declarative_train.planner.footprint.traced_step import step
+        from declarative_train.planner.footprint.memory_observer import step
 
         live = LiveBytes()
         result: StepResult = step(self._engine, live, number, batches, **more)

@@ -38,8 +38,8 @@ from declarative_train.data.checks.values import (
     not_a_whole_number,
     value_out_of_range,
 )
-from declarative_train.data.fields import BadSampleError, each_output
-from declarative_train.data.late import TransformChain
+from declarative_train.data.field_reader import BadSampleError, each_output
+from declarative_train.data.lazy_fields import TransformChain
 from declarative_train.data.rows import SetRows
 from declarative_train.data.skipping import Skipped
 from declarative_train.data.spec import WindowSpec
@@ -148,22 +148,22 @@ def of_rows(section: DataSection, span: Place) -> Iterator[Diagnostic]:
 
 
 def of_transforms(section: DataSection, span: Place) -> Iterator[Diagnostic]:
-    late = [name for name, field in section.fields.items() if field.reads_late]
-    pictures = [name for name in late if not section.fields[name].takes_lists]
+    lazy = [name for name, field in section.fields.items() if field.is_lazy]
+    pictures = [name for name in lazy if not section.fields[name].takes_lists]
     for name, field in section.fields.items():
         if field.follows is not None and field.follows not in pictures:
             message = f"its boxes belong to images of `{field.follows}`, but no image field has this name"
             hint = did_you_mean(field.follows, pictures) if pictures else "add a field of `type: image`"
             yield column_does_not_fit(span(f"data.fields.{name}.picture"), name, message, hint)
-    if late and section.window is not None:
-        message = f"`{late[0]}` is a field of images, but windows need numbers: a sample is one image"
+    if lazy and section.window is not None:
+        message = f"`{lazy[0]}` is a field of images, but windows need numbers: a sample is one image"
         yield transform_does_not_fit(span("data.window"), message, "remove `window`")
     for place, transform in enumerate(section.transforms):
         for at, name in enumerate(transform.fields or ()):
-            if name not in (section.fields if transform.of_pairs else late):
+            if name not in (section.fields if transform.of_pairs else lazy):
                 known = name in section.fields
                 message = f"`{name}` is not a field of images" if known else f"there is no field `{name}`"
-                among = list(section.fields) if transform.of_pairs else late
+                among = list(section.fields) if transform.of_pairs else lazy
                 hint = "list fields of `type: image` or `mask`" if known else did_you_mean(name, among)
                 yield transform_does_not_fit(span(("data", "transforms", place, "fields", at)), message, hint)
         if not pictures and transform.fields is None:

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from declarative_train.core.tensor_spec import TensorSpec
-from declarative_train.data import prepared_sets
-from declarative_train.data.prepared_sets import training_values
-from declarative_train.data.sets import HeldSet, open_sets
+from declarative_train.data import shared_sets
+from declarative_train.data.shared_sets import training_values
 from declarative_train.data.source import SAMPLE_BYTES, WHOLE_BYTES, records
 from declarative_train.data.spec import DataError, DataSpec, FieldSpec, SetSpec
+from declarative_train.data.tensor_sets import HeldSet, open_sets
 
 Spec = Callable[..., DataSpec]
 
@@ -146,7 +146,7 @@ def test_what_was_described_is_not_read_again(spec: Spec, table: str) -> None:
     data = spec(source={"type": "csv", "path": table}, fields={"x": {"column": "x"}}, split={"validation": 0.2})
     Path(table).unlink()
     assert open_sets(through_json(data))["training"].num_samples == 192
-    prepared_sets._latest.clear()
+    shared_sets._latest.clear()
     with pytest.raises(DataError, match=r"there is no file .*table\.csv"):
         open_sets(data)
 
@@ -189,7 +189,7 @@ def test_a_spec_alone_opens_the_same_sets(spec: Spec, table: str) -> None:
         },
     )
     before = {name: each.gather(np.arange(each.num_samples)) for name, each in open_sets(data).items()}
-    prepared_sets._latest.clear()
+    shared_sets._latest.clear()
     after = {name: each.gather(np.arange(each.num_samples)) for name, each in open_sets(through_json(data)).items()}
     assert before.keys() == after.keys()
     for name, fields in before.items():
@@ -206,10 +206,10 @@ def test_data_that_changed_since_are_refused(spec: Spec, table: str) -> None:
         (text + "\n1,a,1,1,", "field `x`: `x` misses a value"),
     ):
         Path(table).write_text(changed)
-        prepared_sets._latest.clear()
+        shared_sets._latest.clear()
         with pytest.raises(DataError, match=words):
             open_sets(data)
-    prepared_sets._latest.clear()
+    shared_sets._latest.clear()
     with pytest.raises(DataError, match="`telepathy`, which this version of dtrain does not have"):
         open_sets(dataclasses.replace(data, source={"type": "telepathy"}))
 
@@ -328,7 +328,7 @@ def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.Monke
     """By position: as many draws as rows are looked at, and no list of all."""
     from declarative_train.components.datasets.synthetic import SyntheticDataset
     from declarative_train.components.splits.shares import RandomSplit
-    from declarative_train.data import rows, splitting
+    from declarative_train.data import rows, split_rows
 
     drawn = []
 
@@ -338,10 +338,10 @@ def test_a_set_of_very_many_made_rows_is_drawn_at_once(monkeypatch: pytest.Monke
 
     from declarative_train.data.order import permute
 
-    for module in (splitting, rows):
+    for module in (split_rows, rows):
         monkeypatch.setattr(module, "permute", counting)
     table = SyntheticDataset(kind="regression", rows=10**8).open()
-    found = splitting.split_rows(table, {"v": RandomSplit(fraction=0.1), "t": RandomSplit(fraction=0.1)}, seed=0)
+    found = split_rows.split_rows(table, {"v": RandomSplit(fraction=0.1), "t": RandomSplit(fraction=0.1)}, seed=0)
     assert [len(each) for each in found.values()] == [8 * 10**7, 10**7, 10**7]
     places = np.arange(1000)
     numbers = np.concatenate([each.at(places) for each in found.values()])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from declarative_train.data.batches import spread
+from declarative_train.data.rank_batches import spread
 from declarative_train.engine.devices import exact_device
 from declarative_train.plan.output_semantics import Meaning, meanings
 from declarative_train.run.event import ClassesPredicted, Picture, SamplePrediction

@@ -1,0 +1,71 @@
+"""Rules about optimizers: the learning rate and the betas.
+
+Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.components.component import Optimizer
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, Fix, warning
+from declarative_train.core.span import Span
+from declarative_train.recipe.draft import Draft
+
+_FAR_ABOVE, _FAR_BELOW = 10, 1e-3
+
+
+def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
+    """implausible-lr (O013)
+
+    Finds: a learning rate far outside of the usual range of the optimizer, or 0.
+    Why:   with ten times the largest usual rate a run diverges in its first steps or learns nothing; with a thousandth
+           of the smallest, or with 0, its parameters hardly change, without an error.
+    Diff:
+        training:
+    -     optimizer: {type: adam, lr: 10}
+    +     optimizer: {type: adam, lr: 1e-3}
+    """
+    for optimizer, path, at in optimizers_of(draft):
+        lr = getattr(optimizer, "lr", None)
+        low, high = optimizer.usual_lr
+        usual = f"usual values are {low:g} to {high:g}"
+        span = at if path is None else draft.span((*path, "lr"))
+        if lr == 0:
+            yield warning("O013", span, "an lr of 0: no step changes a parameter", usual)
+        elif lr is not None and not low * _FAR_BELOW <= lr <= high * _FAR_ABOVE:
+            far = "above" if lr > high else "below"
+            yield warning("O013", span, f"an lr of {lr:g} is far {far} the usual range of `{optimizer.type}`", usual)
+
+
+def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
+    """Yield every optimizer with its path and span; the path is None for one set inside a block."""
+    if draft.training is not None:
+        path: tuple[str, ...] = ("training", "optimizer")
+        yield draft.training.optimizer, path, draft.span(path)
+    for rule in draft.rules:
+        if rule.settings.optimizer is not None:
+            path = ("model", "parameters", rule.selector, "optimizer")
+            yield rule.settings.optimizer, None if rule.prefix else path, rule.span
+
+
+def swapped_betas(draft: Draft) -> Iterator[Diagnostic]:
+    """swapped-betas (O014)
+
+    Finds: `betas` whose first number is larger than the second.
+    Why:   the average of the gradient then changes more slowly than that of its square: steps follow outdated
+           directions, and training becomes unstable. The two are usually swapped.
+    Diff:
+        training:
+    -     optimizer: {type: adam, lr: 1e-3, betas: [0.999, 0.9]}
+    +     optimizer: {type: adam, lr: 1e-3, betas: [0.9, 0.999]}
+    """
+    for optimizer, path, at in optimizers_of(draft):
+        betas = getattr(optimizer, "betas", None)
+        if betas is None or betas[0] <= betas[1]:
+            continue
+        span = at if path is None else draft.span((*path, "betas"))
+        turned = f"[{betas[1]:g}, {betas[0]:g}]"
+        message = f"`betas` of `{optimizer.type}` are {betas[0]:g}, {betas[1]:g}, but the second is usually larger"
+        hint = f"write `betas: {turned}`"
+        yield warning("O014", span, message, hint, fixes=() if path is None else (Fix(span, turned, safe=False),))
