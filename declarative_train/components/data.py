@@ -238,15 +238,21 @@ class Preparation(NamedTuple):
 class Field(Component, ABC):
     """A named tensor of a sample, made from columns.
 
-    `meaning` names the keys that decide what its numbers mean: a model that starts from the weights of a run must read
-    them the same way. `lazy`: the address of its `LazyReader` (data/lazy_fields.py), if its values are read for each batch, not held
-    in memory or inspected beforehand (images). `takes_text`: its column holds texts, even if they look like
-    numbers; `takes_lists`: its columns hold lists, which may be of any length; `takes_dates`: it reads dates from texts
-    and numbers too, so new rows keep the type that they have in their file. `keys_tell_all`: its values depend on its
-    keys and columns alone, not on code of the user or on further files, so results about them may be cached.
-
     `outputs`: names of its tensors, if it makes several. The field's own name is the first, the others are
     `NAME.OUTPUT`.
+
+    `meaning`: the keys that decide what its numbers mean. A model that starts from the weights of a run must read them
+    the same way.
+
+    `lazy`: set if its values (images) are read again for each batch and not checked before the run: the address of the
+    `LazyReader` that reads them (data/lazy_fields.py), as `package.module:name`.
+
+    `takes_text`: its column holds texts, even if they look like numbers. `takes_lists`: its columns hold lists, of any
+    length. `takes_dates`: it reads dates from texts and numbers too, so new rows keep the type that they have in their
+    file.
+
+    `keys_tell_all`: its values depend on its keys and columns alone, not on code of the user or on further files, so
+    results about them may be cached.
     """
 
     meaning: ClassVar[tuple[str, ...]] = ()
