@@ -194,7 +194,7 @@ def growth(data: DataSpec) -> tuple[float, int]:
 
 
 @contextmanager
-def format_count() -> Iterator[Counter[int]]:
+def counted() -> Iterator[Counter[int]]:
     read: Counter[int] = Counter()
     whole = ParquetTable._read_group
 
@@ -211,7 +211,7 @@ def format_count() -> Iterator[Counter[int]]:
 
 def read_by_ranks(data: DataSpec, ranks: int) -> float:
     """Row groups that the ranks of an epoch read, over those that there are."""
-    with format_count() as read:
+    with counted() as read:
         for rank in range(ranks):
             for _ in batches(data, 1, ranks, rank):
                 pass

@@ -145,7 +145,7 @@ def test_the_table_is_made_once_for_all_layers(double: Double, monkeypatch: pyte
     made: list[Tensor] = []
     known = documents.documents
 
-    def format_count(segments: Tensor) -> documents.Documents | None:
+    def counted(segments: Tensor) -> documents.Documents | None:
         made.append(segments)
         return known(segments)
 

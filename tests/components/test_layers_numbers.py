@@ -148,7 +148,7 @@ def test_layers_of_a_model_share_one_rotary_table(monkeypatch: pytest.MonkeyPatc
     lengths: list[int] = []
     table = attention.Angles.table
 
-    def format_count(self: Any, T: int, *rest: Any) -> Any:
+    def counted(self: Any, T: int, *rest: Any) -> Any:
         lengths.append(T)
         return table(self, T, *rest)
 

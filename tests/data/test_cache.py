@@ -36,7 +36,7 @@ def test_footers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     read: list[object] = []
     footer = ParquetFormat.footer
 
-    def format_count(form: ParquetFormat, opened: object) -> dict[str, object]:
+    def counted(form: ParquetFormat, opened: object) -> dict[str, object]:
         read.append(opened)
         return footer(form, opened)
 
@@ -83,7 +83,7 @@ def test_statistics_are_measured_once(tmp_path: Path, spec: Spec, monkeypatch: p
     read: list[object] = []
     whole = ParquetTable._read_group
 
-    def format_count(table: ParquetTable, *given: object) -> object:
+    def counted(table: ParquetTable, *given: object) -> object:
         read.append(given)
         return whole(table, *given)  # type: ignore[arg-type]
 

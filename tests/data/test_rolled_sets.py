@@ -145,7 +145,7 @@ def test_each_block_is_read_by_one_rank_once(rolled: Spec, monkeypatch: pytest.M
     read: Counter[tuple[str, int]] = Counter()
     whole = ParquetTable._read_group
 
-    def format_count(table: ParquetTable, path: str, number: int, *rest: object) -> object:
+    def counted(table: ParquetTable, path: str, number: int, *rest: object) -> object:
         read[path, number] += 1
         return whole(table, path, number, *rest)  # type: ignore[arg-type]
 
@@ -170,7 +170,7 @@ def test_a_set_that_is_not_shuffled_reads_each_block_once(
     read: Counter[tuple[str, int]] = Counter()
     whole = ParquetTable._read_group
 
-    def format_count(table: ParquetTable, path: str, number: int, *rest: object) -> object:
+    def counted(table: ParquetTable, path: str, number: int, *rest: object) -> object:
         read[path, number] += 1
         return whole(table, path, number, *rest)  # type: ignore[arg-type]
 
@@ -237,7 +237,7 @@ def test_evaluations_keep_the_order_of_the_file_and_are_read_once(
     read: list[object] = []
     whole = ParquetTable._group
 
-    def format_count(table: ParquetTable, *given: object) -> object:
+    def counted(table: ParquetTable, *given: object) -> object:
         read.append(given)
         return whole(table, *given)  # type: ignore[arg-type]
 

@@ -60,7 +60,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     times: list[int] = []
     whole = shared_sets._prepare_all
 
-    def format_count(spec: DataSpec) -> dict[str, PreparedSet]:
+    def counted(spec: DataSpec) -> dict[str, PreparedSet]:
         times.append(1)
         return whole(spec)
 

@@ -1,7 +1,7 @@
 """A GPU that is pretended where there is none: which code would fail on CUDA, and where it would make the host wait.
 
     with PretendGpu() as gpu:
-        run_rank(Job(plan, "cuda", RunPlace(run_dir, None), None, no_sinks), FailureContext(0), lambda: False)
+        run_rank(RankJob(plan, "cuda", RunPlace(run_dir, None), None, no_sinks), FailureContext(0), lambda: False)
     assert gpu.waits_in_steps() == {}
 
 All memory stays the CPU's. What would be on the GPU is known by its storage, and its tensors say `device == cuda:0`.

@@ -53,7 +53,7 @@ LONG = pytest.mark.long
     "checkpointing", [pytest.param("none", marks=LONG), "blocks", pytest.param("selective", marks=LONG)]
 )
 def test_equal_blocks_are_compiled_once(tmp_path: Path, checkpointing: str) -> None:
-    found = format_count(tmp_path, checkpointing, 9)
+    found = counted(tmp_path, checkpointing, 9)
     assert 1 <= found["frames"] <= 5  # a block, what is before the first and behind the last
     assert found["left_out"] == found["limits"] == 0
     assert found["difference"] < 1e-10
@@ -63,12 +63,12 @@ def test_equal_blocks_are_compiled_once(tmp_path: Path, checkpointing: str) -> N
 @pytest.mark.parametrize("checkpointing", ["none", "blocks"])
 def test_many_kinds_of_blocks_are_all_compiled(tmp_path: Path, checkpointing: str) -> None:
     """Torch gives a function up after eight programs for it, unless it is told that more are to come."""
-    found = format_count(tmp_path, checkpointing, 12, "other widths")
+    found = counted(tmp_path, checkpointing, 12, "other widths")
     assert found["frames"] >= 12
     assert found["left_out"] == found["limits"] == 0
 
 
-def format_count(folder: Path, checkpointing: str, blocks: int, widths: str = "one width") -> dict[str, float]:
+def counted(folder: Path, checkpointing: str, blocks: int, widths: str = "one width") -> dict[str, float]:
     """In a process of its own, as the compiler keeps what it made."""
     words = (str(folder), checkpointing, str(blocks), widths)
     code, out, errors = finish(start("tests.code", CODE, *words), 100)

@@ -45,7 +45,7 @@ def test_64_microbatches_are_tried_and_not_derived(tmp_path: Path, monkeypatch: 
     tried: list[int] = []
     course = forecast._memory_trace
 
-    def format_count(plan: Plan, *args: object) -> object:
+    def counted(plan: Plan, *args: object) -> object:
         tried.append(forecast._chunks(plan))
         return course(plan, *args)
 

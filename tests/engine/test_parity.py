@@ -65,7 +65,7 @@ def reference(directory: Path) -> dict[str, Recording]:
     return found
 
 
-def format_count(few: int, many: int, *hardest: str) -> list[Any]:
+def counted(few: int, many: int, *hardest: str) -> list[Any]:
     """The hardest cases on many ranks, where some have one row of the last batch and some have none. The long tests
     take all, and on few."""
     every = [(case, num_ranks) for num_ranks in (few, many) for case in CASES]
@@ -90,7 +90,7 @@ def test_ddp_equals_one_process(case: str, num_ranks: int, directory: Path, refe
     assert largest_difference(wanted, found) <= LIMIT
 
 
-@pytest.mark.parametrize(("case", "num_ranks"), format_count(2, 4, "masked_accumulation", "clipped"))
+@pytest.mark.parametrize(("case", "num_ranks"), counted(2, 4, "masked_accumulation", "clipped"))
 def test_fsdp_equals_one_process(case: str, num_ranks: int, directory: Path, reference: dict[str, Recording]) -> None:
     changes = {"parallelism": "fsdp", "layout": {"gpus": num_ranks}}
     found = record(directory, merged(merged(SMALL, CASES[case]), changes))
@@ -106,7 +106,7 @@ def test_hybrid_sharding_equals_one_process(case: str, directory: Path, referenc
     assert largest_difference(reference[case], found) <= LIMIT
 
 
-@pytest.mark.parametrize(("case", "num_replicas"), format_count(2, 4, "masked_accumulation", "two_terms"))
+@pytest.mark.parametrize(("case", "num_replicas"), counted(2, 4, "masked_accumulation", "two_terms"))
 def test_dp_equals_one_process(case: str, num_replicas: int, directory: Path, reference: dict[str, Recording]) -> None:
     changes = {"parallelism": "dp", "layout": {"gpus": num_replicas}}
     found = record(directory, merged(merged(SMALL, CASES[case]), changes))

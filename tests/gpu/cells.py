@@ -347,7 +347,7 @@ def pinned(folder: Path, workers: int) -> dict[str, Any]:
     pins = 0
     pin = torch.Tensor.pin_memory
 
-    def format_count(tensor: torch.Tensor, *more: Any) -> torch.Tensor:
+    def counted(tensor: torch.Tensor, *more: Any) -> torch.Tensor:
         nonlocal pins
         pins += 1
         return pin(tensor, *more)

@@ -51,7 +51,7 @@ def graph_of(kind: str, case: Case, *, behind_a_parameter: bool) -> Graph:
     return Graph(inputs, (*before, node), {name: f"node:{name}" for name in node.outputs})
 
 
-def format_count(graph: Graph, frozen: tuple[str, ...] = ()) -> tuple[int, int]:
+def counted(graph: Graph, frozen: tuple[str, ...] = ()) -> tuple[int, int]:
     """By torch, per sample: forward and backward."""
     model = build(graph).double()
     for name in frozen:
@@ -84,7 +84,7 @@ def estimated(graph: Graph, frozen: tuple[str, ...] = ()) -> tuple[int, int]:
 def test_a_layer_costs_what_torch_counts(kind: str, position: int, behind: bool) -> None:
     graph = graph_of(kind, CASES[kind][position], behind_a_parameter=behind)
     found = estimated(graph)
-    forward, backward = format_count(graph)
+    forward, backward = counted(graph)
     # torch forgets the groups of a convolution where it counts the gradient of its weight
     forgotten = (CASES[kind][position][0].get("groups", 1) - 1) * forward
     assert found == (forward, backward - forgotten)
@@ -104,7 +104,7 @@ def test_a_frozen_layer_costs_less(kind: str) -> None:
     names = [name for name, _ in build(graph, device="meta").named_parameters()]
     weights = tuple(name for name in names if name.startswith("node."))
     frozen = estimated(graph, weights)
-    assert frozen == format_count(graph, weights)
+    assert frozen == counted(graph, weights)
     assert frozen[1] < estimated(graph)[1]
     assert estimated(graph, tuple(names))[1] == 0
 
@@ -128,7 +128,7 @@ def test_an_expression_costs_what_torch_counts(
     output = probe_expression(parse(text), specs)
     node = Node("node", "expression", wires, {"output": output}, expression=text)
     graph = Graph(specs, (*before, node), {"node": "node:output"})
-    assert estimated(graph) == format_count(graph)
+    assert estimated(graph) == counted(graph)
 
 
 def test_a_layer_that_is_called_again_costs_again() -> None:
@@ -136,7 +136,7 @@ def test_a_layer_that_is_called_again_costs_again() -> None:
     first = layer("first", {"type": "linear", "out_features": 8}, {"x": x}, {"x": "x"})
     again = Node("again", "reuse", {"x": "first:output"}, dict(first.outputs), target="first")
     graph = Graph({"x": x}, (first, again), {"again": "again:output"})
-    assert estimated(graph) == format_count(graph) == (2 * 2 * 6 * 8 * 8, 3 * 2 * 6 * 8 * 8)
+    assert estimated(graph) == counted(graph) == (2 * 2 * 6 * 8 * 8, 3 * 2 * 6 * 8 * 8)
 
 
 def test_a_block_costs_what_is_in_it() -> None:
@@ -146,7 +146,7 @@ def test_a_block_costs_what_is_in_it() -> None:
     block = Node("block", "block", {"x": "x"}, dict(inner.outputs), block="made", graph=body)
     again = replace(block, name="next", inputs={"x": "block:output"})
     graph = Graph({"x": x}, (block, again), {"next": "next:output"})
-    assert estimated(graph) == format_count(graph)
+    assert estimated(graph) == counted(graph)
 
 
 def test_traffic_is_what_goes_in_and_out_and_the_parameters() -> None:

@@ -33,7 +33,7 @@ training: {{steps: 3, global_batch_size: 4, optimizer: {{type: sgd, lr: 0.1}}, a
 """
 
 
-def format_count(plan: Plan) -> tuple[int, int]:
+def counted(plan: Plan) -> tuple[int, int]:
     """By torch, per sample: forward and backward."""
     model = build(plan.graph, plan.plugins).double()
     tie(model, {item.name: item.tie for item in plan.parameters if item.tie is not None})
@@ -63,7 +63,7 @@ def test_a_shipped_recipe(name: str) -> None:
     assert loaded.recipe is not None
     plan, _ = planner.compile(loaded.recipe)
     assert plan is not None
-    assert (plan.flops.forward, plan.flops.backward) == format_count(plan)
+    assert (plan.flops.forward, plan.flops.backward) == counted(plan)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -76,7 +76,7 @@ def test_a_shipped_block(block: str, again: str, tmp_path: Path) -> None:
     assert loaded.recipe is not None, loaded.diagnostics
     plan, diagnostics = planner.compile(loaded.recipe)
     assert plan is not None, diagnostics
-    forward, backward = format_count(plan)
+    forward, backward = counted(plan)
     assert (plan.flops.forward, plan.flops.backward) == (forward, backward)
     logits = 2 * 8 * 16 * 256
     recomputed = {"none": 0, "blocks": forward - logits, "all": forward}

@@ -52,7 +52,7 @@ def drawing(drawn: list[int]) -> Iterator[None]:
     """Numbers are counted in the place of being written: a tensor without memory has no array."""
     kept = Draws._fill
 
-    def format_count(self: Draws, values: torch.Tensor, *_: Any, **__: Any) -> None:
+    def counted(self: Draws, values: torch.Tensor, *_: Any, **__: Any) -> None:
         drawn.append(values.numel())
 
     Draws._fill = counted  # type: ignore[method-assign]

@@ -403,7 +403,7 @@ def test_no_host_synchronisation_between_logging_steps(directory: Path, monkeypa
     waited: dict[int, list[str]] = {}
     right = StepRunner.run
 
-    def format_count(self: StepRunner, step: int, *rest: Any) -> Any:
+    def counted(self: StepRunner, step: int, *rest: Any) -> Any:
         steps.append(step)
         return right(self, step, *rest)
 

@@ -117,7 +117,7 @@ def test_ranks_read_the_archives_once(spec: Spec, archives: str, monkeypatch: py
     read = 0
     whole = TarTable._bytes
 
-    def format_count(table: TarTable, path: str, begin: int, end: int) -> bytes:
+    def counted(table: TarTable, path: str, begin: int, end: int) -> bytes:
         nonlocal read
         read += end - begin
         return whole(table, path, begin, end)
@@ -196,7 +196,7 @@ def test_text_rolls_by_stretches(
     read = 0
     slices = ByteTable._range
 
-    def format_count(table: ByteTable, start: int, stop: int) -> np.ndarray:
+    def counted(table: ByteTable, start: int, stop: int) -> np.ndarray:
         nonlocal read
         read += stop - start
         return slices(table, start, stop)
