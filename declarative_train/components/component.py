@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict
 
 from declarative_train.components.products import Product, Use
+from declarative_train.core.cuts import CutKind, LayerCut
 from declarative_train.core.duration import Duration
 from declarative_train.core.tensor_spec import TensorSpec
 
@@ -169,10 +170,14 @@ class Layer(Component, ABC):
         return self
 
     def init_of(self, parameter: str, inputs: Mapping[str, TensorSpec]) -> "Init":
-        """Return how a parameter of the built module starts when the recipe does not say: torch's own distribution, as
-        a rule that can be drawn from any generator. `parameter` is its name in the module. Raises LookupError for an
-        unknown name."""
+        """Return the start values of a parameter (its name in the module) for which the recipe has none: torch's own
+        distribution. Raises LookupError for an unknown name."""
         raise LookupError(f"`{self.type}` has no parameter {parameter}")
+
+    def cut(self, kind: CutKind, inputs: Mapping[str, TensorSpec], size: int) -> LayerCut | str | None:
+        """Return how `size` ranks of the `tensor` axis divide the layer; a sentence if its sizes do not divide, None if
+        it is not divided in this way. Its module has a method `divide` if more than its parameters change."""
+        return None
 
     def products(self, use: Use) -> Iterable[Product]:
         """Return the matrix products of its forward, for estimates and utilisation; none for a look-up, a norm or an
@@ -228,7 +233,7 @@ class Loss(Component, ABC):
 
     @property
     def needs_balance(self) -> bool:
-        """True if a field is `balanced` and the counts of the training rows are not known yet."""
+        """True if a field is `balanced` and the training rows are not counted yet."""
         return False
 
     def tally(self, targets: "np.ndarray", input: TensorSpec) -> "np.ndarray":
@@ -245,6 +250,10 @@ class Loss(Component, ABC):
         """Return why it cannot take these tensors, or None. Losses never broadcast: shapes must agree (class dimension
         aside). `ShapeError.port` is input, target or mask."""
         return None
+
+    def takes_parts_of(self, input: TensorSpec, target: TensorSpec | None) -> bool:
+        """Return whether a rank can have the scores of some classes only: its module has a method `divide`."""
+        return False
 
     @abstractmethod
     def build(self, input: TensorSpec, target: TensorSpec | None, mask: TensorSpec | None) -> LossModule: ...
@@ -328,12 +337,13 @@ class Metric(Component, ABC):
 
 class Optimizer(Component, ABC):
     """An update rule. `lr` and `weight_decay` are fields; groups override them (`lr_scale`, `weight_decay`).
-
     `takes_shards`: it updates the shards of `fully_shard` exactly as it updates whole parameters; False is refused in
-    fsdp. `usual_lr`: the smallest and the largest usual lr; one far outside is reported.
+    fsdp. `takes_parts`: it updates an element from the gradients of this element alone; False is refused with `tensor`.
+    `usual_lr`: the smallest and the largest usual lr; one far outside is reported.
     """
 
     takes_shards: ClassVar[bool] = True
+    takes_parts: ClassVar[bool] = True
     usual_lr: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def check(self, parameters: Mapping[str, tuple[int, ...]], num_shards: int = 1) -> ShapeError | None:

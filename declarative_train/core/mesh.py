@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-Axis = Literal["pipeline", "replicate", "shard"]
+Axis = Literal["pipeline", "replicate", "shard", "tensor"]
 
 DATA_AXES: tuple[Axis, ...] = ("replicate", "shard")  # ranks along these axes read different rows of a batch
 
@@ -17,7 +17,8 @@ class MeshAxis:
     """Axis of a mesh.
 
     `pipeline`: the ranks hold different stages of the model. `replicate`: each rank holds a whole copy (of a stage, or
-    of all shards) and gradients are averaged. `shard`: each rank holds a part of every parameter.
+    of all shards) and gradients are averaged. `shard`: each rank holds a part of every parameter. `tensor`: the ranks
+    read the same rows, and each computes a part of the features, heads or vocabulary of a layer.
     """
 
     name: Axis

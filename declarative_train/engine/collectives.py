@@ -31,6 +31,7 @@ class Alone(Collective):
     """Collective of a single process."""
 
     rank, size = 0, 1
+    group: ProcessGroup | None = None
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
@@ -73,6 +74,18 @@ class Ranks(Collective):
 
         return end
 
+    def max(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the greatest value of each element over the ranks."""
+        greatest = tensor.clone()
+        distributed.all_reduce(greatest, distributed.ReduceOp.MAX, group=self.group)
+        return greatest
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return tensors of equal shape joined along the last dimension, in rank order."""
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        distributed.all_gather(parts, tensor, group=self.group)
+        return torch.cat(parts, -1)
+
     def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
         sizes, dtype = self._sizes_and_dtype(tensor)
         tensor, longest = tensor.to(dtype), max(sizes)
@@ -97,9 +110,11 @@ class MeshPosition:
     """Position of this rank on the mesh of the plan.
 
     world       all ranks
+    sums        the ranks over which losses are summed: all but those of the `tensor` axis, which have the same loss
     data        the ranks that take other rows of the batch and otherwise do the same, in the order of their rows;
                 `data_index` is the index of this one among them, `data_ranks` are their global numbers
     pipeline    the ranks that hold the other stages, None without that axis
+    tensor      the ranks that hold the other parts of each layer, None without that axis
     mesh        torch's mesh, with the plan's names of axes; None if torch's calls need none
     is_traced   a step is traced on tensors without memory, which torch's reducer of gradients does not take
     """
@@ -109,19 +124,26 @@ class MeshPosition:
         self._mesh: DeviceMesh | None = None
         self.pipeline: Ranks | None = None
         self.pipeline_index = 0
+        self.tensor: Ranks | None = None
         self.world: Alone | Ranks = Alone()
+        self.sums: Alone | Ranks = self.world
         self.data: Alone | Ranks = self.world
         self.data_ranks: Sequence[int] = (0,)
         if layout.is_one_process:
             self.data_index = 0
             return
-        self.world = self.data = Ranks()
+        self.world = self.data = self.sums = Ranks()
         self.data_ranks = range(self.world.size)
-        if layout.is_sharded or layout.has("pipeline"):
+        if layout.is_sharded or layout.has("pipeline") or layout.has("tensor"):
             self._mesh = _make_mesh(layout, device)
         if layout.has("pipeline"):
             self.pipeline = Ranks(self.mesh.get_group("pipeline"))
             self.pipeline_index = self.pipeline.rank
+        if layout.has("tensor"):
+            self.tensor = Ranks(self.mesh.get_group("tensor"))
+            others = self.mesh.mesh.reshape(-1, self.tensor.size)[:, self.tensor.rank].tolist()
+            self.sums = Alone() if len(others) == 1 else Ranks(make_group(others))
+        if layout.has("pipeline") or layout.has("tensor"):
             self._find_data_ranks(layout)
         self.data_index = self.data.rank
 

@@ -94,7 +94,9 @@ class Engine:
 
     plan           as it is run (`as_run`)
     model          parameters under the plan's names (`named_parameters` of this rank's part)
-    ranks          all ranks, over which the loop sums its losses
+    place          position of the rank on the mesh
+    world          all ranks
+    ranks          the ranks over which the loop sums its losses
     dp_rank        index of this rank's slots in a global batch
     metrics        those of training, over the rows of the steps since they were last reset
     loss_scale     fp16 only
@@ -123,8 +125,14 @@ class Engine:
             from declarative_train.engine.axes import pipeline
 
             held = pipeline.build_rank_model(plan, place.world.rank)
+        if layout.cuts is not None:
+            from declarative_train.engine.axes import tensor
+
+            tensor.divide(held, layout.cuts, place)
         freeze(held.model, plan.parameters)
         runner = StepRunner(plan, held.model, device, place.data, _context(plan, held, place, device))
+        if layout.cuts is not None:
+            tensor.divide_losses(runner.objective, layout.cuts, place)
         if not layout.scatters:  # which has several models, and prepares each
             prepare_units(held.model, layout, plan.training, runner.groups, draws=bool(plan.draws))
         stages = [] if layout.pipeline is None else pipeline.bind_stages(plan, held, runner)
@@ -134,7 +142,7 @@ class Engine:
         if layout.is_sharded:
             fill(held, plan, device)
         self.device = device
-        self.ranks, self.dp_rank = place.world, place.data_index
+        self.world, self.ranks, self.dp_rank = place.world, place.sums, place.data_index
         self.model = held.model
         self.is_replicated = sharing.is_replicated
         self.objective, self.metrics, self.loss_scale = runner.objective, runner.metrics, runner.loss_scale
@@ -145,7 +153,7 @@ class Engine:
         )
         averages = plan.training.ema_decay is not None
         self.average = Average(self.optimizer.parameters, held.model) if averages else None
-        self._runner, self._held, self._place, self._sharing = runner, held, place, sharing
+        self._runner, self._held, self.place, self._sharing = runner, held, place, sharing
         self._update = Update(self.optimizer, plan.training, self.loss_scale, self._global_norm)
         self._in_compute_dtype = parameters_in(compute_dtype(plan.training), held.modules, sharded=layout.is_sharded)
         self._driver: Driver = DirectDriver(runner, held.model, sharing)
@@ -212,15 +220,15 @@ class Engine:
 
     def synchronize_buffers(self) -> None:
         """Average running statistics over the ranks, before saving."""
-        if self._place.data.size > 1:
-            average_buffers(self.model, self._place.data)
+        if self.place.data.size > 1:
+            average_buffers(self.model, self.place.data)
 
     def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the norm over all pipeline stages; each parameter counts in one stage."""
         own = self._sharing.norm(gradients)
-        if self._place.pipeline is None:
+        if self.place.pipeline is None:
             return own
-        squared = self._place.pipeline.sum(own.to(self.device, torch.float64).square())
+        squared = self.place.pipeline.sum(own.to(self.device, torch.float64).square())
         return squared.sqrt().to(own.dtype)
 
 

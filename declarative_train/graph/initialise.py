@@ -8,6 +8,7 @@ draws only its own rows of a sharded parameter. The layer of a plugin is constru
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import NamedTuple, Protocol
 
 import torch
@@ -17,8 +18,10 @@ from declarative_train.components.component import Init, Layer
 from declarative_train.components.counter_rng import key_of
 from declarative_train.components.inits import INITS
 from declarative_train.components.inits.draws import Draws
+from declarative_train.components.layers.modules.divided import find_cuts
 from declarative_train.components.layers.modules.packed import as_written, find_packed
 from declarative_train.components.plugin_layer import AsTheCodeDoes, PluginLayer
+from declarative_train.core.cuts import RankCut
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph
 from declarative_train.graph.read import read_layer
@@ -26,6 +29,7 @@ from declarative_train.graph.read import read_layer
 Layers = Mapping[str, tuple[Layer, Mapping[str, TensorSpec]]]
 """Every layer of a model by its path, with the specs that it is built for."""
 _KEPT = "_dtrain_start_values"
+_DRAWN_AT_ONCE = 1 << 24  # elements
 
 
 class Start(Protocol):
@@ -92,7 +96,7 @@ def initialise(
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
     own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
-    packed = find_packed(module)
+    packed, cuts = find_packed(module), find_cuts(module)
     own_code |= inner_parts(module)
     with torch.no_grad():
         for each in packed.values():  # before what is packed is unpacked
@@ -104,7 +108,9 @@ def initialise(
                 continue
             rule = _read_init(start.init) if start.init is not None else _rule_of(start.name, layers)
             with as_written(held[start.name], packed.get(start.name)) as values:
-                if not isinstance(rule, AsTheCodeDoes):
+                if start.name in cuts:
+                    _fill_part(values, rule, seed, start.name, cuts[start.name])
+                elif not isinstance(rule, AsTheCodeDoes):
                     _fill(values, rule, seed, start.name)
                 elif start.init is not None:  # tied to a parameter of a plugin
                     write_whole(values, _construct(rule.parameter, layers, seed))
@@ -205,6 +211,30 @@ def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
     whole = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
     rule.fill(whole, Draws(seed, name, parameter.shape))
     write_whole(parameter, whole)
+
+
+def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: RankCut) -> None:
+    """Fill this rank's part of a parameter: rows block by block, columns by drawing a few whole rows at a time."""
+    shape = cut.whole_shape(parameter.shape)
+    for values, first in blocks_of(parameter, cut):
+        if cut.cut.dim == 0:
+            rule.fill(values, Draws(seed, name, shape, first[0]))
+            continue
+        at_once = max(1, _DRAWN_AT_ONCE // prod(shape[1:]))
+        columns = tuple(slice(begin, begin + length) for begin, length in zip(first[1:], values.shape[1:], strict=True))
+        for row in range(0, len(values), at_once):
+            rows = torch.empty((min(at_once, len(values) - row), *shape[1:]), dtype=values.dtype)
+            rule.fill(rows, Draws(seed, name, shape, first[0] + row))
+            values[row : row + at_once].copy_(rows[:, *columns])
+
+
+def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
+    """Yield views of the blocks of a parameter that this rank holds, each with its place in the whole parameter."""
+    rows = local_rows(tensor)
+    assert rows is not None
+    for block in cut.blocks(tensor.shape, range(rows.first, rows.first + len(rows.values))):
+        place = tuple(slice(begin, begin + length) for begin, length in zip(block.local, block.sizes, strict=True))
+        yield rows.values[place], block.whole
 
 
 class LocalRows(NamedTuple):

@@ -11,6 +11,7 @@ from declarative_train.data.spec import BatchSpec
 from declarative_train.graph.lower import Lowered
 from declarative_train.graph.partition import open_blocks
 from declarative_train.plan.layout import LayoutPlan, RankPlan
+from declarative_train.plan.model_cuts import divide_model
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.plan.sharding import sharding_of
 from declarative_train.plan.stages import PlacementInput, pipeline_of
@@ -46,7 +47,7 @@ def assign_ranks(
     sharding = sharding_of(opened, lowered.units, parameters, reshard=mode.reshard, in_pipeline=in_pipeline)
     plan = replace(plan, sharding=sharding)
     if mode.pipeline is None:
-        return plan, []
+        return divide_model(plan, recipe, lowered, parameters)
     number = batch.accumulation * batch.num_microbatches
     pipeline, diagnostics = pipeline_of(PlacementInput(recipe, lowered, parameters, number), mode.pipeline, plan)
     if pipeline is None:
@@ -56,7 +57,8 @@ def assign_ranks(
         replace(rank, stages=schedule.stages_of(rank.coordinates["pipeline"], num_ranks, pipeline.num_stages))
         for rank in plan.ranks
     )
-    return replace(plan, pipeline=pipeline, ranks=ranks), diagnostics
+    plan, found = divide_model(replace(plan, pipeline=pipeline, ranks=ranks), recipe, lowered, parameters)
+    return plan, [*diagnostics, *found]
 
 
 def rank_table(layout: Layout, mesh: Mesh) -> tuple[RankPlan, ...]:

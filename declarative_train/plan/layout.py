@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from declarative_train.core.mesh import DATA_AXES, Axis, Mesh, size_of
+from declarative_train.graph.cuts import Cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,10 @@ class LayoutPlan:
     `mode` is the recipe's word, for display; the `mesh` of the ranks decides. For dp, `num_copies` is the number of
     devices of the one process and `devices` are their indices; otherwise 1 and none. `device` is cuda, cpu, mps, or
     auto (decided at run time: CUDA if enough GPUs exist). `units` are the paths of the blocks that are wrapped,
-    checkpointed and compiled.
+    checkpointed and compiled. `cuts`: how the ranks of the `tensor` axis divide the model.
     """
 
-    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline"]
+    mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "tensor"]
     device: Literal["auto", "cuda", "cpu", "mps"]
     num_nodes: int
     gpus_per_node: int
@@ -106,6 +107,7 @@ class LayoutPlan:
     hardware: str | None = None
     pipeline: PipelinePlan | None = None
     sharding: ShardingPlan | None = None
+    cuts: Cuts | None = None
 
     def size(self, *axes: Axis) -> int:
         """Return the number of ranks along these mesh axes; an axis that the mesh does not have counts as 1."""

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed, nn
 
+from declarative_train.components.layers.modules.divided import find_cuts
 from declarative_train.components.layers.modules.packed import as_written, find_packed, unpack_tensor
+from declarative_train.core.cuts import RankCut
 from declarative_train.core.packs import hooks
 from declarative_train.data.order import samples_until
 from declarative_train.engine.checkpoints.retry import retry_on
@@ -95,6 +97,8 @@ class Checkpoints:
         self._files_of_packs: dict[str, bytes] = {}
         for checkpoint_files in hooks("checkpoint_files") if self._rank == 0 else ():
             self._files_of_packs |= checkpoint_files(components)  # now: the files may be gone at the first save
+        self._cuts = find_cuts(engine.model)
+        self._part_shapes = {name: engine.model.get_parameter(name).shape for name in self._cuts}
         self._in_base = {name for _, names in frozen_base.find_base_files(plan) for name in names}
         self._base: list[frozen_base.Record] | None = None
 
@@ -173,6 +177,8 @@ class Checkpoints:
             name: [tensor.shape[0], packed[name].columns] if name in packed else list(tensor.shape)
             for name, tensor in model_tensors(self._engine.model).items()
         }
+        for name, cut in self._find_cut(model_tensors(self._engine.model)).items():
+            shapes[name] = list(cut.whole_shape(shapes[name]))
         manifest = self._manifest(state, is_best)
         return Snapshot(state.step, state.best_step, keep, tensors, numbers, shapes, manifest, alone)
 
@@ -207,6 +213,7 @@ class Checkpoints:
             snapshot.tensors,
             alone=snapshot.alone,
             group=self._group,
+            cuts=self._find_cut(snapshot.tensors),
             retry=retry,
             prepare=lambda: self.store.prepare(step),
         )
@@ -269,7 +276,7 @@ class Checkpoints:
             source = frozen_base.source_of(record, entry.path)
             with torch.no_grad():
                 into = {name: wanted[f"model/{name}"] for name in source.shapes if f"model/{name}" in wanted}
-                write_packed(source, into, packed)
+                write_packed(source, into, packed, {name: cut for name, cut in self._cuts.items() if name in into})
         wanted = {name: item for name, item in wanted.items() if name not in in_base}
         missing = sorted(set(wanted) - set(entries(entry.path)))
         if missing:
@@ -282,7 +289,8 @@ class Checkpoints:
                 for name, item in wanted.items()
                 if name.removeprefix("model/") in packed
             }
-            load_tensors(entry.path, wanted | (averages if has_averages else {}), alone=self._alone)
+            wanted |= averages if has_averages else {}
+            load_tensors(entry.path, wanted, alone=self._alone, cuts=self._find_cut(wanted))
         if has_averages:
             return
         if self._engine.average is not None:  # the checkpoint has no moving averages
@@ -299,15 +307,26 @@ class Checkpoints:
             name, _, word = rest.rpartition("/")
             if kind != "optimizer" or name not in parameters:
                 continue
-            target = empty_like(parameters[name], size, dtype)
+            target = empty_like(parameters[name], size, dtype, self._cuts.get(name))
             targets[key] = state.setdefault(name, {})[word] = target
         if targets or not self._alone:  # all ranks load together, also those of a stage without optimizer state
-            load_tensors(entry.path, targets, alone=self._alone)
+            load_tensors(entry.path, targets, alone=self._alone, cuts=self._find_cut(targets))
         for key, value in entry.manifest["optimizer_numbers"].items():
             name, _, word = key.rpartition("/")
             if name in parameters:
                 state.setdefault(name, {})[word] = value
         self._engine.optimizer.load(state)
+
+    def _find_cut(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, RankCut]:
+        """Return the cuts of those tensors that are cut, by key: parameters, their averages, and state of their
+        shape."""
+        found = {}
+        for key, tensor in tensors.items():
+            name = key.partition("/")[2]
+            for each in (name, name.rpartition("/")[0]):
+                if each in self._cuts and tensor.shape == self._part_shapes[each]:
+                    found[key] = self._cuts[each]
+        return found
 
     def _manifest(self, state: RunState, is_best: bool) -> dict[str, Any]:
         plan = self._plan
@@ -399,8 +418,11 @@ def optimizer_entries(engine: Engine) -> tuple[dict[str, torch.Tensor], dict[str
     return tensors, numbers
 
 
-def empty_like(parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Return a zero tensor to load an optimizer entry into. It is sharded like the parameter if it has its shape."""
-    if size == parameter.shape:
+def empty_like(
+    parameter: torch.Tensor, size: torch.Size, dtype: torch.dtype, cut: RankCut | None = None
+) -> torch.Tensor:
+    """Return a zero tensor to load an optimizer entry into. It is sharded and cut like the parameter, if it has its
+    shape."""
+    if tuple(size) == (tuple(parameter.shape) if cut is None else cut.whole_shape(parameter.shape)):
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     return torch.zeros(size, dtype=dtype, device=parameter.device)

@@ -56,7 +56,7 @@ class MemoryMeasurement:
         if self._how == ALLOCATED:
             self._peak = int(torch.cuda.max_memory_allocated(engine.device))
         mine = torch.tensor([self._peak], dtype=torch.int64, device=engine.device)
-        measured = engine.ranks.concatenate(mine).tolist()
+        measured = engine.world.concatenate(mine).tolist()
         return MemoryMeasured(number, peak_bytes_per_rank(self._plan), measured, self._how, time.time())
 
 

@@ -12,7 +12,7 @@ batches, and takes the gradients away just before the optimizer's step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import distributed, nn
 
+from declarative_train.components.layers.modules.divided import find_cuts
+from declarative_train.core.cuts import RankCut
 from declarative_train.data.order import locate
 from declarative_train.data.rank_batches import TrainingBatches
 from declarative_train.data.tensor_sets import open_sets
@@ -113,6 +115,7 @@ def _recorded(plan: Plan, num_steps: int, first_step: int, device: str) -> RankR
     with kept_engine(plan, device) as engine:
         found = RankRecording([], [], [], {})
         take_gradients(engine, found.gradients)
+        cuts = find_cuts(engine.model)
         batches = TrainingBatches(plan.data, slots_of(plan), engine.dp_rank, open_sets(plan.data), device=engine.device)
         window, num_samples = LossWindow(engine, skips=False), plan.data.set("training").num_samples
         for step in range(first_step, first_step + num_steps):
@@ -125,20 +128,40 @@ def _recorded(plan: Plan, num_steps: int, first_step: int, device: str) -> RankR
             found.losses.append(engine.objective.by_name(means)["loss"])
             ids = {(chunk, engine.dp_rank): tuple(batch.sample_ids.tolist()) for chunk, batch in enumerate(mine)}
             found.chunks.append(ids)
-        found.parameters = {name: whole(item) for name, item in engine.model.named_parameters()}
+        named = engine.model.named_parameters()
+        found.parameters = {name: joined(whole(item), cuts.get(name), engine) for name, item in named}
     return found
 
 
 def take_gradients(engine: Engine, into: list[dict[str, np.ndarray]]) -> None:
     """Before every step of the optimizer, what it is about to use."""
-    step = engine.optimizer.step
+    step, cuts = engine.optimizer.step, find_cuts(engine.model)
 
     def recorded_step() -> None:
         parameters = engine.optimizer.parameters.items()
-        into.append({name: whole(item.grad) for name, item in parameters if item.grad is not None})
+        held = {name: whole(item.grad) for name, item in parameters if item.grad is not None}
+        into.append({name: joined(item, cuts.get(name), engine) for name, item in held.items()})
         step()
 
     engine.optimizer.step = recorded_step  # type: ignore[method-assign]
+
+
+def joined(part: np.ndarray, cut: RankCut | None, engine: Engine) -> np.ndarray:
+    """The whole tensor, from the parts of the ranks of `tensor`."""
+    if cut is None:
+        return part
+    assert engine.place.tensor is not None
+    parts: list[Any] = [None] * cut.size
+    distributed.all_gather_object(parts, part, group=engine.place.tensor.group)
+    found = np.full(cut.whole_shape(part.shape), np.nan, part.dtype)
+    for index, each in enumerate(parts):
+        for block in replace(cut, index=index).blocks(part.shape):
+            into, place = (
+                tuple(slice(begin, begin + size) for begin, size in zip(first, block.sizes, strict=True))
+                for first in (block.whole, block.local)
+            )
+            found[into] = each[place]
+    return found
 
 
 def gathered(tensor: Any) -> torch.Tensor:

@@ -324,6 +324,34 @@ objective:""",
 # and trained lengths of the rows of their sum
 DORA = LORA.replace("type: lora", "type: dora")
 
+# what the ranks of `tensor` divide: heads, a gated pair of layers, a table and the head that is tied to it
+DIVIDED = (
+    """
+model:
+  blocks:
+    block:
+      inputs: [x]
+      graph:
+        first: {{type: rms_norm}}
+        attn: {{type: self_attention, heads: 8, kv_heads: 4, causal: true, rotary: {{}}, qk_norm: true}}
+        mid: x + attn
+        second: {{type: rms_norm, input: mid}}
+        up: {{type: linear, out_features: 24, bias: false}}
+        gate: {{type: linear, out_features: 24, input: second}}
+        both: silu(gate) * up
+        down: {{type: linear, out_features: 16}}
+        out: mid + down
+      output: out
+  graph:
+    embed: {{type: embedding, num_embeddings: 48, embedding_dim: 16, input: tokens}}
+    layers: {{type: block, repeat: 8}}
+    norm: {{type: layer_norm}}
+    logits: {{type: linear, out_features: 48, bias: false}}
+  parameters: {{logits.weight: {{tie: embed.weight}}}}
+"""
+    + LOSS
+)
+
 # reads across the batch, over groups of 4 (within a rank) and of 16 or 32 (over several)
 MIXES = (
     """
@@ -357,6 +385,7 @@ MODELS = {
     "one row": ONE_ROW,
     "shared": SHARED,
     "packed": PACKED,
+    "divided": DIVIDED,
 }
 MIXING = ("mixes", "contrast")
 
@@ -422,6 +451,19 @@ def pipeline(schedule: str, num_ranks: int, data_parallel: str | None = None) ->
     return f"pipeline {schedule} x {data_parallel}, {num_ranks} x 2 ranks", f"{{{yaml}}}", 2 * num_ranks
 
 
+def tensor(size: int, rest: str = "", ranks: int = 1) -> Way:
+    """Layers divided over `size` ranks, times the axes of `rest`, which have `ranks` ranks."""
+    words = {
+        "ddp": "data: {replicate: 2}",
+        "fsdp": "data: {shard: 2}",
+        "hybrid": "data: {replicate: 2, shard: 2}",
+        "1f1b": "pipeline: {stages: 2, microbatches: 4}",
+        "zbv": "pipeline: {stages: 4, schedule: zbv, microbatches: 4}",
+    }
+    product = f" x {rest}, {size} x {ranks} ranks" if rest else f", {size} ranks"
+    return f"tensor{product}", f"{{tensor: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
+
+
 def ways() -> Iterator[Way]:
     """Every accepted mode x schedule x product, on 1, 2 and 4 ranks."""
     yield SINGLE
@@ -434,6 +476,10 @@ def ways() -> Iterator[Way]:
             yield pipeline(schedule, num_ranks)
         for product in ("ddp", "fsdp"):
             yield pipeline(schedule, 2, product)
+    for size in (2, 4):
+        yield tensor(size)
+    for rest in ("ddp", "fsdp", "1f1b", "zbv"):
+        yield tensor(2, rest, 2)
 
 
 ROWS: tuple[Rows, ...] = ("even", "uneven", "masked")
@@ -456,6 +502,7 @@ def cut(way: Way, before: str) -> Way:
 @cache
 def cells() -> tuple[Cell, ...]:
     """The whole table."""
+    clipped = "  clip_grad_norm: 0.05"
     found = [Cell(*way, accumulation, rows) for way in ways() for accumulation in (1, 2) for rows in ROWS]
     # other graphs: skip connections and masks, several terms
     for way, parallelism, gpus in ways():
@@ -506,11 +553,19 @@ def cells() -> tuple[Cell, ...]:
     # a loss in chunks, by the head where it is the last stage's
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("zbv", 2, "fsdp"))
     found += [Cell(*each, 2, "masked", "chunked") for each in (*NOT_IN_STAGES, *staged)]
+    # layers that the ranks of `tensor` divide
+    divided = [tensor(size) for size in (2, 4)] + [tensor(2, rest, 2) for rest in ("ddp", "fsdp", "1f1b", "zbv")]
+    divided.append(tensor(2, "hybrid", 4))
+    found += [Cell(*each, 2, "masked", "divided") for each in (SINGLE, *divided)]
+    for training, options in ((clipped, "clipped"), ("  activation_checkpointing: blocks", "checkpointing blocks")):
+        found += [Cell(*tensor(2), 2, "masked", "divided", training=training, options=options)]
+    found += [
+        Cell(*tensor(2, *more), 2, "masked", model) for model in ("chunked", "packed") for more in ((), ("fsdp", 2))
+    ]
     # texts in one row that do not see each other
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "ddp"), pipeline("zbv", 2, "fsdp"))
     found += [Cell(*each, 2, "masked", "packed") for each in (*NOT_IN_STAGES, HYBRID, *staged)]
     # ties and calls across stages: on two ranks, on one rank of a V, times ddp and fsdp
-    clipped = "  clip_grad_norm: 0.05"
     for each in (
         SINGLE,
         DDP,
@@ -568,5 +623,7 @@ def short_cells() -> tuple[Cell, ...]:
     kept = (SINGLE[0], pipeline("1f1b", 2)[0])
     drawn = [cell for cell in cells() if cell.model == "drawn" and cell.accumulation == 2 and cell.way in kept]
     packed = [cell for cell in cells() if cell.model == "packed" and cell.way in kept]
-    more = mixing + single + lora + chunked + shared + leading + drawn + packed
+    divided = [cell for cell in cells() if cell.model == "divided" and not cell.options]
+    divided = [cell for cell in divided if cell.way in (tensor(2)[0], tensor(2, "fsdp", 2)[0])]
+    more = mixing + divided + single + lora + chunked + shared + leading + drawn + packed
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

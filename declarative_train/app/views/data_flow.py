@@ -11,6 +11,7 @@ from declarative_train.graph.graph import Graph, Node
 from declarative_train.graph.partition import open_blocks
 from declarative_train.plan.layout import PipelinePlan
 from declarative_train.plan.plan import Plan
+from declarative_train.planner.text.layout import describe_cuts
 from declarative_train.planner.text.model import groups_of, update_in_words
 
 MOST_DEVICES = 8  # listed one by one; more are shown as a range
@@ -20,7 +21,11 @@ MOST_PARTS = 5  # of a block
 def flow(plan: Plan, width: int | None = None) -> str:
     """Return the data flow as a table, then the layers, with lines of any length or of at most `width` characters."""
     microbatch = f"layer by layer, {format_count(plan.batch.microbatch_size, 'row')} at a time"
-    return f"data flow\n\n{stages_table(plan, width)}\n\n{microbatch}\n\n{layers_table(plan, width)}"
+    cuts = plan.layout.cuts
+    parts = ["data flow", stages_table(plan, width), microbatch, layers_table(plan, width)]
+    if cuts is not None:
+        parts.append("\n".join(describe_cuts(cuts, plan.parameters, plan.layout.size("tensor"))))
+    return "\n\n".join(parts)
 
 
 def stages_table(plan: Plan, width: int | None) -> str:
@@ -108,8 +113,12 @@ def model_rows(plan: Plan) -> list[Row]:
     if layout.is_sharded:
         shards = layout.num_shards
         what = f"{held}, 1/{shards} on each; a block is gathered while it is used" if shards > 1 else held
-    elif len(layout.ranks) > 1:
+    elif len(layout.ranks) > layout.size("tensor"):
         what = f"a copy of {held} on each"
+    if layout.cuts is not None:
+        own = [item for item in plan.parameters if item.tie is None]
+        divided = sum(item.num_elements for item in own if item.name in layout.cuts.parameters)
+        what += f"; {divided:,} of them divided over {layout.size('tensor')} ranks, which sum their outputs"
     return [("model", inputs_text(plan, rows), what, out, places(plan))]
 
 

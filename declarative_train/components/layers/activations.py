@@ -20,6 +20,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_float,
     needs_parameter_dtype,
 )
+from declarative_train.core.cuts import CutKind, LayerCut
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,6 +31,9 @@ class Activation(FieldsLayer, ABC):
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         return needs_float(self, inputs)
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut("features", {}) if kind == "features" else None
 
 
 class Relu(FunctionLayer, Activation):
@@ -186,6 +190,9 @@ class AlongDimension(Activation, ABC):
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         return super().check(inputs) or needs_along(self, self.dim, inputs)
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return None
 
 
 class Softmax(FunctionLayer, AlongDimension):

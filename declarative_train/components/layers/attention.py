@@ -20,6 +20,7 @@ from declarative_train.components.layers.shape_checks import (
 )
 from declarative_train.components.products import Product, Use
 from declarative_train.core.amounts import format_count
+from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
 from declarative_train.core.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -173,6 +174,9 @@ class SelfAttention(Layer):
             return start("zeros")
         return _start_of(parameter) or super().init_of(parameter, inputs)
 
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return _cut_heads(self, inputs["x"].shape[-1], size) if kind == "heads" else None
+
     def products(self, use: Use) -> Iterable[Product]:
         return _products(use, "x", "x")
 
@@ -228,6 +232,9 @@ class CrossAttention(Layer):
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return _start_of(parameter) or super().init_of(parameter, inputs)
 
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return _cut_heads(self, inputs["query"].shape[-1], size) if kind == "heads" else None
+
     def products(self, use: Use) -> Iterable[Product]:
         return _products(use, "query", "context")
 
@@ -252,6 +259,26 @@ def _heads(layer: SelfAttention | CrossAttention, width: int) -> Heads:
         scale=None if own is None else own.scale,
         softcap=None if own is None else own.softcap,
     )
+
+
+def _cut_heads(layer: SelfAttention | CrossAttention, width: int, size: int) -> LayerCut | str:
+    """Return the cut by heads: the projections by rows of their matrices, `out` by columns."""
+    heads = _heads(layer, width)
+    for number, what in ((heads.num_heads, "head"), (heads.num_kv_heads, "key head")):
+        if number % size:
+            return f"its {format_count(number, what)} cannot be divided evenly over {size} ranks"
+    if layer.dropout > 0:
+        return "its dropout draws for all heads at once"
+    query, kv = heads.query_width, heads.kv_width
+    pieces: dict[str, tuple[int, ...]] = {"query": (query,), "key": (kv,), "value": (kv,)}
+    if heads.fused and isinstance(layer, SelfAttention):
+        pieces = {"qkv": (query, kv, kv)}
+    elif heads.fused:
+        pieces = {"query": (query,), "key_value": (kv, kv)}
+    words = ("weight", "bias") if heads.bias else ("weight",)
+    cuts = {f"{name}.{word}": ParameterCut(0, sizes) for name, sizes in pieces.items() for word in words}
+    summed = ("query_norm.weight", "key_norm.weight") if heads.qk_norm else ()
+    return LayerCut("heads", cuts | {"out.weight": ParameterCut(1, (query,))}, summed)
 
 
 def _angles(rotary: Rotary | None) -> Angles | None:

@@ -15,6 +15,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_dimensions,
     resolve_dim,
 )
+from declarative_train.core.cuts import CutKind, LayerCut
 
 
 class Combining(FieldsLayer, ABC):
@@ -33,6 +34,9 @@ class Add(Combining):
     def check(self, inputs: Inputs) -> ShapeError | None:
         return _check_elementwise(self, inputs)
 
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut("features", {}) if kind == "features" else None
+
 
 class Multiply(Combining):
     """Multiplies all inputs, element by element. A dimension of size 1 is repeated."""
@@ -43,6 +47,9 @@ class Multiply(Combining):
 
     def check(self, inputs: Inputs) -> ShapeError | None:
         return _check_elementwise(self, inputs)
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut("features", {}) if kind == "features" else None
 
 
 class Concat(FunctionLayer, Combining):

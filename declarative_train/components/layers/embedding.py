@@ -17,6 +17,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_shape,
 )
 from declarative_train.core.amounts import format_count
+from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
 from declarative_train.core.tensor_spec import TensorSpec, interval_in_words
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ class Embedding(Layer):
         if parameter == "weight":
             return start("normal", zero_row=self.padding_idx)
         return super().init_of(parameter, inputs)
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        if kind != "vocabulary":
+            return None
+        rows = self.num_embeddings or _rows_of(inputs["x"])
+        if rows % size:
+            return f"its {format_count(rows, 'row')} cannot be divided evenly over {size} ranks"
+        return LayerCut(kind, {"weight": ParameterCut(0, (rows,))})
 
 
 class Embeddings(Layer):

@@ -12,6 +12,8 @@ from declarative_train.components.component import Init, Layer, Port, ShapeError
 from declarative_train.components.layers.default_inits import linear_bias, linear_weight
 from declarative_train.components.layers.shape_checks import Inputs, dtype_of, needs_dimensions, needs_parameter_dtype
 from declarative_train.components.products import Product, Use
+from declarative_train.core.amounts import format_count
+from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,6 +47,20 @@ class Linear(Layer):
         if parameter == "bias":
             return linear_bias(inputs["x"].shape[-1])
         return super().init_of(parameter, inputs)
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        width = inputs["x"].shape[-1]
+        out = width if self.out_features == "same" else self.out_features
+        divided = {"columns": out, "rows": width}.get(kind)
+        if divided is None:
+            return None
+        if divided % size:
+            what = format_count(divided, "output feature" if kind == "columns" else "input feature")
+            return f"its {what} cannot be divided evenly over {size} ranks"
+        if kind == "rows":
+            return LayerCut(kind, {"weight": ParameterCut(1, (width,))})
+        cut = ParameterCut(0, (out,))
+        return LayerCut(kind, {"weight": cut, "bias": cut} if self.bias else {"weight": cut})
 
     def products(self, use: Use) -> Iterable[Product]:
         return use.each_matrix_for(use.output)

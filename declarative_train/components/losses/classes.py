@@ -182,6 +182,10 @@ class CrossEntropy(OfClasses):
 
         return CrossEntropyFunction(self.label_smoothing)
 
+    def takes_parts_of(self, input: TensorSpec, target: TensorSpec | None) -> bool:
+        is_last = class_axis(input.shape, self.class_dim) == len(input.shape) - 1
+        return is_last and target is not None and not target.is_floating
+
 
 class Nll(OfClasses):
     """Negative log likelihood of the target class; the input is log-probabilities (`log_softmax(logits)`)."""

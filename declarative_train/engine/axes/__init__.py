@@ -19,11 +19,16 @@ def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner
 
     `held.model` has its start values, unless it is sharded: no rank holds a sharded model whole.
     """
+    sharing = _sync_rows(plan, held, place, runner)
+    if plan.layout.cuts is not None:
+        from declarative_train.engine.axes.tensor import sync_parts
+
+        sharing = sync_parts(plan, sharing, held, place)
     if plan.layout.pipeline is not None:
         from declarative_train.engine.axes.cross_stage_ties import sum_copies_first
 
-        return sum_copies_first(plan, _sync_rows(plan, held, place, runner), held, place)
-    return _sync_rows(plan, held, place, runner)
+        sharing = sum_copies_first(plan, sharing, held, place)
+    return sharing
 
 
 def _sync_rows(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:

@@ -46,9 +46,9 @@ def replicate(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRun
         return GradientSync(call=held.model, finish=runner.finish, reduce=in_buckets)
     if place.is_traced:
         return GradientSync(call=held.model, finish=runner.finish, is_replicated=True)
-    model = wrap_in_ddp(held.model, runner.device)
+    model = wrap_in_ddp(held.model, runner.device, place.data.group)
     if dtype == torch.bfloat16:
-        model.register_comm_hook(place.data.size, average_in_bf16)
+        model.register_comm_hook(place.data, average_in_bf16)
 
     def begin(num_rows: int | None, is_last: bool) -> None:
         model.require_backward_grad_sync = is_last
@@ -56,18 +56,24 @@ def replicate(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRun
     return GradientSync(call=model, finish=runner.finish, begin=begin, is_replicated=True)
 
 
-def wrap_in_ddp(model: nn.Module, device: torch.device) -> nn.parallel.DistributedDataParallel:
+def wrap_in_ddp(
+    model: nn.Module, device: torch.device, group: distributed.ProcessGroup | None
+) -> nn.parallel.DistributedDataParallel:
     made = nn.parallel.DistributedDataParallel(
-        model, device_ids=[device.index] if device.type == "cuda" else None, gradient_as_bucket_view=True, **NO_BUFFERS
+        model,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        process_group=group,
+        gradient_as_bucket_view=True,
+        **NO_BUFFERS,
     )
     settle_buckets(made)
     return made
 
 
-def average_in_bf16(size, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its classes
-    """Average a bucket's gradients over `size` ranks in bfloat16; torch's own hook for this rejects gloo."""
+def average_in_bf16(ranks, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its classes
+    """Average a bucket's gradients over the ranks in bfloat16; torch's own hook for this rejects gloo."""
     wide = bucket.buffer()
-    work = distributed.all_reduce(wide.to(torch.bfloat16).div_(size), async_op=True)
+    work = distributed.all_reduce(wide.to(torch.bfloat16).div_(ranks.size), group=ranks.group, async_op=True)
     assert work is not None
 
     return work.get_future().then(lambda done: wide.copy_(done.value()[0]))

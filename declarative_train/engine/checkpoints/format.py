@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -38,6 +37,8 @@ else:
     except ImportError:
         from torch.distributed.checkpoint._fsspec_filesystem import FileSystem, FsspecReader, FsspecWriter
 
+from declarative_train.core.cuts import NO_CUTS, RankCut
+from declarative_train.engine.checkpoints.parts import PartLoadPlanner, PartSavePlanner, split_off
 from declarative_train.engine.checkpoints.retry import Retry
 from declarative_train.engine.failures import CheckpointFailure, PeerFailure, explain
 
@@ -204,16 +205,13 @@ class Reader(FsspecReader):
         return found
 
 
-class TensorsOnly(DefaultLoadPlanner):
+class TensorsOnly(PartLoadPlanner):
     """Load planner for tensors; it rejects entries of bytes, which would be unpickled."""
-
-    def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
         entries = self.metadata.state_dict_metadata
-        for name in self.state_dict:
+        for name in (*self.state_dict, *self.parts):
             if isinstance(entries.get(name), BytesStorageMetadata):
                 raise CheckpointFailure(f"the checkpoint's entry {name} is not a tensor")
         return super().create_local_plan()
@@ -228,32 +226,37 @@ def save_tensors(
     *,
     alone: bool,
     group: distributed.ProcessGroup | None = None,
+    cuts: Mapping[str, RankCut] = NO_CUTS,
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> dict[str, dict[str, Any]]:
     """Write tensors below `path` (all ranks of the group together, unless `alone`), which `prepare` makes an empty
-    folder.
+    folder. `cuts`: those of the tensors of which this rank holds a part.
 
     Returns sizes and checksums of the files of this rank. Raises errors of the write (OSError), and PeerFailure if
     another rank failed.
     """
     writer = Writer(path, retry or Retry(0.0), prepare)
-    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    plain, parts = split_off(tensors, cuts)
+    planner = PartSavePlanner(parts)
     try:
         with silence_warnings():
-            save(dict(tensors), storage_writer=writer, planner=planner, no_dist=alone, process_group=group)
+            save(plain, storage_writer=writer, planner=planner, no_dist=alone, process_group=group)
     except CheckpointException as error:  # a BaseException
         raise cause_of(error, alone) from error
     return writer.files
 
 
-def load_tensors(path: str, into: Mapping[str, torch.Tensor], *, alone: bool) -> None:
-    """Fill `into` in place, from a checkpoint of any layout. Raises CheckpointFailure, and PeerFailure if another rank
-    failed."""
+def load_tensors(
+    path: str, into: Mapping[str, torch.Tensor], *, alone: bool, cuts: Mapping[str, RankCut] = NO_CUTS
+) -> None:
+    """Fill `into` in place, from a checkpoint of any layout. `cuts`: those of the tensors of which this rank holds a
+    part. Raises CheckpointFailure, and PeerFailure if another rank failed."""
     reader = Reader(path)
+    plain, parts = split_off(into, cuts)
     try:
         with silence_warnings():
-            load(dict(into), storage_reader=reader, planner=TensorsOnly(), no_dist=alone)
+            load(plain, storage_reader=reader, planner=TensorsOnly(parts), no_dist=alone)
     except CheckpointException as error:  # a BaseException
         cause = reader.refused or cause_of(error, alone)
         if isinstance(cause, CheckpointFailure | PeerFailure):

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
+from declarative_train.components.layers.modules.divided import find_cuts
 from declarative_train.components.layers.modules.packed import Packed, as_written, find_packed
+from declarative_train.core.cuts import NO_CUTS, RankCut
 from declarative_train.engine.checkpoints.store import CheckpointEntry, read_entry
 from declarative_train.engine.failures import CheckpointFailure, RunFailure
 from declarative_train.engine.step.frozen_base import source_of
@@ -28,6 +30,7 @@ from declarative_train.engine.step.tensor_files import (
     under_names,
 )
 from declarative_train.files.open_files import local_path
+from declarative_train.graph.initialise import blocks_of
 from declarative_train.plan.checks.parameters import words
 from declarative_train.plan.published import ModelTensors, check_published, is_selected, parts_in, shape_of
 from declarative_train.plan.renames import find_unmatched, join_shapes, joins, resolve_joins, same_name
@@ -126,18 +129,35 @@ def _open_published(
 
 def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:
     """Write into the model's tensors, in place. Raises RunFailure."""
-    held, packed = model.state_dict(keep_vars=True), find_packed(model)
+    held, packed, cuts = model.state_dict(keep_vars=True), find_packed(model), find_cuts(model)
     with torch.no_grad():
         for each in opened:
             into = {stored: held[name].detach() for name, stored in each.names.items()}
             held_so = {stored: packed[name] for name, stored in each.names.items() if name in packed}
-            write_packed(each.source, into, held_so)
+            parts = {stored: cuts[name] for name, stored in each.names.items() if name in cuts}
+            write_packed(each.source, into, held_so, parts)
 
 
-def write_packed(source: WeightSource, into: Mapping[str, torch.Tensor], packed: Mapping[str, Packed]) -> None:
-    """Write also into packed weights, one after the other, so that only one is in float32 at a time."""
-    if plain := {name: target for name, target in into.items() if name not in packed}:
+def _write_part(source: WeightSource, name: str, target: torch.Tensor, cut: RankCut) -> None:
+    """Write this rank's part of a tensor, which is read whole."""
+    whole = torch.empty(cut.whole_shape(target.shape), dtype=target.dtype)
+    source.write({name: whole})
+    for values, first in blocks_of(target, cut):
+        values.copy_(whole[tuple(slice(begin, begin + size) for begin, size in zip(first, values.shape, strict=True))])
+
+
+def write_packed(
+    source: WeightSource,
+    into: Mapping[str, torch.Tensor],
+    packed: Mapping[str, Packed],
+    cuts: Mapping[str, RankCut] = NO_CUTS,
+) -> None:
+    """Write also into packed weights and into this rank's parts of weights, one after the other, so that only one is
+    whole or in float32 at a time."""
+    if plain := {name: target for name, target in into.items() if name not in packed and name not in cuts}:
         source.write(plain)
+    for name, cut in cuts.items():
+        _write_part(source, name, into[name], cut)
     for name in into:
         if name in packed:
             with as_written(into[name], packed[name]) as values:

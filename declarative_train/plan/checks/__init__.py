@@ -20,6 +20,7 @@ RULES: dict[str, str] = {
     "P107": "stages.reuse_with_split_backward",
     "P108": "stages.does_not_fit",
     "P109": "stages.no_mode_left",
+    "P110": "cuts.nothing_is_divided",
     "R101": "samples.batch_larger_than_data",
     "R102": "samples.no_tokens",
     "R103": "samples.past_the_end",

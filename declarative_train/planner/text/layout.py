@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from declarative_train.core.amounts import amount, format_count, list_names, ranges
+from declarative_train.graph.cuts import Cuts
 from declarative_train.plan.layout import LayoutPlan, PipelinePlan, RankPlan, ShardingPlan
-from declarative_train.plan.plan import Plan
+from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.schedule_grid import bubble
 from declarative_train.planner.text.model import columns
 
@@ -28,6 +29,8 @@ def describe_layout(plan: Plan) -> list[str]:
         lines.append(f"units: {len(layout.units)}, from {layout.units[0]} to {layout.units[-1]}")
     if layout.sharding is not None and layout.pipeline is None:
         lines += _sharding(layout.sharding, plan.batch.accumulation)
+    if layout.cuts is not None:
+        lines += describe_cuts(layout.cuts, plan.parameters, layout.size("tensor"))
     return lines + (_pipeline(layout.pipeline) if layout.pipeline is not None else [])
 
 
@@ -43,6 +46,28 @@ def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
     elif num_chunks > 1:
         lines.append(f"gradients are reduced after each of the {num_chunks} chunks of a step")
     return lines
+
+
+def describe_cuts(cuts: Cuts, parameters: Sequence[ParameterPlan], size: int) -> list[str]:
+    """Return what the ranks of the `tensor` axis divide, and why the rest stays whole; equal layers of numbered copies
+    are one row."""
+    own = [item for item in parameters if item.tie is None]
+    divided = sum(item.num_elements for item in own if item.name in cuts.parameters)
+    total = sum(item.num_elements for item in own)
+    groups: dict[tuple[str, str, str], list[list[int]]] = {}
+    for path, node in cuts.nodes.items():
+        words = path.split(".")
+        pattern = ".".join("{}" if word.isdigit() else word for word in words)
+        groups.setdefault((pattern, node.kind, node.reason), []).append([int(word) for word in words if word.isdigit()])
+    rows = [
+        [
+            pattern.format(*(ranges(sorted(set(each))) for each in zip(*numbers, strict=True))),
+            kind or f"whole: {reason}",
+        ]
+        for (pattern, kind, reason), numbers in groups.items()
+    ]
+    head = f"{format_count(size, 'rank')} of the tensor axis share {divided / total:.0%} of the parameters"
+    return [head, *columns([["node", "divided by"], *rows], numbers=False)]
 
 
 def _ranks(layout: LayoutPlan) -> list[str]:

@@ -67,6 +67,8 @@ RULES: dict[str, str] = {
     "P021": "parallelism_rules.axes_of_no_size",
     "P022": "parallelism_rules.channels_last_of_shards",
     "P023": "parallelism_rules.torch_too_old",
+    "P024": "parallelism_rules.parts_refused",
+    "P025": "parallelism_rules.tensor_across_nodes",
     "R001": "durations.bare_duration",
     "R002": "durations.bad_duration",
     "R003": "training_rules.uneven_batch",

@@ -51,27 +51,28 @@ def ranks_do_not_divide(draft: Draft) -> Iterator[Diagnostic]:
 
 def _uneven(draft: Draft, axes: Axes, layout: Layout) -> Diagnostic:
     """Return the error if the GPUs cannot be divided over the given sizes, or over them and the ranks of a pipeline."""
-    sizes = {} if axes.data is None else axes.data.sizes
-    written = [name for name, size in sizes.items() if size != "all"]
+    sizes: dict[Axis, int] = {name: size for name, size in axes.sizes.items() if size != "all"}
     number, gpus = axes.multiply_sizes(), format_count(layout.num_gpus, "GPU")
     related = (Related(_gpus(draft), gpus),)
     if axes.pipeline is not None and layout.num_gpus % number == 0:
         message = f"{gpus} cannot be divided evenly over pipelines of {axes.pipeline.most_ranks} ranks"
         hint = "set layout.gpus to a multiple of that, or set the number of pipelines, such as `replicate: 2`"
         return error("P001", draft.span("parallelism.pipeline.stages"), message, hint, related)
-    path = f"parallelism.data.{written[0]}"
-    what = " x ".join(f"{sizes[name]} {_WHAT[name]}" for name in written)
+    first, size = next(iter(sizes.items()))
+    path = "parallelism.tensor" if first == "tensor" else f"parallelism.data.{first}"
+    what = " x ".join(f"{size} {_WHAT[name]}" for name, size in sizes.items())
     if layout.num_gpus % number == 0:
         message = f"{what} use only a part of the {gpus}"
-        hint = f"write `all` for {written[0]}, or set layout.gpus to {number}"
+        hint = f"set layout.gpus to {number}, or "
+        hint += "add `data: {replicate: all}`" if first == "tensor" else f"write `all` for {first}"
         return error("P001", draft.span(path), message, hint, related)
-    others = number // int(sizes[written[0]])
+    others = number // size
     fits = [str(each) for each in range(1, layout.num_gpus + 1) if layout.num_gpus % (each * others) == 0]
     hint = f"set {path} to one of {', '.join(fits)}" if fits else f"set layout.gpus to a multiple of {number}"
     return error("P001", draft.span(path), f"{gpus} cannot be divided evenly over {what}", hint, related)
 
 
-_WHAT: dict[Axis, str] = {"replicate": "copies of the model", "shard": "shards"}
+_WHAT: dict[Axis, str] = {"replicate": "copies of the model", "shard": "shards", "tensor": "ranks per layer"}
 
 
 def _gpus(draft: Draft) -> Span:
@@ -221,6 +222,50 @@ def shards_refused(draft: Draft) -> Iterator[Diagnostic]:
             message = f"`{optimizer.type}` needs whole parameters, but in fsdp each rank has a shard of them"
             hint = "use another optimizer, such as adamw, or ddp"
             yield error("P013", span, message, hint, (Related(draft.span(place), "parameters are sharded here"),))
+
+
+def parts_refused(draft: Draft) -> Iterator[Diagnostic]:
+    """parts-refused (P024)
+
+    Finds: an optimizer that needs whole parameters, with the `tensor` axis.
+    Why:   a rank of this axis holds a part of a matrix. muon would make that part orthogonal instead of the matrix, and
+           adafactor would use the norm of the part.
+    Diff:
+        training:
+    -     optimizer: {type: muon, lr: 0.02}
+    +     optimizer: {type: adamw, lr: 0.001}
+        parallelism: {tensor: 2}
+        layout: {gpus: 2}
+    """
+    if draft.axes is None or draft.axes.tensor is None:
+        return
+    for optimizer, span in _optimizers(draft):
+        if not optimizer.takes_parts:
+            message = f"`{optimizer.type}` needs whole parameters, but each rank of `tensor` holds a part of them"
+            place = Related(draft.span("parallelism.tensor"), "layers are divided here")
+            yield error("P024", span, message, "use another optimizer, such as adamw, or fsdp", (place,))
+
+
+def tensor_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
+    """tensor-across-nodes (P025)
+
+    Finds: a `tensor` axis with more ranks than a node has GPUs, or whose ranks are spread over nodes.
+    Why:   its ranks wait for each other several times in every layer. The network between nodes is 10 to 20 times
+           slower than the links within a node.
+    Diff:
+    -   parallelism: {tensor: 16}
+    +   parallelism: {tensor: 8, data: {shard: all}}
+        layout: {nodes: 2, gpus_per_node: 8}
+    """
+    axes, layout = draft.axes, draft.layout
+    if axes is None or axes.tensor is None or layout is None or layout.num_nodes == 1:
+        return
+    per_node = layout.num_gpus_per_node
+    if per_node % axes.tensor:
+        fits = [str(each) for each in range(2, per_node + 1) if per_node % each == 0]
+        message = f"{axes.tensor} ranks share each layer, but a node has {format_count(per_node, 'GPU')}"
+        hint = f"set parallelism.tensor to {' or '.join(fits)}" if fits else "use `data: {shard: all}` instead"
+        yield warning("P025", draft.span("parallelism.tensor"), message, hint, (Related(_gpus(draft), "the GPUs"),))
 
 
 def torch_too_old(draft: Draft) -> Iterator[Diagnostic]:

@@ -4,6 +4,7 @@
 else: later code uses axes, not the word.
 """
 
+from math import prod
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
@@ -15,7 +16,7 @@ from declarative_train.recipe.sections.training import Count
 
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 Size = Count | Literal["all"]
-Word = Literal["single", "ddp", "fsdp", "pipeline"]
+Word = Literal["single", "ddp", "fsdp", "pipeline", "tensor"]
 
 
 class DataAxes(Section):
@@ -67,6 +68,9 @@ class Axes(Section):
     """The axes whose ranks take different rows of a batch."""
     pipeline: PipelineAxis | None = None
     """The axis whose ranks hold different stages of the model."""
+    tensor: Annotated[int, Field(ge=2)] | None = None
+    """Ranks that share each layer: they read the same rows, and each computes a part of the features, heads or
+    vocabulary. They communicate in every layer, so they should be GPUs of one node."""
     scatters: ClassVar[bool] = False
 
     @property
@@ -75,7 +79,7 @@ class Axes(Section):
         if self.pipeline is not None:
             return "pipeline"
         if self.data is None or not self.data.sizes:
-            return "single"
+            return "single" if self.tensor is None else "tensor"
         return "ddp" if self.data.shard is None else "fsdp"
 
     @property
@@ -115,29 +119,31 @@ class Axes(Section):
         """Axes of size `all`."""
         return () if self.data is None else tuple(name for name, size in self.data.sizes.items() if size == "all")
 
+    @property
+    def sizes(self) -> dict[Axis, int | Literal["all"]]:
+        """Sizes that are written, of all axes except the pipeline."""
+        own: dict[Axis, int | Literal["all"]] = {} if self.data is None else self.data.sizes
+        return own if self.tensor is None else own | {"tensor": self.tensor}
+
     def multiply_sizes(self) -> int:
         """Return the product of the sizes that are numbers."""
-        found = 1
-        for size in () if self.data is None else self.data.sizes.values():
-            found *= 1 if size == "all" else size
-        return found
+        return prod(size for size in self.sizes.values() if size != "all")
 
     def data_parallel_size(self, num_gpus: int) -> int:
         mesh = self.mesh(num_gpus)
         if mesh is not None:
             return size_of(mesh, *DATA_AXES)
-        return num_gpus if self.pipeline is None else self.multiply_sizes()
+        return num_gpus if self.pipeline is None else self.multiply_sizes() // (self.tensor or 1)
 
     def mesh(self, num_gpus: int) -> Mesh | None:
         """Return the mesh; None if the GPUs do not divide over the axes.
 
-        The order is outermost first: stages exchange little compared with data-parallel neighbours, and among those the
-        shards exchange the most. An axis of size `all` that gets one rank is left out if there is another axis; so is a
-        single replica of shards.
+        The order is outermost first: stages exchange little compared with data-parallel neighbours, among those the
+        shards exchange more than replicas, and the ranks of `tensor` exchange the most. An axis of size `all` that gets
+        one rank is left out if there is another axis; so is a single replica of shards.
         """
         if self.mode == "single":
             return ()
-        sizes = {} if self.data is None else self.data.sizes
         in_pipeline = self.pipeline is not None
         rest = _share(num_gpus, self.multiply_sizes())
         if rest is None or len(self.open_axes) > 1:
@@ -149,7 +155,7 @@ class Axes(Section):
         if rest is None or (not self.open_axes and not in_pipeline and rest > 1):
             return None
         found = [MeshAxis("pipeline", num_stage_ranks)] if in_pipeline else []
-        for name, size in sizes.items():
+        for name, size in self.sizes.items():
             number = rest if size == "all" else size
             is_left_out = number == 1 and (
                 (size == "all" and in_pipeline) or (name == "replicate" and self.is_sharded)
@@ -202,13 +208,13 @@ AXES_OF_WORDS: dict[str, dict[str, dict[str, str]]] = {  # `auto` and `dp` are n
     "pipeline": {"pipeline": {}},  # whose stages and microbatches have no default
     "single": {},
 }
-KEPT = ("context", "expert", "tensor")
+KEPT = ("context", "expert")
 """Names that are reserved for future axes."""
 
 
 def of_word(word: str) -> Axes | Dp | Auto | None:
-    """Return the section that a word means; None for `pipeline`, which needs more keys."""
-    if word == "pipeline":
+    """Return the section that a word means; None for `pipeline` and `tensor`, which need numbers."""
+    if word in ("pipeline", "tensor"):
         return None
     if word in AXES_OF_WORDS:
         return Axes.model_validate({key: DataAxes.model_validate(axes) for key, axes in AXES_OF_WORDS[word].items()})

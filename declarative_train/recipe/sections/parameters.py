@@ -1,7 +1,7 @@
 """Settings of `model.parameters` for the parameters that a selector matches."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,8 @@ class ParameterSettings(Section):
     """Storage of frozen weights of linear maps and embeddings: `bf16`, `int8` or `nf4` (QLoRA); default: float32. They
     are unpacked when they are used.
     """
+    cut: Literal["whole"] | None = None
+    """`whole`: the ranks of the `tensor` axis do not divide these parameters."""
     adapter: Adapter | None = None
     """Adapter that is trained in addition to the weights of these linear maps, by its `type`. A model with adapters is
     frozen except for them, and for parameters with `frozen: false`.

@@ -7,13 +7,14 @@ heads, K head width.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.divided import RowLinear, TensorRanks
 from declarative_train.components.layers.modules.documents import LEAST, WIDEST, DocumentTable, attend_documents, serves
 from declarative_train.components.layers.modules.norms import RmsNormModule
 from declarative_train.components.layers.modules.sequences import as_rows, mask_as_rows, restore_dims
@@ -134,6 +135,11 @@ class SelfAttentionModule(nn.Module):
         self.out = nn.Linear(heads.query_width, width, heads.out_bias, dtype=dtype)
         self.tables = RotaryTables()
         self.documents = DocumentTable()
+        self.ranks: TensorRanks | None = None
+
+    def divide(self, ranks: TensorRanks) -> None:
+        """Compute a part of the heads; the parameters are replaced by the caller."""
+        _divide(self, ranks)
 
     def forward(
         self,
@@ -142,6 +148,7 @@ class SelfAttentionModule(nn.Module):
         segments: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
+        x = x if self.ranks is None else self.ranks.enter(x)
         dropout = self.heads.dropout if self.training else 0.0
         q_NHTK, k_NGTK, v_NGTK = self.project(as_rows(x), positions=mask_as_rows(positions, x))
         seen, parts = mask_as_rows(mask, x), mask_as_rows(segments, x)
@@ -200,9 +207,16 @@ class CrossAttentionModule(nn.Module):
         if heads.qk_norm:
             self.query_norm, self.key_norm = _norms_of(heads, dtype)
         self.out = nn.Linear(heads.query_width, width, heads.out_bias, dtype=dtype)
+        self.ranks: TensorRanks | None = None
+
+    def divide(self, ranks: TensorRanks) -> None:
+        """Compute a part of the heads; the parameters are replaced by the caller."""
+        _divide(self, ranks)
 
     def forward(self, query: Tensor, context: Tensor, mask: Tensor | None = None) -> Tensor:
         heads = self.heads
+        if self.ranks is not None:
+            query, context = self.ranks.enter(query), self.ranks.enter(context)
         q, others = self.query(as_rows(query)), as_rows(context)
         if heads.fused:
             k, v = self.key_value(others).chunk(2, dim=-1)
@@ -214,6 +228,13 @@ class CrossAttentionModule(nn.Module):
         dropout = heads.dropout if self.training else 0.0
         y = attend(q_BHTK, k_BGSK, v_BGSK, mask_as_rows(mask, query), False, dropout, heads)
         return restore_dims(self.out(_merge_heads(y)), query)
+
+
+def _divide(attention: SelfAttentionModule | CrossAttentionModule, ranks: TensorRanks) -> None:
+    heads = attention.heads
+    number, kv_number = heads.num_heads // ranks.size, heads.num_kv_heads // ranks.size
+    attention.heads = replace(heads, num_heads=number, num_kv_heads=kv_number)
+    attention.ranks, attention.out = ranks, RowLinear(attention.out, ranks)
 
 
 def attend(

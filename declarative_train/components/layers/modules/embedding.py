@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.packed import Packed, look_up
 
 
@@ -24,11 +25,29 @@ class EmbeddingModule(nn.Module):
         self.padding_idx = padding_idx
         self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim))
         self.packed: Packed | None = None
+        self.ranks: TensorRanks | None = None
+
+    def divide(self, ranks: TensorRanks) -> None:
+        """Hold a part of the rows; `weight` is replaced by the caller."""
+        self.ranks = ranks
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.ranks is not None:
+            return self._look_up_part(_indices(x), self.ranks)
         if self.packed is not None:
             return look_up(_indices(x), self.weight, self.packed)
         return F.embedding(_indices(x), self.weight, self.padding_idx)
+
+    def _look_up_part(self, x: Tensor, ranks: TensorRanks) -> Tensor:
+        """Return the vectors of all numbers: zeros for those of other ranks, then the sum over the ranks."""
+        rows = self.weight.shape[0]
+        first = ranks.index * rows
+        place = x - first
+        is_here = (place >= 0) & (place < rows)
+        padding = None if self.padding_idx is None else self.padding_idx - first
+        padding = padding if padding in range(rows) else None
+        found = F.embedding(torch.where(is_here, place, 0), self.weight, padding)
+        return ranks.add(found * is_here.unsqueeze(-1))
 
 
 class EmbeddingsModule(nn.Module):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.divided import find_cuts
 from declarative_train.components.storages import BLOCK, StorageName, code_bytes, num_blocks, row_bytes
 
 LEVELS = (
@@ -240,8 +241,8 @@ def find_packed(module: nn.Module) -> dict[str, Packed]:
 
 
 def as_computed(module: nn.Module) -> dict[str, Tensor]:
-    """Return the state of a module with the shapes of the unpacked weights; packed weights are replaced by meta
-    tensors."""
+    """Return the state of a module with the shapes of whole, unpacked weights; meta tensors replace packed weights, and
+    parts of weights."""
     found: dict[str, Tensor] = module.state_dict(keep_vars=True)
     packed, made = find_packed(module), {}
     for name in packed:
@@ -249,6 +250,12 @@ def as_computed(module: nn.Module) -> dict[str, Tensor]:
         if id(item) not in made:
             whole = torch.empty(item.shape[0], packed[name].columns, device="meta")
             made[id(item)] = nn.Parameter(whole, requires_grad=False)
+        found[name] = made[id(item)]
+    for name, cut in find_cuts(module).items():
+        item = found[name]
+        if id(item) not in made:
+            whole = torch.empty(cut.whole_shape(item.shape), device="meta")
+            made[id(item)] = nn.Parameter(whole, item.requires_grad)
         found[name] = made[id(item)]
     return found
 

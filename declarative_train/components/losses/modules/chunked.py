@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from declarative_train.components.layers.modules.divided import TensorRanks
 from declarative_train.components.layers.modules.packed import Packed
 from declarative_train.components.losses.modules.classes import OverClasses
 
@@ -31,10 +32,17 @@ class ChunkedHead(nn.Module):
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)
         self.packed: Packed | None = None
+        self._ranks: TensorRanks | None = None
         self._term = _Term(term)
         self._num_chunks = num_chunks
 
+    def divide(self, ranks: TensorRanks) -> None:
+        """Compute the scores of this rank's part of the classes; the parameters are replaced by the caller."""
+        self._ranks = ranks
+        self._term.term.divide(ranks)
+
     def forward(self, x: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x if self._ranks is None else self._ranks.enter(x)
         device = x.device.type
         weight: Tensor = self.weight
         bias = self.bias
@@ -55,12 +63,12 @@ class _Term:
     """
 
     def __init__(self, term: OverClasses) -> None:
-        self._term = term
+        self.term = term
 
     def __call__(self, x: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        if self._term.class_weights is not None and self._term.class_weights.device != x.device:
-            self._term.to(x.device)
-        return self._term.items(x, target, mask)
+        if self.term.class_weights is not None and self.term.class_weights.device != x.device:
+            self.term.to(x.device)
+        return self.term.items(x, target, mask)
 
 
 class _Chunked(torch.autograd.Function):

@@ -6,6 +6,7 @@ like the scores.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
@@ -13,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from declarative_train.components.component import LossModule
-from declarative_train.components.losses.modules.elementwise import count_items, in_full, item_weight
+from declarative_train.components.layers.modules.divided import TensorRanks
+from declarative_train.components.losses.modules.elementwise import (
+    CrossEntropyFunction,
+    count_items,
+    in_full,
+    item_weight,
+)
 
 NOTHING_IGNORED = -(2**62)  # torch always has an ignore_index: this one cannot occur in a target
 
@@ -52,6 +59,12 @@ class OverClasses(nn.Module, LossModule):
         self.register_buffer("class_weights", weights, persistent=False)
         varies = masked or (not soft and (ignore_index is not None or weights is not None))
         self.items_per_row = None if varies else float(self.num_items)
+
+    def divide(self, ranks: TensorRanks) -> None:
+        """Take the scores of this rank's part of the classes, which are the last dimension."""
+        assert isinstance(self.function, CrossEntropyFunction)
+        self.function = DividedCrossEntropy(self.function.label_smoothing, self.num_classes, ranks)
+        self.num_classes //= ranks.size
 
     def sum(self, input: Tensor, target: Tensor | None, mask: Tensor | None, row_weight: Tensor | None) -> Tensor:
         assert target is not None
@@ -122,6 +135,41 @@ class OverClasses(nn.Module, LossModule):
         if self.axis == 0:
             return x, y, weight
         return x.movedim(self.axis + 1, 1), y.movedim(self.axis + 1, 1) if self.soft else y, weight
+
+
+@dataclass(frozen=True, slots=True)
+class DividedCrossEntropy:
+    """Cross entropy of scores (N, C / size), where each rank has those of its classes: the same value on all ranks.
+
+    Three sums of N numbers replace the gathered scores, as in Shoeybi et al., Megatron-LM, 2019.
+    """
+
+    label_smoothing: float
+    num_classes: int
+    ranks: TensorRanks
+
+    def __call__(
+        self, input: Tensor, target: Tensor, *, weight: Tensor | None, ignore_index: int, reduction: str
+    ) -> Tensor:
+        ranks, width = self.ranks, input.shape[1]
+        highest = ranks.max(input.amax(1))
+        shifted = input - highest.unsqueeze(1)
+        log_total = ranks.add(shifted.exp().sum(1)).log()
+        is_counted = target != ignore_index
+        place = target - ranks.index * width
+        is_here = (place >= 0) & (place < width) & is_counted
+        at = torch.where(is_here, place, 0).unsqueeze(1)
+        own = ranks.add(torch.where(is_here, shifted.gather(1, at).squeeze(1), 0))
+        items = log_total - own
+        weight_of_item = None if weight is None else weight[torch.where(is_counted, target, 0)]
+        items = items if weight_of_item is None else items * weight_of_item
+        if self.label_smoothing:
+            here = None if weight is None else weight[ranks.index * width : (ranks.index + 1) * width]
+            total = self.num_classes if weight is None else weight.sum()
+            spread = log_total * total - ranks.add(shifted.sum(1) if here is None else shifted @ here)
+            items = (1 - self.label_smoothing) * items + self.label_smoothing / self.num_classes * spread
+        items = torch.where(is_counted, items, 0)
+        return items.sum() if reduction == "sum" else items
 
 
 class OfItems(OverClasses):

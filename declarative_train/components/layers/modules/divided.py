@@ -1,0 +1,142 @@
+"""Parts of a layer on the ranks of the `tensor` axis, and the communication between them.
+
+Shoeybi et al., Megatron-LM, 2019: the input of divided layers is the same on all ranks, and its gradient is the sum of
+theirs (`enter`); their outputs are summed, and the gradient of the sum is the same on all ranks (`add`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from declarative_train.core.cuts import RankCut
+
+_CUTS = "_dtrain_cuts"
+
+
+class Peers(Protocol):
+    """Ranks that reduce and gather tensors: this one is `rank` of `size`."""
+
+    rank: int
+    size: int
+
+    def sum(self, tensor: Tensor) -> Tensor: ...
+    def max(self, tensor: Tensor) -> Tensor: ...
+    def gather(self, tensor: Tensor) -> Tensor: ...
+
+
+class TensorRanks:
+    """Ranks of the `tensor` axis, with operations that have a backward; this one is `index` of `size`."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.index, self.size = peers.rank, peers.size
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return `x`, which is equal on all ranks; in the backward, its gradients are summed."""
+        return _Enter.apply(x, self._peers) if x.requires_grad else x  # type: ignore[no-untyped-call]
+
+    def add(self, x: Tensor) -> Tensor:
+        """Return the sum over the ranks; in the backward, each gets the gradient of the sum."""
+        return _Add.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+
+    def join(self, x: Tensor) -> Tensor:
+        """Return the features of all ranks (..., F * size); in the backward, each gets the gradient of its own."""
+        return _Join.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+
+    def max(self, x: Tensor) -> Tensor:
+        """Return the greatest value of each element over the ranks, without a gradient."""
+        return self._peers.max(x.detach().contiguous())
+
+    def __deepcopy__(self, memo: dict[int, object]) -> TensorRanks:
+        return self  # process groups cannot be copied
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.peers.sum(gradients[0].contiguous()), None
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
+        return peers.sum(x.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
+
+
+class _Join(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return peers.gather(x.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0].chunk(ctx.peers.size, -1)[ctx.peers.rank], None
+
+
+class ColumnLinear(nn.Linear):
+    """Linear layer with a part of the output features: (B, ..., in) to (B, ..., out / size)."""
+
+    def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features // ranks.size
+        self.weight, self.bias, self._ranks = linear.weight, linear.bias, ranks
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(self._ranks.enter(input), self.weight, self.bias)
+
+
+class GatheredLinear(ColumnLinear):
+    """Linear layer with a part of the output features on each rank, which are then gathered: (B, ..., in) to the whole
+    output (B, ..., out)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._ranks.join(super().forward(input))
+
+
+class RowLinear(nn.Linear):
+    """Linear layer with a part of the input features: (B, ..., in / size) to the whole output (B, ..., out). The bias
+    is whole, and added after the sum."""
+
+    def __init__(self, linear: nn.Linear, ranks: TensorRanks) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features // ranks.size, linear.out_features
+        self.weight, self.bias, self._ranks = linear.weight, linear.bias, ranks
+
+    def forward(self, input: Tensor) -> Tensor:
+        y = self._ranks.add(F.linear(input, self.weight))
+        return y if self.bias is None else y + self.bias
+
+
+def set_cuts(part: nn.Module, cuts: Mapping[str, RankCut], made: dict[Tensor, nn.Parameter]) -> None:
+    """Replace parameters of a module on the meta device by this rank's parts, and record their cuts on the module, as
+    sharding replaces the tensors. `made`: the parts of whole parameters so far, so that tied ones stay tied."""
+    for name, cut in cuts.items():
+        whole = part._parameters[name]
+        assert whole is not None
+        if whole not in made:
+            local = torch.empty(cut.local_shape(whole.shape), dtype=whole.dtype, device="meta")
+            made[whole] = nn.Parameter(local, whole.requires_grad)
+        part._parameters[name] = made[whole]
+    setattr(part, _CUTS, dict(cuts))
+
+
+def find_cuts(model: nn.Module) -> dict[str, RankCut]:
+    """Return the cuts of all parameters of which this rank holds a part, by name."""
+    return {
+        f"{path}.{name}": cut for path, part in model.named_modules() for name, cut in getattr(part, _CUTS, {}).items()
+    }

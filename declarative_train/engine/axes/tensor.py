@@ -1,0 +1,109 @@
+"""The `tensor` axis: ranks that read the same rows, and each compute a part of the features, heads or vocabulary.
+
+The plan's cuts say which layers are divided. A layer's parameters become this rank's parts, as plain tensors that the
+other axes replicate or shard further; autograd functions around the layers sum outputs, and gradients of inputs. What
+is whole has the same value and the same gradient on all these ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from declarative_train.components.layers.modules.divided import (
+    ColumnLinear,
+    GatheredLinear,
+    RowLinear,
+    TensorRanks,
+    find_cuts,
+    set_cuts,
+)
+from declarative_train.core.cuts import RankCut
+from declarative_train.engine.collectives import local_part
+from declarative_train.graph.initialise import has_module
+
+if TYPE_CHECKING:
+    from declarative_train.engine.axes.gradient_sync import GradientSync
+    from declarative_train.engine.collectives import MeshPosition
+    from declarative_train.engine.step.model import BuiltModel
+    from declarative_train.engine.step.objective import Objective
+    from declarative_train.engine.step.optimizers import Optimizers
+    from declarative_train.graph.cuts import Cuts
+    from declarative_train.plan.plan import Plan
+
+
+_LINEARS = {"columns": ColumnLinear, "vocabulary": ColumnLinear, "gathered": GatheredLinear, "rows": RowLinear}
+
+
+def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
+    """Replace the divided layers of a model on the meta device, and of its stages, by this rank's parts."""
+    ranks = _tensor_ranks(place)
+    model = held.model
+    for path, node in cuts.nodes.items():
+        if not node.kind or not has_module(model, path):  # another stage of a pipeline has it
+            continue
+        part = model.get_submodule(path)
+        if isinstance(part, nn.Linear):
+            divided = _LINEARS[node.kind](part, ranks)
+            for module in held.modules:
+                if has_module(module, path):
+                    module.set_submodule(path, divided)
+        elif callable(begin := getattr(part, "divide", None)):  # not if the stage only holds a tied parameter of it
+            begin(ranks)
+    by_owner: dict[str, dict[str, RankCut]] = {}
+    for name, cut in cuts.parameters.items():
+        owner, _, attribute = name.rpartition(".")
+        if has_module(model, owner):
+            by_owner.setdefault(owner, {})[attribute] = RankCut(cut, ranks.index, ranks.size)
+    made: dict[torch.Tensor, nn.Parameter] = {}
+    for owner, found in by_owner.items():
+        set_cuts(model.get_submodule(owner), found, made)
+
+
+def divide_losses(objective: Objective, cuts: Cuts, place: MeshPosition) -> None:
+    """Make the losses take this rank's part of the scores that the model outputs in parts."""
+    for term, module in zip(objective.terms, objective.modules, strict=True):
+        if term.input in cuts.outputs:
+            module.divide(_tensor_ranks(place))  # type: ignore[operator]
+
+
+def _tensor_ranks(place: MeshPosition) -> TensorRanks:
+    assert place.tensor is not None
+    return TensorRanks(place.tensor)
+
+
+def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
+    """Return a sync that also sums the gradients that each rank has a part of, and counts each parameter once in the
+    norm."""
+    cuts, group = plan.layout.cuts, place.tensor
+    assert cuts is not None
+    assert group is not None
+    cut_names = find_cuts(held.model).keys()
+
+    def reduce(optimizers: Optimizers) -> None:
+        sharing.reduce(optimizers)
+        named = dict(held.model.named_parameters())
+        for name in cuts.summed:
+            if name in named and (gradient := named[name].grad) is not None:
+                group.sum_(local_part(gradient))
+
+    def norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        if not gradients:  # a stage may train nothing
+            return sharing.norm(gradients)
+        named = held.model.named_parameters()
+        in_parts = {id(item.grad) for name, item in named if name in cut_names and item.grad is not None}
+        parts = [gradient for gradient in gradients if id(gradient) in in_parts]
+        whole = [gradient for gradient in gradients if id(gradient) not in in_parts]
+        # the share of whole parameters is averaged, so that all ranks clip by the same number to the bit
+        squares = [sharing.norm(each).double().square() for each in (parts, whole) if each]
+        total = torch.stack(squares)
+        if whole:
+            total[-1] /= group.size
+        group.sum_(total)
+        return total.sum().sqrt().to(gradients[0].dtype)
+
+    return replace(sharing, reduce=reduce, norm=norm, is_replicated=False)

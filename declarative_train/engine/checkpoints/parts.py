@@ -1,0 +1,102 @@
+"""Parts of tensors in a checkpoint: what a rank of the `tensor` axis holds, as blocks of the whole tensor.
+
+DCP's own tensors with shards cannot express several blocks per rank, as a fused `qkv` has; its planners can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from declarative_train.core.cuts import RankCut
+from declarative_train.graph.initialise import blocks_of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Blocks of a tensor of shape `size`, each by the place of its first element."""
+
+    size: torch.Size
+    blocks: Mapping[torch.Size, torch.Tensor]
+
+    @property
+    def chunks(self) -> list[ChunkStorageMetadata]:
+        return [ChunkStorageMetadata(place, block.size()) for place, block in self.blocks.items()]
+
+    def at(self, index: MetadataIndex) -> torch.Tensor:
+        assert index.offset is not None
+        return self.blocks[index.offset]
+
+
+def part_of(tensor: torch.Tensor, cut: RankCut) -> Part:
+    """Return this rank's part of a tensor that is cut; it may be sharded too."""
+    blocks = {torch.Size(place): values for values, place in blocks_of(tensor, cut)}
+    return Part(torch.Size(cut.whole_shape(tensor.shape)), blocks)
+
+
+def split_off(
+    tensors: Mapping[str, torch.Tensor], cuts: Mapping[str, RankCut]
+) -> tuple[dict[str, torch.Tensor], dict[str, Part]]:
+    """Divide tensors into those that DCP handles itself, and the parts of those that are cut."""
+    plain = {name: tensor for name, tensor in tensors.items() if name not in cuts}
+    return plain, {name: part_of(tensors[name], cut) for name, cut in cuts.items() if name in tensors}
+
+
+class PartSavePlanner(DefaultSavePlanner):
+    """Save planner that also writes parts."""
+
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.parts = parts
+
+    def create_local_plan(self) -> SavePlan:
+        plan = super().create_local_plan()
+        self.plan = replace(plan, items=[*plan.items, *self._items()])
+        return self.plan
+
+    def _items(self) -> Iterable[WriteItem]:
+        for name, part in self.parts.items():
+            for chunk in part.chunks:
+                index = MetadataIndex(name, chunk.offsets)
+                properties = TensorProperties.create_from_tensor(part.at(index))
+                data = TensorWriteData(chunk, properties, part.size)
+                yield WriteItem(index, WriteItemType.SHARD, tensor_data=data)
+
+    def lookup_object(self, index: MetadataIndex) -> object:
+        part = self.parts.get(index.fqn)
+        return super().lookup_object(index) if part is None else part.at(index)
+
+
+class PartLoadPlanner(DefaultLoadPlanner):
+    """Load planner that also fills parts."""
+
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.parts = parts
+
+    def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
+        plan = super().create_local_plan()
+        items = []
+        for name, part in self.parts.items():
+            entry = self.metadata.state_dict_metadata[name]
+            assert isinstance(entry, TensorStorageMetadata)
+            if entry.size != part.size:
+                raise ValueError(f"{name} has shape {list(entry.size)} in the checkpoint, {list(part.size)} here")
+            items += create_read_items_for_chunk_list(name, entry, part.chunks)
+        return replace(plan, items=[*plan.items, *items])
+
+    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+        part = self.parts.get(index.fqn)
+        return super().lookup_tensor(index) if part is None else part.at(index)

@@ -1,0 +1,265 @@
+"""Division of a graph's layers over the ranks of the `tensor` axis, derived from the graph alone.
+
+Attention is divided by heads, an embedding by its rows. A pair of linear layers is divided as one *region*, as in
+Shoeybi et al., Megatron-LM, 2019: the first ones (columns) compute parts of the features, every node between them works
+on each feature separately, and the last ones (rows) sum the results. All edges outside a region are whole on every
+rank. A region does not leave a pipeline stage, nor a block that is called from several places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from declarative_train.components.component import Layer
+from declarative_train.components.expressions.functions import ELEMENTWISE, VIEWS
+from declarative_train.components.expressions.grammar import parse
+from declarative_train.components.expressions.tree import Constant, Operation, Reference, Term
+from declarative_train.core.cuts import CutKind, LayerCut, ParameterCut
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.graph import Graph, Node, above
+from declarative_train.graph.partition import open_blocks
+from declarative_train.graph.read import read_layer
+
+HeadKind = Literal["vocabulary", "gathered"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCut:
+    """Division of a node with parameters: its kind, "" if it stays whole, with the reason."""
+
+    kind: CutKind | Literal[""]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Division of a model: of its nodes by path, of its parameters by name, the names of whole parameters whose
+    gradients are summed over the ranks, and the outputs of the graph of which each rank has a part of the features."""
+
+    nodes: dict[str, NodeCut] = field(default_factory=dict)
+    parameters: dict[str, ParameterCut] = field(default_factory=dict)
+    summed: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DivisionInput:
+    """Conditions of a division.
+
+    size      number of ranks
+    names     of the model's parameters
+    whole     parameters that must not be cut, each with the reason
+    ties      parameters, each with the one that it is tied to
+    stage_of  pipeline stage of nodes by path
+    plugins   files of plugins
+    """
+
+    size: int
+    names: Sequence[str]
+    whole: Mapping[str, str] = field(default_factory=dict)
+    ties: Mapping[str, str] = field(default_factory=dict)
+    stage_of: Mapping[str, int] = field(default_factory=dict)
+    plugins: Sequence[str] = ()
+
+
+def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
+    """Return the division of a model. `heads`: outputs of the graph whose linear layer may be divided too, and how."""
+    found = _derive(graph, given, heads)
+    apart = {
+        name: f"it is tied to {other}, which is divided in another way"
+        for pair in given.ties.items()
+        for name, other in (pair, pair[::-1])
+        if name not in given.whole and found.parameters.get(pair[0]) != found.parameters.get(pair[1])
+    }
+    return derive_cuts(graph, replace(given, whole={**given.whole, **apart}), heads) if apart else found
+
+
+def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
+    nodes: dict[str, NodeCut] = {}
+    parameters: dict[str, ParameterCut] = {}
+    summed: list[str] = []
+    layers, graph = above(given.names), open_blocks(graph, tuple(_layer_paths(graph)))
+    for path, found in _Deriver(graph, "", given, heads).derive():
+        if path not in layers:  # it has no parameters
+            continue
+        if isinstance(found, str):
+            nodes[path] = NodeCut("", found)
+            continue
+        nodes[path] = NodeCut(found.kind)
+        parameters |= {f"{path}.{name}": cut for name, cut in found.parameters.items()}
+        summed += [f"{path}.{name}" for name in found.summed]
+    made_by = {name: _source(graph.outputs[name]) for name, kind in heads.items() if kind == "vocabulary"}
+    divided = (name for name, path in made_by.items() if nodes.get(path, NodeCut("")).kind == "vocabulary")
+    return Cuts(nodes, parameters, tuple(summed), tuple(divided))
+
+
+def _layer_paths(graph: Graph, prefix: str = "") -> Iterator[str]:
+    for node in graph.nodes:
+        if node.graph is None:
+            yield f"{prefix}{node.name}"
+        else:
+            yield from _layer_paths(node.graph, f"{prefix}{node.name}.")
+
+
+class _RegionError(Exception):
+    """Reason why a region cannot be made."""
+
+
+class _Deriver:
+    """Deriver of the cuts in a graph without blocks, except those that are called from several places."""
+
+    def __init__(self, graph: Graph, prefix: str, given: DivisionInput, heads: Mapping[str, HeadKind]) -> None:
+        self._graph, self._prefix, self._given = graph, prefix, given
+        self._nodes = {node.name: node for node in graph.nodes}
+        self._specs = graph.specs()
+        self._reused = {node.target for node in graph.nodes if node.kind == "reuse"}
+        self._readers: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            for edge in node.inputs.values():
+                self._readers.setdefault(_source(edge), []).append(node)
+        self._found: dict[str, LayerCut | str] = {}
+        self._left = {_source(edge) for edge in graph.outputs.values()}
+        self._heads = {edge: heads[name] for name, edge in graph.outputs.items() if name in heads}
+        outputs = list(graph.outputs.values())
+        self._heads = {edge: kind for edge, kind in self._heads.items() if outputs.count(edge) == 1}
+
+    def derive(self) -> Iterator[tuple[str, LayerCut | str]]:
+        """Yield the path of every layer that has parameters to cut, with its cut or the reason why it is whole."""
+        found = self._found
+        for node in self._graph.nodes:
+            if node.graph is not None:  # a block that is called from several places
+                body = open_blocks(node.graph, tuple(_layer_paths(node.graph)))
+                yield from _Deriver(body, f"{self._prefix}{node.name}.", self._given, {}).derive()
+            elif node.kind == "layer" and not self._is_cut(node.name):
+                found |= self._cut(node)
+        yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
+
+    def _heads_of(self, node: Node) -> dict[str, HeadKind]:
+        """Return how the outputs of a node that only leave the graph may be divided."""
+        edges = {name: f"{node.name}:{name}" for name in node.outputs}
+        return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
+
+    def _is_cut(self, name: str) -> bool:
+        return isinstance(self._found.get(name), LayerCut)
+
+    def _cut(self, node: Node) -> dict[str, LayerCut | str]:
+        """Return the cut of a layer, with those of the region that it begins; nothing for a layer without
+        parameters."""
+        for kind in ("heads", "vocabulary"):
+            cut = self._cut_as(node, kind)
+            if cut is not None:
+                return {node.name: cut}
+        try:
+            return dict(self._region(node))
+        except _RegionError as refusal:
+            return {node.name: str(refusal)}
+
+    def _cut_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
+        """Return the cut of a layer in one way, the reason why it stays whole, or None if it has no such cut."""
+        layer, specs = self._layer(node)
+        cut = layer.cut(kind, specs, self._given.size)
+        if not isinstance(cut, LayerCut):
+            return cut
+        if node.name in self._reused:
+            return "it is called from several places"
+        held = (f"{self._prefix}{node.name}.{name}" for name in (*cut.parameters, *cut.summed))
+        return next((self._given.whole[name] for name in held if name in self._given.whole), cut)
+
+    def _layer(self, node: Node) -> tuple[Layer, dict[str, TensorSpec]]:
+        assert node.component is not None
+        return read_layer(node.component, self._given.plugins), {
+            port: self._specs[edge] for port, edge in node.inputs.items()
+        }
+
+    def _region(self, first: Node) -> Iterator[tuple[str, LayerCut]]:
+        """Yield the linear layers of the region that begins with this one. Raises _RegionError."""
+        if first.name not in self._readers and (heads := self._heads_of(first)):
+            kind = next(iter(heads.values()))
+            yield first.name, replace(self._needed(first, "columns"), kind=kind)
+            return
+        columns, inner, rows = {first.name: self._needed(first, "columns")}, set[str](), dict[str, LayerCut]()
+        todo = [first.name]
+        while todo:
+            name = todo.pop()
+            if name in self._left:
+                raise _RegionError("its output leaves the model")
+            for reader in self._readers.get(name, ()):
+                if reader.name in inner or reader.name in rows:
+                    continue
+                cut = self._cut_as(reader, "rows") if reader.kind == "layer" else None
+                if isinstance(cut, LayerCut):
+                    rows[reader.name] = cut
+                    continue
+                if isinstance(cut, str) or not self._is_per_feature(reader):
+                    raise _RegionError(f"`{reader.name}`, which reads it, needs all features")
+                todo += self._pull(reader, columns, inner)
+        if not rows:
+            raise _RegionError("nothing reads its output")
+        if rows.keys() & columns.keys():
+            raise _RegionError("it reads a layer of its own region")
+        if len({self._stage_of(f"{self._prefix}{name}") for name in (*columns, *inner, *rows)}) > 1:
+            raise _RegionError("the layers that read it are in another pipeline stage")
+        yield from columns.items()
+        yield from rows.items()
+
+    def _pull(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
+        """Add a node that works per feature to the region, with every node that it reads: all must be divided alike.
+        Return the names of the nodes added. Raises _RegionError."""
+        inner.add(node.name)
+        added = [node.name]
+        for edge in node.inputs.values():
+            name = _source(edge)
+            if name in columns or name in inner:
+                continue
+            source = self._nodes.get(name)
+            if source is None:
+                raise _RegionError(f"`{node.name}`, which reads it, also reads `{edge}`, which is whole")
+            if self._is_cut(name):
+                raise _RegionError(f"`{node.name}`, which reads it, also reads `{name}`, whose output is whole")
+            if source.kind == "layer" and (cut := self._cut_as(source, "columns")) is not None:
+                if isinstance(cut, str):
+                    raise _RegionError(cut)
+                columns[name] = cut
+                added.append(name)
+            elif self._is_per_feature(source):
+                added += self._pull(source, columns, inner)
+            else:
+                raise _RegionError(f"`{node.name}`, which reads it, also reads `{name}`, which is whole")
+        return added
+
+    def _stage_of(self, path: str) -> int | None:
+        """Return the pipeline stage of a node, or of the block around it that a stage has whole."""
+        while path and path not in self._given.stage_of:
+            path = path.rpartition(".")[0]
+        return self._given.stage_of.get(path)
+
+    def _needed(self, node: Node, kind: CutKind) -> LayerCut:
+        cut = self._cut_as(node, kind)
+        if isinstance(cut, LayerCut):
+            return cut
+        raise _RegionError(cut or f"a layer `{(node.component or {})['type']}` is not divided")
+
+    def _is_per_feature(self, node: Node) -> bool:
+        """Return whether a node computes each feature of its output from the same feature of its inputs."""
+        if node.name in self._reused:
+            return False
+        shapes = {self._specs[edge].shape for edge in node.inputs.values()}
+        if len(shapes | {spec.shape for spec in node.outputs.values()}) != 1:
+            return False  # a dimension of size 1 would be repeated
+        if node.kind == "layer":
+            return isinstance(self._cut_as(node, "features"), LayerCut)
+        return node.kind == "expression" and _is_elementwise(parse(node.expression or "").root)
+
+
+def _is_elementwise(term: Term) -> bool:
+    """Return whether an expression has no list of numbers along the features, and only functions of each element."""
+    if isinstance(term, Operation):
+        is_each = term.name in ELEMENTWISE and term.name not in VIEWS
+        return is_each and all(_is_elementwise(operand) for operand in term.operands)
+    return isinstance(term, Reference | Constant)
+
+
+def _source(edge: str) -> str:
+    return edge.partition(":")[0]
