@@ -1,4 +1,4 @@
-"""Collectives of this rank: its position on the plan's mesh, sums, and gathered rows."""
+"""Communication of this rank: its position on the plan's mesh, sums over ranks, gathered rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DTYPES = (
 
 
 class Alone(Collective):
-    """Collective of a single process."""
+    """Collective of a single process: sums and gathers change nothing."""
 
     rank, size = 0, 1
     group: ProcessGroup | None = None
@@ -47,7 +47,7 @@ class Alone(Collective):
 
 
 class Ranks(Collective):
-    """Ranks of a process group, with torch's collectives (gloo has no boolean sum: bool is sent as uint8)."""
+    """Collective of the ranks of a process group. (gloo cannot sum booleans; they are sent as uint8.)"""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         self.group = group
@@ -64,8 +64,8 @@ class Ranks(Collective):
         distributed.all_reduce(tensor, group=self.group)
 
     def begin_sum_(self, tensor: torch.Tensor) -> Callable[[], None]:
-        """Start a sum in place. Return a function to call before the sum is read, in the order of the starts. On a GPU
-        that call makes the stream wait, not the host."""
+        """Start a sum in place, and return a function to call before reading it. Call these functions in the order of
+        the starts. On a GPU they make the stream wait, not the host."""
         work = distributed.all_reduce(tensor, group=self.group, async_op=True)
         assert work is not None
 
@@ -97,7 +97,7 @@ class Ranks(Collective):
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]).to(tensor.dtype)
 
     def _sizes_and_dtype(self, tensor: torch.Tensor) -> tuple[list[int], torch.dtype]:
-        """Return the number of rows of each rank, and the dtype that holds them all."""
+        """Return the number of rows on each rank, and a dtype that can hold the rows of all."""
         mine = torch.tensor([len(tensor), _DTYPES.index(tensor.dtype)], dtype=torch.int64, device=tensor.device)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         distributed.all_gather(parts, mine, group=self.group)
@@ -110,13 +110,11 @@ class MeshPosition:
     """Position of this rank on the mesh of the plan.
 
     world       all ranks
-    sums        the ranks over which losses are summed: all but those of the `tensor` axis, which have the same loss
-    data        the ranks that take other rows of the batch and otherwise do the same, in the order of their rows;
-                `data_index` is the index of this one among them, `data_ranks` are their global numbers
+    data        the ranks that have other rows of the batch and otherwise do the same, in the order of their rows;
+                `data_index` is this rank's index among them, `data_ranks` are their global numbers
     pipeline    the ranks that hold the other stages, None without that axis
-    tensor      the ranks that hold the other parts of each layer, None without that axis
-    mesh        torch's mesh, with the plan's names of axes; None if torch's calls need none
-    is_traced   a step is traced on tensors without memory, which torch's reducer of gradients does not take
+    mesh        torch's mesh, with the plan's names of axes; None if no call to torch needs it
+    is_traced   a step is traced on tensors without memory, which DistributedDataParallel does not support
     """
 
     def __init__(self, layout: LayoutPlan, device: torch.device, *, is_traced: bool = False) -> None:
@@ -163,17 +161,15 @@ class MeshPosition:
 
 
 def make_group(ranks: Sequence[int]) -> ProcessGroup:
-    """Return a group of these ranks of the world, with the world's timeout; all of them must call this.
-
-    Without an argument, torch gives a group half an hour.
-    """
+    """Return a process group of these ranks, with the time limit of the run (torch's default is half an hour). All of
+    them must call this."""
     limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
     made: ProcessGroup = distributed.new_group(list(ranks), timeout=limit, use_local_synchronization=True)
     return made
 
 
 def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
-    """Return torch's mesh, from groups made here: `init_device_mesh` takes no timeout."""
+    """Return torch's mesh. Its groups are made here, because `init_device_mesh` has no argument for a time limit."""
     from torch.distributed.device_mesh import DeviceMesh
 
     sizes, names = zip(*((axis.size, axis.name) for axis in layout.mesh), strict=True)
@@ -190,14 +186,14 @@ def _make_mesh(layout: LayoutPlan, device: torch.device) -> DeviceMesh:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a DTensor, or a plain tensor itself."""
+    """Return this rank's part of a DTensor; a plain tensor as it is."""
     found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return found
 
 
 def finish_together(device: torch.device) -> None:
-    """Wait for all ranks before those on GPUs exit, as a peer may still read what the last kernels of this one sent.
-    The ranks meet on their hosts, by gloo, which delivers all its data before it returns."""
+    """Wait until all ranks are done: on GPUs a peer may still read what this rank's last kernels sent. The ranks meet
+    on their hosts, by gloo, which delivers all its data before it returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         distributed.all_reduce(torch.zeros(1))
@@ -205,8 +201,8 @@ def finish_together(device: torch.device) -> None:
 
 @torch.no_grad()
 def average_buffers(module: nn.Module, ranks: Alone | Ranks) -> None:
-    """Average running statistics, which each rank updated by its own rows, over the ranks. Only floating-point buffers,
-    in one reduction: counters are equal everywhere."""
+    """Average running statistics over the ranks: each rank updated its own by its rows. One reduction over all
+    floating-point buffers; counters are equal anyway."""
     buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
     if not buffers:
         return

@@ -1,4 +1,4 @@
-"""Devices of the ranks: chosen once for all of them, with a notice if they differ from the layout."""
+"""Devices of the ranks: chosen once for all ranks, with a notice if they are not those of the layout."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Kind of device for all ranks. `indices`: the GPU of each rank as that rank counts them; empty: those of the
-    plan."""
+    """Kind of device for all ranks. `indices`: for each rank the number of its GPU, as that rank counts; (): those of
+    the plan."""
 
     kind: Literal["cuda", "cpu", "mps"]
     notice: str | None = None
@@ -45,8 +45,8 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True)
 class VisibleDevices:
-    """Devices that a rank started by a launcher sees on its machine. `gpus` are unique names of GPUs; `local_rank` is
-    None if the launcher does not provide it."""
+    """GPUs that a rank sees on its machine, by unique names; the rank was started by a launcher such as torchrun.
+    `local_rank`: None if the launcher does not set it."""
 
     host: str
     local_rank: int | None
@@ -54,11 +54,9 @@ class VisibleDevices:
 
 
 def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
-    """Return the device for ranks on this machine, of whose GPUs this process sees `num_visible`. Raises RunFailure.
-
-    Without a GPU, `auto` takes the CPU. With fewer GPUs than the layout has, the run fails: a slow run on the CPU next
-    to idle GPUs is not wanted.
-    """
+    """Return the device for ranks on this machine; `num_visible`: the number of GPUs that this process sees. Without a
+    GPU, `auto` becomes the CPU. With fewer GPUs than the layout has, the run fails: a slow run on the CPU next to idle
+    GPUs is not what was meant. Raises RunFailure."""
     if layout.device == "cpu":
         return DeviceChoice("cpu")
     if layout.device == "mps":
@@ -80,11 +78,9 @@ def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
 
 
 def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:
-    """Return the devices of ranks that a launcher started, given in their order.
-
-    A rank that sees a single GPU, as Slurm assigns them, has it as number 0. Raises RunFailure, also if a rank has
-    another position on its machine than in the plan.
-    """
+    """Return the devices of ranks that a launcher started; `all_visible` has one entry per rank. A rank that sees a
+    single GPU, as Slurm assigns them, uses it as number 0. Raises RunFailure, also if a rank has another position on
+    its machine than in the plan."""
     if layout.device in ("cpu", "mps") or len(layout.ranks) < 2 or not any(visible.gpus for visible in all_visible):
         return choose_device(layout, len(all_visible[0].gpus))
     gpus: dict[str, set[str]] = {}
@@ -115,7 +111,7 @@ def _processes(layout: LayoutPlan) -> str:
 
 
 def _too_few(layout: LayoutPlan, num_visible: int, where: str) -> RunFailure:
-    """Return the failure for missing GPUs: the visible ones, and how to change the layout."""
+    """Return the failure if GPUs are missing: it names the visible ones and how to change the layout."""
     named = {*layout.devices, *(rank.device for rank in layout.ranks)} or {0}
     key = "gpus" if layout.num_nodes == 1 else "gpus_per_node"
     if num_visible >= len(named):
@@ -153,7 +149,7 @@ def has_mps() -> bool:
 
 
 def find_visible_devices() -> VisibleDevices:
-    """Return the devices that this process sees. It asks CUDA itself, so that the process cannot fork ranks
+    """Return the devices that this process sees. It initialises CUDA, so that this process cannot fork ranks
     afterwards."""
     join_freed_memory()
     return VisibleDevices(socket.gethostname(), local_rank(), tuple(map(_name_of_gpu, range(num_gpus()))))
@@ -167,7 +163,8 @@ def _name_of_gpu(index: int) -> str:
 
 
 def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.device:
-    """Return the device of a rank. `index` replaces the plan's, if a rank sees other GPUs than its siblings."""
+    """Return the torch device of a rank. `index` replaces the plan's index, for a rank that sees other GPUs than its
+    siblings."""
     import torch
 
     if kind == "mps":
@@ -176,8 +173,8 @@ def device_of(rank: RankPlan, kind: str, index: int | None = None) -> torch.devi
 
 
 def exact_device(device: torch.device) -> torch.device:
-    """Return the device for float64 sums of results of this device: itself, or the CPU for Apple's GPUs, which have no
-    float64."""
+    """Return the device on which to sum results of this device in float64: itself, or the CPU for Apple's GPUs, which
+    lack float64."""
     import torch
 
     return torch.device("cpu") if device.type == "mps" else device
@@ -192,11 +189,9 @@ def threads_per_rank(num_local_ranks: int) -> int:
 
 
 def safe_threads(wanted: int) -> int:
-    """Return the number of threads that a forked rank may use.
-
-    It is 1 if this process already has an OpenMP pool, which does not survive a fork: the rank would wait for it
-    forever. The pool cannot be queried, so a child process tries it.
-    """
+    """Return the number of threads for a forked rank: `wanted`, or 1 if this process already has an OpenMP thread pool.
+    A pool does not survive a fork: the rank would wait for it forever. Since a pool cannot be queried, a child process
+    tries it."""
     import torch
 
     if wanted == 1:
@@ -225,21 +220,18 @@ def bind_to_gpu(device: torch.device) -> None:
 
 
 def join_freed_memory() -> None:
-    """Let this process join freed pieces of GPU memory, so that less is lost to fragmentation.
-
-    torch's allocator reads its settings once, when CUDA is first used for more than counting GPUs: call this before.
-    """
+    """Let torch join freed pieces of GPU memory, so that less is lost to fragmentation. Call this before CUDA is used
+    for more than counting GPUs: torch reads the setting once."""
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep freed CPU memory from now on, if the C library can.
+    """Keep freed CPU memory in this process from now on, if the C library can (`mallopt` of glibc).
 
-    Each step frees its activations, and the C library returns large pieces to the system, which clears every page again
-    in the next step: 3,000 page faults and a twentieth of the time of a small GPT's step, a tenth of a small CNN's
-    (measured). `mallopt(3)` of glibc prevents that, as torch's allocators do for GPUs. A rank's memory stays at its
-    peak, which is what the plan and the logs show.
+    Each step frees its activations; the C library returns large pieces to the system, which clears every page again in
+    the next step: measured, 3,000 page faults, a twentieth of the step of a small GPT, a tenth of that of a small CNN.
+    With this setting the memory of a rank stays at its peak, which is the figure in the plan and the logs.
     """
     if sys.platform != "linux":
         return
@@ -250,11 +242,9 @@ def keep_freed_memory() -> None:
 
 
 def start_autograd() -> None:
-    """Run a first backward, which starts autograd's thread for each device; forked children cannot differentiate
-    afterwards.
-
-    torch's fake tensors make a CUDA build without a GPU assume one: before them no GPU exists to start a thread for.
-    """
+    """Run a first backward, which starts autograd's threads, one per device; children forked later cannot compute
+    gradients. Call it before torch's fake tensors are used: they make a CUDA build assume a GPU, for which no thread
+    could start."""
     import torch
 
     torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

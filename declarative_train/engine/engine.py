@@ -1,6 +1,6 @@
-"""Engine of one rank: its part of the model, its optimizer, and the step, which is the same in every mode.
+"""Engine of one rank: its part of the model, its optimizer, and the optimizer step, which is the same in every mode.
 
-`engine/axes` has one file per axis of the plan's mesh. Two drivers run the resulting model: one calls it, the other
+`engine/axes` has one file per axis of the plan's mesh. The model is run by one of two drivers: one calls it, the other
 passes microbatches through the stages of a pipeline.
 """
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StepResult:
-    """Result of a step, as device tensors that the host does not read until a logging step.
+    """Result of a step: tensors on the device, which the loop reads only at logging steps so as not to wait.
 
     sums       this rank's sum of every term (L,), one entry per chunk (none on a rank without the loss)
     counts     the divisor of each term over the global batch: L numbers, or a float64 tensor (L,)
     grad_norm  of the whole model, before clipping; None if not requested
-    finite     a bool tensor, the same on all ranks; None if nothing guards the step
+    finite     a bool tensor, the same on all ranks; None if the step is not checked
     """
 
     sums: Sums
@@ -52,21 +52,22 @@ class StepResult:
 
 
 class Driver(Protocol):
-    """Interface to run the model of this rank, directly or by a pipeline's schedule. `buffers`: receive buffers that
-    are kept between steps."""
+    """Interface for running the model of this rank. `buffers`: receive buffers that are kept between steps."""
 
     @property
     def buffers(self) -> Sequence[torch.Tensor]: ...
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run forward and backward of a step's chunks; return the sums (L,) of the terms, one entry per chunk."""
+        """Run forward and backward of a step's chunks, with each term multiplied by its factor; return the sums (L,) of
+        the L loss terms for each chunk."""
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Return every value that the objective reads, by name; None on a rank without outputs."""
+        """Return every value that losses and metrics read, by name, without gradients; None on a rank without
+        outputs."""
 
 
 class DirectDriver:
-    """Driver that calls the model, chunk after chunk."""
+    """Driver that calls the model for each chunk."""
 
     buffers: Sequence[torch.Tensor] = ()
 
@@ -92,13 +93,11 @@ class DirectDriver:
 class Engine:
     """Model, optimizer and process groups of one rank.
 
-    plan           as it is run (`as_run`)
-    model          parameters under the plan's names (`named_parameters` of this rank's part)
-    place          position of the rank on the mesh
-    world          all ranks
-    ranks          the ranks over which the loop sums its losses
-    dp_rank        index of this rank's slots in a global batch
-    metrics        those of training, over the rows of the steps since they were last reset
+    plan           the plan with the graph that is run (`as_run`)
+    model          this rank's part, with parameters under the plan's names
+    ranks          all ranks, over which the loop sums its losses
+    dp_rank        index of this rank's part of a global batch
+    metrics        those of training, over the rows of the steps since they were last read
     loss_scale     fp16 only
     average        the moving average of the parameters, if the plan has one
     is_replicated  every rank holds the whole model and the whole optimizer state
@@ -171,11 +170,9 @@ class Engine:
         measure: bool,
         observer: StepObserver = UNOBSERVED,
     ) -> StepResult:
-        """Run forward and backward of this rank's share of a global batch (a Batch per accumulation chunk), clip,
-        update.
-
-        `num_rows` are the real rows of the global batch; `measure`: compute the gradient norm.
-        """
+        """Run one optimizer step: forward and backward of this rank's part of a global batch (`batches`, one per
+        accumulation chunk), clipping, update. `num_rows`: real rows of the global batch. `lr_factor`: factor of the
+        schedule. `measure`: compute the gradient norm."""
         runner, sharing = self._runner, self._sharing
         runner.observer = observer
         chunks = runner.chunks(batches)
@@ -196,12 +193,12 @@ class Engine:
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """Modules that hold parameters: the model, stages of a pipeline, in `dp` every replica."""
+        """Modules with parameters on this rank: the model, the stages of a pipeline, or in `dp` every copy."""
         return self._held.modules
 
     @property
     def receiving(self) -> Sequence[torch.Tensor]:
-        """Receive buffers that are kept between steps."""
+        """Receive buffers of a pipeline that are kept between steps."""
         return self._driver.buffers
 
     def set_training(self, training: bool) -> None:
@@ -213,8 +210,9 @@ class Engine:
             set_training(module, training)
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Evaluate a batch: no gradients, frozen statistics. Return every value that the objective reads, by name; None
-        on a rank without outputs (an inner pipeline stage). All ranks must call it equally often."""
+        """Run the model on a batch for an evaluation, without gradients or updated statistics. Return every value that
+        losses and metrics read, by name; None on a rank without outputs (an inner pipeline stage). All ranks must call
+        it equally often."""
         with torch.no_grad(), self._in_compute_dtype:
             return self._driver.evaluate(batch)
 
@@ -224,7 +222,7 @@ class Engine:
             average_buffers(self.model, self.place.data)
 
     def _global_norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the norm over all pipeline stages; each parameter counts in one stage."""
+        """Return the norm of the gradients of all pipeline stages; each parameter counts in one stage."""
         own = self._sharing.norm(gradients)
         if self.place.pipeline is None:
             return own
@@ -233,8 +231,8 @@ class Engine:
 
 
 def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.device) -> RankContext:
-    """Make the process groups of all nodes that mix samples, also of other stages: all ranks of a group must make it
-    together."""
+    """Return the position of this rank, with the process groups of all nodes that mix samples, also those of other
+    stages: all ranks of a group must make it together."""
     if plan.layout.is_one_process:
         return RankContext()
     groups = make_process_groups(group_spans(plan, held.whole, device), place.data_ranks, make_group)
@@ -242,8 +240,7 @@ def _context(plan: Plan, held: BuiltModel, place: MeshPosition, device: torch.de
 
 
 def slots_of(plan: Plan) -> BatchSpec:
-    """Return the batch as this rank reads it. In `dp` one process takes the rows of all replicas, and scatters them
-    itself."""
+    """Return the batch sizes as this rank reads data. In `dp` one process reads the rows of all copies."""
     batch = plan.batch
     if len(plan.layout.ranks) > 1:
         return batch

@@ -1,4 +1,4 @@
-"""Failures of a run, and their report: once, by the rank where the failure began. Time limits after which it fails.
+"""Failures of a run, and their report by the rank where the failure began. Time limits after which ranks fail.
 
     RunFailure                 the machine does not fit the plan, or failed: one message, exit 3
     ├── NonFiniteLoss          the loss became nan or infinite and the plan says stop
@@ -10,7 +10,7 @@
     anything else              a bug of ours or of a plugin: the traceback goes to a file, its last line is shown
 
 A rank that fails writes a file before it exits. A rank that lost a peer writes one too, but waits before it exits, so
-that its parent sees the culprit exit first (torch-facts, section 4).
+that its parent sees the rank that caused the failure exit first (torch-facts, section 4).
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class RunFailure(Exception):  # noqa: N818 (the word of the messages, and of the
 
 
 class NonFiniteLoss(RunFailure):
-    """Failure of `training.non_finite: stop`. `step` is that of the loss, which is read later."""
+    """Failure: the loss is nan or infinite and the recipe says `non_finite: stop`. `step`: the step of that loss, which
+    is read some steps later."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
@@ -76,15 +77,15 @@ class NonFiniteLoss(RunFailure):
 
 
 class NoValidItem(RunFailure):
-    """Failure of a whole epoch whose masks and ignored targets left nothing to learn from."""
+    """Failure: in a whole epoch, masks and ignored targets left nothing to learn from."""
 
 
 class CheckpointFailure(RunFailure):
-    """Failure of a checkpoint that is torn, of another model, or missing."""
+    """Failure: a checkpoint is torn, of another model, or missing."""
 
 
 class PeerFailure(Exception):  # noqa: N818 (as RunFailure)
-    """Failure that follows from another rank's."""
+    """Failure that follows from the failure of another rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, Memory
 def describe_failure(
     error: BaseException, rank: int, stage: int | None, step: int | None, run_dir: Path | None = None
 ) -> Failure:
-    """Return the report of an error."""
+    """Return the report of an error on this rank."""
     trace = masked("".join(traceback.format_exception(error)))
     error = _cause(error)
     is_known = isinstance(error, _NOT_OURS) or _is_out_of_memory(error) or _special(error) is not None
@@ -126,7 +127,7 @@ def describe_failure(
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the error that torch's pipeline code wrapped in one of its own; any other error is returned as it is."""
+    """Return the error inside an error of torch's pipeline code; any other error as it is."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -138,7 +139,7 @@ _PIPELINING = "torch.distributed.pipelining"
 
 
 def write_failure(directory: Path, failure: Failure) -> bool:
-    """Write a failure's report, and return whether it could be written: the disk may be what failed."""
+    """Write the report of a failure; return False if that is impossible, as when the disk is what failed."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"rank_{failure.rank}.json").write_text(json.dumps(asdict(failure)), encoding="utf-8")
@@ -149,7 +150,7 @@ def write_failure(directory: Path, failure: Failure) -> bool:
 
 
 def read_failures(directory: Path) -> list[Failure]:
-    """Return the reports: culprits in order of time, then ranks that lost a peer."""
+    """Return all ranks' reports: first ranks that failed themselves, by time, then ranks that lost a peer."""
     found = []
     for path in sorted(directory.glob("rank_*.json")):
         try:
@@ -160,7 +161,8 @@ def read_failures(directory: Path) -> list[Failure]:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Return whether an error follows from another rank's exit. Our own failures never do, whatever they quote."""
+    """Return whether an error follows from the exit of another rank. RunFailure and its kinds never do, whatever their
+    text is."""
     if isinstance(error, RunFailure | DataError):
         return False
     if isinstance(error, PeerFailure):
@@ -176,7 +178,8 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, run_dir: Path | None = None) -> str:
-    """Return one line for the user, without secrets. `run_dir`: to recognise files of the run."""
+    """Return one line about an error for the user, without secrets. `run_dir`: the run's folder, to recognise its
+    files."""
     return masked(_explain_raw(error, run_dir))
 
 
@@ -198,7 +201,7 @@ def _explain_raw(error: BaseException, run_dir: Path | None) -> str:
 
 
 def _special(error: BaseException) -> str | None:
-    """Return a short message for an error that torch explains in many lines and that has one remedy, else None."""
+    """Return a short message for an error on which torch writes many lines and that has one remedy, else None."""
     if not isinstance(error, RuntimeError):
         return None
     text = str(error)
@@ -263,10 +266,8 @@ _OF_ALL_RANKS = (NonFiniteLoss.__name__, NoValidItem.__name__)  # the loss is th
 
 
 def without_answer(failures: Sequence[Failure], num_ranks: int) -> str | None:
-    """Return the sentence on ranks that reported nothing while all others report a lost peer, else None.
-
-    A rank that hangs or is stopped cannot report, and those that wait for it are not to blame.
-    """
+    """Return a sentence that names the ranks that reported nothing, if all others report a lost peer; else None. A rank
+    that hangs or was stopped cannot report, and those that wait for it are not the cause."""
     silent = sorted(set(range(num_ranks)) - {failure.rank for failure in failures})
     if not (failures and silent and all(failure.is_peer_loss for failure in failures)):
         return None
@@ -285,7 +286,7 @@ def headline(failure: Failure, num_ranks: int) -> str:
 
 
 def limit_s(name: Limit) -> float:
-    """Return a limit in seconds. Raises RunFailure for an invalid value."""
+    """Return the time limit of an environment variable, in seconds. Raises RunFailure for an invalid value."""
     text = os.environ.get(name, "")
     try:
         value = float(text or LIMITS_S[name])

@@ -1,4 +1,5 @@
-"""Launchers that start this process as one rank of many, recognised by their environment variables."""
+"""Launchers (torchrun, srun, mpirun) that start this process as one rank of many, recognised by environment
+variables."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ FIRST_PORT, NUM_PORTS = 20000, 10000  # below the ephemeral ports of Linux
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Launcher with its variables for the rank, the number of ranks, and the rank on the machine."""
+    """Launcher and its environment variables for the rank, the number of ranks, and the rank on the machine."""
 
     name: str
     rank: str
@@ -29,11 +30,8 @@ LAUNCHERS = (OF_TORCH, SLURM, OPEN_MPI, MPICH)
 
 
 def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Return whether a launcher started this process as a rank.
-
-    If so, set RANK and WORLD_SIZE, which torch reads, and for Slurm the address of the rendezvous; variables that are
-    set are kept.
-    """
+    """Return whether a launcher started this process as a rank. If so, set RANK and WORLD_SIZE, which torch reads, and
+    for Slurm the address where ranks meet; variables that are already set are kept."""
     if OF_TORCH.rank in environment and OF_TORCH.world in environment:
         return True
     launcher = next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), None)
@@ -48,8 +46,7 @@ def is_one_of_many(environment: MutableMapping[str, str] = os.environ) -> bool:
 
 
 def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Return the launcher of a rank. torchrun sets its variables in addition to those of a Slurm step in which it
-    runs."""
+    """Return the launcher of this rank. torchrun within a Slurm step counts as torchrun."""
     if OF_TORCH.local_rank in environment:
         return OF_TORCH
     return next((each for each in LAUNCHERS[1:] if _is_of(each, environment)), OF_TORCH)
@@ -62,8 +59,7 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int | None:
 
 
 def first_host(environment: Mapping[str, str]) -> str:
-    """Return the machine of rank 0: Slurm fills a step from its first node on. `gpu[07-09,12],cpu1` begins with
-    gpu07."""
+    """Return the machine of rank 0 of a Slurm step, its first node: `gpu[07-09,12],cpu1` gives gpu07."""
     hosts = environment.get("SLURM_STEP_NODELIST", "")
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
     assert first is not None

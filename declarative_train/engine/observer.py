@@ -1,4 +1,4 @@
-"""Observer of a step: the interface through which others follow what the engine does, such as a count of memory."""
+"""Observer of a step: other code follows what the engine does through it, for example to count memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ end       the parameters are updated
 
 
 class StepObserver(Protocol):
-    """Follower of a step. The engine calls it on the thread of the step; it changes nothing."""
+    """Interface of an observer. The engine calls it on the thread of the step; it must change nothing."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
-        """Note that a part begins. `tensors`: of "loss" the values that the terms read, of "backward" their sums."""
+        """Report that a part of the step begins. `tensors`: for "loss", the values that loss terms read; for
+        "backward", their sums."""
 
 
 class Unobserved:
-    """Observer of a step that none follows."""
+    """Observer that does nothing."""
 
     def enter(self, part: StepPart, tensors: Iterable[torch.Tensor] = ()) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The Plan: the complete decisions of a run, with its JSON form and the check for changed files.
+"""The Plan: every decision of a run as data. It can be saved as JSON, and a saved plan is checked for changed files.
 
 Names are imported on first use: ranks need the Plan class alone, without the compiler.
 """

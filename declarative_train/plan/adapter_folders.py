@@ -1,4 +1,4 @@
-"""Adapters loaded from a PEFT folder: which of its tensors fill which parameters, and which fit no parameter."""
+"""Adapters (LoRA) loaded from a folder that the library PEFT wrote: which of its tensors fill which parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 3
 
 
 def plan_adapters(recipe: Recipe, lowered: Lowered) -> tuple[list[WeightsPlan], list[Diagnostic]]:
-    """Return a weights plan for each folder that a selector names, and errors for tensors that do not fit."""
+    """Return a weights plan for each adapter folder that the recipe names, and errors for tensors that do not fit."""
     rules = {_folder(rule): rule for rule in recipe.model.rules if _folder(rule) is not None}
     plans, diagnostics = [], []
     names = PublishedNames(recipe.model.scope) if rules else None
@@ -76,7 +76,8 @@ def _adapter_entries(
 def _other_entries(
     lowered: Lowered, folder: PeftFolder, names: PublishedNames, used: set[str]
 ) -> dict[str, list[PartPlan]]:
-    """Map parameters that were trained whole next to the adapters (`modules_to_save`, biases) to their tensors."""
+    """Return the entries, parameter -> tensors of the folder, for parameters outside the adapters that were trained
+    whole (`modules_to_save`, biases)."""
     left = {name for name in folder.shapes if f"{PREFIX}{name}" not in used}
     found: dict[str, list[PartPlan]] = {}
     for name in lowered.parameters if left else ():

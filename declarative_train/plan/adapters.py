@@ -1,8 +1,8 @@
-"""Effects of adapters on the settings of a model's parameters, and checks of these settings.
+"""Adapters (LoRA): the settings of a model's parameters that follow from them, and checks of the adapters.
 
-Adapters freeze the rest of the model, except parameters with `frozen: false`. The adapter decides how its own
-parameters start and train; a selector that matches everything below a node does not change them, one that names them
-(`lora_B`) does.
+A model with adapters is frozen, except the adapters and parameters that the recipe sets to `frozen: false`. The
+adapter's own keys decide how its parameters start and train: a selector such as `gpt.*` does not change them, one that
+names them (`*.lora_B`) does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _NAMED = "lora_"
 
 
 def parameter_settings(rules: Sequence[ParameterRule], names: Iterable[str]) -> dict[str, ParameterSettings]:
-    """Return the settings of each parameter: the rules of the recipe, with everything but the adapters frozen."""
+    """Return the settings of each parameter: those of the recipe, and, if there are adapters, everything else
+    frozen."""
     known = list(names)
     if not any(map(is_added, known)):
         return {name: settings_of(rules, name) for name in known}
@@ -57,10 +58,8 @@ def weight_of(path: str) -> str:
 def check_adapters(
     recipe: Recipe, settings: Settings, maps: Maps, given: Mapping[str, Adapter] | None = None
 ) -> Iterator[Diagnostic]:
-    """Report adapter entries that match no linear map, and weights that cannot be adapted.
-
-    `given` holds the adapters that exist, by linear map.
-    """
+    """Report adapters whose selector matches no linear map (a weight with one input and one output dimension), and
+    weights that cannot be adapted. `given`: the adapters that exist, by the name of their linear map."""
     rules = recipe.model.rules
     adapting = [rule for rule in rules if rule.settings.adapter is not None]
     if not adapting:
@@ -97,8 +96,8 @@ def _find_pretrained_nodes(scope: Scope) -> Iterator[str]:
 
 
 def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagnostic]:
-    """Warn if frozen parameters next to adapters keep random start values. Plugins may start values anywhere, so
-    recipes with plugins are skipped."""
+    """Warn about frozen parameters next to adapters that keep random initial values: nothing would ever train them.
+    Recipes with plugins are skipped, since a plugin may set values anywhere."""
     first = next((rule for rule in recipe.model.rules if rule.settings.adapter is not None), None)
     if first is None or recipe.plugins:
         return
@@ -119,10 +118,8 @@ def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagn
 
 
 def _fills(prefix: str, exclude: Sequence[str], names: Sequence[str]) -> bool:
-    """Return whether weights below `prefix` fill a parameter, given all names of it.
-
-    A tied parameter has several names; if one is excluded, it starts from random numbers under all of them.
-    """
+    """Return whether weights for the part of the model below `prefix` fill a parameter. A tied parameter has several
+    `names`; if `exclude` selects one of them, none is filled."""
     below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     return bool(below) and not any(is_selected(exclude, name) for name in below)
 

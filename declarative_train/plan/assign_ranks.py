@@ -1,4 +1,4 @@
-"""Assignment of devices: the mesh of the recipe's mode, one row per rank, and the stages of a pipeline."""
+"""Layout of a run: the mesh of the recipe's mode, one row per rank with its node and device, and pipeline stages."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ from declarative_train.recipe.sections.layout import Layout
 def assign_ranks(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], batch: BatchSpec
 ) -> tuple[LayoutPlan | None, list[Diagnostic]]:
-    """Return the layout of the plan, or None and errors if the pipeline cannot be built.
-
-    In a pipeline, accumulation steps become microbatches: one schedule, one reduction, a smaller bubble.
-    """
+    """Return the layout of the plan, or None and errors if the model cannot be cut into pipeline stages. In a pipeline,
+    gradient accumulation becomes more microbatches of one schedule: one reduction, and less idle time."""
     layout, mode = recipe.layout, recipe.mode
     mesh = mode.mesh(layout.num_gpus)
     assert mesh is not None, "P001 comes first"
@@ -62,8 +60,8 @@ def assign_ranks(
 
 
 def rank_table(layout: Layout, mesh: Mesh) -> tuple[RankPlan, ...]:
-    """Return one RankPlan per device, node by node; without a mesh, a single one. The last axis of the mesh varies
-    fastest, so that its ranks are neighbours."""
+    """Return one RankPlan per device, node by node; a single one if there is no mesh. Neighbouring ranks differ in the
+    last axis of the mesh."""
     per_node = layout.num_gpus_per_node
     return tuple(
         RankPlan(

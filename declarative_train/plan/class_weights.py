@@ -1,4 +1,4 @@
-"""Class weights `balanced` of a loss, counted over the training rows once, when the recipe is compiled."""
+"""Class weights `balanced` of a loss: the classes are counted over the training rows when the recipe is compiled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tuple[Term, ...], list[Diagnostic]]:
-    """Return the loss terms with numbers in place of `balanced`, and errors for those that cannot be counted."""
+    """Return the loss terms with `balanced` replaced by numbers, and errors for targets whose classes cannot be
+    counted."""
     terms, diagnostics = [], []
     for term in lowered.terms:
         if not term.component.needs_balance:
@@ -41,7 +42,7 @@ def balance_terms(recipe: Recipe, lowered: Lowered, data: DataSpec) -> tuple[tup
 
 
 def _values(name: str, batch_graph: Graph, data: DataSpec, recipe: Recipe) -> Iterator[np.ndarray]:
-    """Yield the values of a batch entry for the training samples, in chunks; random numbers are those of the first
+    """Yield the values of one batch entry for all training samples, in chunks. Random draws are those of the first
     epoch."""
     if name not in batch_graph.outputs:
         yield from training_values(data, name)

@@ -1,4 +1,4 @@
-"""JSON form of a plan, exact to the bit, and its two hashes.
+"""JSON form of a plan, which keeps every number exactly, and the two hashes of a plan.
 
 A plan of another version is rejected. `fingerprint` covers what decides the numbers of a run: model, data, objective,
 optimizer, batch size, seed. It leaves out layout, logging and file locations, so that a checkpoint recognises its model
@@ -46,17 +46,18 @@ def adapter() -> TypeAdapter[Plan]:
 
 
 def to_json(plan: Plan) -> str:
-    """Return a plan as JSON text to read and compare: keys in the order of the classes, one value per line."""
+    """Return a plan as JSON text for reading and comparing: keys in the order of the classes, one value per line."""
     return _as_text(to_data(plan))
 
 
 def to_masked_json(plan: Plan) -> str:
-    """Return a plan as JSON text for display, without secrets."""
+    """Return a plan as JSON text for display: passwords and keys are masked."""
     return _as_text(in_texts(masked, to_data(plan)))
 
 
 def to_saved_json(plan: Plan) -> str:
-    """Return a plan as JSON text to run: it names the environment variables whose values it needs."""
+    """Return a plan as JSON text that can be run: in place of secrets it names the environment variables that have
+    them."""
     return _as_text(in_texts(with_names, to_data(plan)))
 
 
@@ -65,11 +66,8 @@ def _as_text(data: dict[str, object]) -> str:
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Write a plan that can be run. Raises OSError.
-
-    The file is readable for its owner only if it contains a password or key that is not in an environment variable: a
-    plan must run without its recipe.
-    """
+    """Write a plan that can be run. Raises OSError. A plan must run without its recipe: a secret that is not in an
+    environment variable is written too, and then only the owner can read the file."""
     text = to_saved_json(plan)
     mode = 0o666 if masked(text) == text else 0o600
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
@@ -79,13 +77,13 @@ def save(plan: Plan, path: Path) -> None:
 
 
 def to_data(plan: Plan) -> dict[str, object]:
-    """Return a plan as plain values that JSON can hold."""
+    """Return a plan as dicts, lists, numbers and strings."""
     data: dict[str, object] = adapter().dump_python(plan, mode="json")
     return data
 
 
 def from_json(text: str) -> Plan:
-    """Return the plan of a JSON text, with the values of the environment variables that it names; unset variables stay
+    """Return the plan of a JSON text. Environment variables that it names are replaced by their values; unset ones stay
     names. Raises PlanError."""
     try:
         found = parse_json(text)
@@ -107,7 +105,7 @@ def from_json(text: str) -> Plan:
 
 
 def through_json(plan: Plan) -> Plan:
-    """Return the plan as it would be after saving and loading."""
+    """Return the plan as saving and loading it would."""
     return adapter().validate_json(json.dumps(to_data(plan)))
 
 
@@ -119,26 +117,26 @@ def sign(plan: Plan) -> Plan:
 
 
 def unset_variables(plan: Plan) -> list[str]:
-    """Return the unset environment variables that a plan needs to run."""
+    """Return the environment variables that a plan needs to run and that are not set."""
     data = to_data(plan)
     return names_in(json.dumps([item for key, item in data.items() if key not in _NOT_DECIDING]))
 
 
 def unset_for_model(plan: Plan) -> list[str]:
-    """Return the unset environment variables without which the model and its fields are unknown."""
+    """Return the environment variables that are not set and that the model or its fields need."""
     data = to_data(plan)
     parts = [data[key] for key in ("batch_graph", "graph", "parameters", "objective")]
     return names_in(json.dumps([*parts, cast(Mapping[str, object], data["data"])["fields"]]))
 
 
 def is_as_signed(text: str) -> bool:
-    """Return whether the saved JSON of a plan still has its identity, that is, no value was changed."""
+    """Return whether no value in a plan's JSON text was changed since it was saved: its identity still fits."""
     data = json.loads(text)
     return isinstance(data, dict) and _digest(data | {"identity": ""}) == data.get("identity")
 
 
 def deciding(plan: Plan) -> dict[str, object]:
-    """Return the values that the fingerprint covers, as plain values."""
+    """Return the values of a plan that its fingerprint covers, as plain data."""
     data = to_data(plan)
     training = cast(Mapping[str, object], data["training"])
     found = {key: data[key] for key in _DECIDING}

@@ -1,4 +1,5 @@
-"""Differences between two plans: every deciding value that changed, under the recipe's own keys."""
+"""Differences between two plans: every value that decides the numbers of a run and changed, by the recipe's own
+keys."""
 
 from __future__ import annotations
 
@@ -38,15 +39,15 @@ _FOLLOWS = re.compile(
 
 
 class Change(NamedTuple):
-    """Changed value: the `key` of the recipe, or `contents` for the data files, and a `sentence` about it."""
+    """Changed value: the `key` of the recipe, or `contents` for data files, and a `sentence` about it."""
 
     key: str
     sentence: str
 
 
 def changes(before: Plan, now: Plan) -> list[Change]:
-    """Return a sentence for each changed key, such as "`training.optimizer.lr` was 0.1 and is 0.2"; the copies of a
-    `repeat` share one."""
+    """Return a sentence for each changed key, such as "`training.optimizer.lr` was 0.1 and is 0.2". Equal changes in
+    all copies of a `repeat` give one."""
     was, found = _deciding_values(before, now)
     old, new = _values(before, was), _values(now, found)
     old_entries, new_entries = set(_entries(was)), set(_entries(found))
@@ -72,7 +73,7 @@ def _below(key: str, above: set[str]) -> bool:
 
 
 def _without_copy_numbers(key: str) -> str:
-    """Return a key without copy numbers, which is the same for all copies of a `repeat`."""
+    """Return a key without the numbers of copies (`layers.3.width` -> `layers.width`)."""
     return re.sub(r"\.\d+(?=\.|$)", "", key)
 
 
@@ -88,7 +89,7 @@ def _change(was: object, found: object) -> str:
 
 
 def _deciding_values(before: Plan, now: Plan) -> tuple[object, object]:
-    """Return the deciding values of both plans. If the recipe's folder moved, paths are relative to it."""
+    """Return the deciding values of both plans. If the recipe's folder moved between them, paths are relative to it."""
     homes = [os.path.dirname(plan.files[0].path) if plan.files else "" for plan in (before, now)]
     values = deciding(before), deciding(now)
     if homes[0] == homes[1] or not all(map(os.path.isabs, homes)):
@@ -106,7 +107,8 @@ def _relative_to(home: str, value: object, key: str = "") -> object:
 
 
 def _values(plan: Plan, of: object) -> dict[str, object]:
-    """Return every deciding value by its path. A run that counts epochs has epochs in place of steps."""
+    """Return every deciding value by its dotted path. If the recipe counts epochs, the number of epochs is compared,
+    not the steps."""
     found = dict(_leaves(of))
     if plan.training.num_epochs is not None:
         found["training.epochs"] = plan.training.num_epochs
@@ -115,8 +117,8 @@ def _values(plan: Plan, of: object) -> dict[str, object]:
 
 
 def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the paths and values of a nested structure. List entries with names have them in the path; other lists are
-    values."""
+    """Yield (path, value) for everything in a nested structure. An item of a list that has a name is addressed by it;
+    other lists count as one value."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else str(key))
@@ -128,7 +130,7 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _entries(value: object, path: str = "") -> Iterator[str]:
-    """Yield the paths of everything with a name: nodes, fields, sets, losses, metrics, parameters."""
+    """Yield the paths of all items with a name: nodes, fields, sets, losses, metrics, parameters."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _entries(item, f"{path}.{key}" if path else str(key))
@@ -153,7 +155,7 @@ def _recipe_key(path: str) -> str:
 
 
 def _format_value(value: object) -> str:
-    """Return a value as the recipe spells it, shortened."""
+    """Return a value as it would be written in a recipe, shortened."""
     if value is None:
         return "not set"
     if isinstance(value, float) and value.is_integer():

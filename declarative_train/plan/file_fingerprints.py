@@ -1,4 +1,4 @@
-"""Fingerprints of the files that a plan was made from, and the check whether they changed."""
+"""Fingerprints of the files that a plan was made from, to notice that one of them changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _STANDARD_INPUT = "<stdin>"
 
 
 def recipe_files(recipe: Recipe) -> tuple[FileRecord, ...]:
-    """Return records of the recipe, its bases, what `--with` added, and the plugins; not of shipped blocks."""
+    """Return a record of each file that the recipe consists of: its own, its bases, those given by `--with`, plugins.
+    Blocks that come with the package are left out."""
     found = {
         _absolute(file.path): FileRecord(_absolute(file.path), len(file.text.encode()), file.sha256)
         for file in recipe.document.files
@@ -29,7 +30,7 @@ def recipe_files(recipe: Recipe) -> tuple[FileRecord, ...]:
 
 
 def staleness(plan: Plan) -> list[str]:
-    """Return a sentence for each file that changed since the plan was made; empty if the plan is current."""
+    """Return a sentence for each file that changed after the plan was made; an empty list if none did."""
     return [*_compare_recipes(plan.files), *_compare_data(plan.data.files)]
 
 

@@ -1,4 +1,4 @@
-"""Dry run of the first training step: errors in it, and parameters that no loss reaches."""
+"""Trial of the first training step on a few samples: it finds errors, and parameters that no loss depends on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from declarative_train.recipe.recipe import Recipe
 def check_first_step(
     recipe: Recipe, lowered: Lowered, parameters: tuple[ParameterPlan, ...], sample: Sample
 ) -> tuple[tuple[ParameterPlan, ...], list[Diagnostic]]:
-    """Return the parameters, with idle ones frozen, and the problems found."""
+    """Return the parameters, those that no loss depends on frozen, and the errors of the step."""
     rows = sample.pick_extremes(sorted(_fields_read(lowered)), ROWS, EXTREMES)
     taken = {name: torch.from_numpy(values) for name, values in rows.items() if values is not None}
     found = run_dry(
@@ -63,7 +63,7 @@ def _check_gradients(recipe: Recipe, lowered: Lowered, found: DryRunResult) -> I
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:
-    """Yield the expressions before a wire that stop gradients."""
+    """Yield the expressions on the way to a wire (the value that a node passes on) that stop gradients."""
     nodes = {node.name: node for node in scope.nodes}
     waiting, seen = [wire], set()
     while waiting:

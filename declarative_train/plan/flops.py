@@ -19,7 +19,8 @@ def plan_flops(
     recomputation: Recomputation,
     heads: Collection[str] = (),
 ) -> FlopsPlan:
-    """Return the operations of a sample. `heads` are the nodes that losses in chunks compute twice."""
+    """Return the floating-point operations for one sample. `heads`: nodes that are computed twice, since their loss is
+    computed in chunks."""
     parameters = tuple(parameters)
     opened = open_blocks(graph, units)
     works, again = unit_works(opened, parameters), recomputation.units(units)
@@ -36,7 +37,8 @@ def plan_flops(
 
 
 def unit_works(opened: Graph, parameters: Iterable[ParameterPlan]) -> dict[str, tuple[Work, ...]]:
-    """Return the work of each node of the model, opened down to its units."""
+    """Return the operations of each node. `opened`: the graph of the model, with blocks replaced by their nodes down to
+    the units (the blocks that are wrapped, recomputed and compiled as a whole)."""
     parameters = tuple(parameters)
     shapes = {item.name: item.shape for item in parameters}
     return work_of(opened, shapes, frozenset(item.name for item in parameters if item.frozen))

@@ -1,7 +1,7 @@
-"""Scale of inputs and targets, compared with the scale that a network is initialised for.
+"""Scale of inputs and targets, compared with the scale that initial weights are made for (about mean 0, deviation 1).
 
-A field counts if it reaches a layer with weights unchanged: reshaped or concatenated at most, not normalised, scaled or
-computed with.
+A field is checked if a layer with weights reads its values as they are: reshaped or concatenated at most, not
+normalised, scaled or otherwise computed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DISTANCES = frozenset({"huber", "l1", "mse", "smooth_l1"})
 
 
 def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagnostic]:
-    """Warn about inputs and targets whose scale or meaning is unusual for training."""
+    """Warn about inputs and targets with an unusual scale, or with numbers that carry no information."""
     fields = {field.name: field for field in data.fields}
     read: dict[str, list[LayerNode]] = {}
     wires: dict[Wire, frozenset[str]] = {name: frozenset({name}) for name in recipe.model.scope.inputs}
@@ -62,8 +62,8 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
 
 
 def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
-    """Add to `wires` the fields that each wire carries unchanged, and to `read` the layers with weights that read
-    them."""
+    """Follow the fields through a scope (the model or a block). Adds to `wires` which fields a wire carries unchanged,
+    and to `read` which layers with weights read a field."""
     for node in scope.nodes:
         arriving = {port: wires[wire] for port, wire in node.inputs.items() if wire in wires}
         if not arriving:
@@ -81,10 +81,8 @@ def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, lis
 
 
 def _find_pictures(scope: Scope, untouched: Mapping[Wire, tuple[str, Span | None]]) -> Iterator[tuple[str, Span]]:
-    """Yield each field that image layers read unchanged, also inside blocks, with the first place in the recipe.
-
-    `untouched` maps wires to the field and, within a block, the place of the block's input.
-    """
+    """Yield the name of each field that layers for images read unchanged, inside blocks too, and its first place in the
+    recipe. `untouched`: field and place for each wire that carries a field unchanged."""
     seen = set[str]()
     for node in scope.nodes:
         for port, wire in node.inputs.items():
@@ -121,7 +119,7 @@ def _check_field(
 
 
 def _check_paddings(scope: Scope, fields: Mapping[str, FieldSpec], rows: Sample) -> Iterator[Diagnostic]:
-    """Warn about encoders that read padded texts without a mask."""
+    """Warn about layers that encode padded texts and have no mask: they would treat the padding as text."""
     texts: dict[Wire, str] = {name: name for name in scope.inputs if name in fields and _is_text(fields[name])}
     for node in scope.nodes:
         arriving = [texts[wire] for wire in node.inputs.values() if wire in texts]
@@ -158,10 +156,8 @@ def _is_padded(field: FieldSpec, rows: Sample) -> bool:
 
 
 def _is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Return whether a shape is (height, width, channels).
-
-    A square with few channels is; another format must have colour channels, as (64, 10, 1) may be 64 channels of data.
-    """
+    """Return whether a shape is that of an image as (height, width, channels): a square with few channels, or another
+    format with colours; (64, 10, 1) may be 64 channels of data."""
     if len(shape) != 3 or shape[2] not in _CHANNELS or min(shape[:2]) <= shape[2]:
         return False
     return shape[0] == shape[1] or (shape[2] > 1 and min(shape[:2]) >= _LEAST_SIDE and max(shape) <= 4 * min(shape[:2]))
@@ -193,8 +189,7 @@ def _as_in_the_file(field: FieldSpec, values: np.ndarray) -> np.ndarray:
 
 
 def _is_row_index(name: str, values: np.ndarray) -> bool:
-    """Return whether a column counts the rows: increasing whole numbers whose gaps are explained by the rows of other
-    sets."""
+    """Return whether a column numbers the rows: increasing whole numbers, with gaps where rows belong to other sets."""
     whole = np.rint(values)
     if len(whole) < 3 or np.abs(values - whole).max() > 0.01 or (np.diff(whole) < 1).any():
         return False
@@ -222,8 +217,8 @@ def _check_targets(
 
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:
-    """Return whether a layer computes the values of a wire, reshaped at most; an expression could scale them to the
-    target's unit."""
+    """Return whether a wire has the output of a layer, reshaped at most. (An expression in between could scale it to
+    the target's unit.)"""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

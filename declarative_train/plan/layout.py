@@ -11,8 +11,8 @@ from declarative_train.graph.cuts import Cuts
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """Rank of a run: its `coordinates` by mesh axis, the index of its `device` on the node, and the pipeline `stages`
-    on it."""
+    """Rank of a run: its node, the index of its `device` there, its `coordinates` (its index along each mesh axis), and
+    the pipeline `stages` that it holds."""
 
     rank: int
     node: int
@@ -24,7 +24,7 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class WireBytes:
-    """Bytes per sample that one stage sends to the next, and those of the gradients that come back."""
+    """Bytes per sample that one stage sends to the next in the forward, and receives as gradients in the backward."""
 
     forward: int
     backward: int
@@ -32,9 +32,9 @@ class WireBytes:
 
 @dataclass(frozen=True, slots=True)
 class SharedParameter:
-    """Parameter that several stages use, because of a tie or because a stage calls a node of another one. Each of
-    `stages` holds a copy; the first one counts it in norms. Gradients are summed over the copies before anything else.
-    """
+    """Parameter that several pipeline stages use: it is tied, or one stage calls a node of another again. Each of the
+    `stages` holds a copy; gradients are summed over the copies first of all. Norms count the copy of the first
+    stage."""
 
     name: str
     stages: tuple[int, ...]
@@ -44,14 +44,16 @@ class SharedParameter:
 class PipelinePlan:
     """Stages and schedule of a pipeline.
 
-    `stages[i]` are the node paths of stage i, `wires[i]` the values sent from stage i to i + 1, under the names of
-    `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units), stages)`, which builds the stages' graphs.
+    `stages[i]`: the paths of the nodes of stage i. `wires[i]`: the names of the values sent from stage i to i + 1. The
+    graphs of the stages are made from both by `graph.stage_graphs.stage_graphs(open_blocks(plan.graph, layout.units),
+    stages)`.
 
-    `schedule` is the recipe's word (`1f1b`). `num_microbatches` are those of one optimizer step, accumulation steps
-    included. `grid[rank][time]` is an action ("0F1": stage 0, forward of microbatch 1) or "" when idle.
-    `last_stage_rank` is the pipeline coordinate that holds the loss (0 in the V schedules). `num_parameters` and
-    `wire_elements` (per sample) count elements, stage by stage. `wire_dtypes[i]` and `wire_bytes[i]` are the dtypes and
-    bytes of `wires[i]`.
+    `schedule`: the recipe's word (`1f1b`). `num_microbatches`: those of one optimizer step, accumulation steps
+    included. `grid[rank][time]`: an action ("0F1": stage 0, forward of microbatch 1), or "" if the rank is idle.
+    `last_stage_rank`: the pipeline coordinate of the rank that computes the loss (0 in the V schedules).
+
+    `num_parameters`: elements of each stage's parameters. `wire_elements`, `wire_dtypes`, `wire_bytes`: elements,
+    dtypes and bytes per sample of `wires`.
     """
 
     schedule: str
@@ -70,12 +72,12 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """Groups of parameters that fsdp gathers together: each unit, the nodes `first` before all units, the nodes `last`
-    after them, and the rest; `shared` are nodes of the rest that several places use.
+    """Groups of parameters that fsdp gathers together: each unit; the nodes `first` before all units; the nodes `last`
+    after them; the rest. `shared`: nodes of the rest that several places use.
 
-    `reshard`: gathered parameters are freed between forward and backward (True), kept (False), or sharded over that
-    many neighbours (a number); `last` and the rest are always kept. `keeps_gradients`: each rank sums whole gradients
-    over the chunks of a step and reduces them once; otherwise they are reduced after every chunk.
+    `reshard`: gathered parameters are freed between forward and backward (True), kept (False), or kept in shards over
+    that many neighbouring ranks (a number). `last` and the rest are always kept. `keeps_gradients`: each rank sums
+    whole gradients over the chunks of a step and reduces them once; otherwise they are reduced after every chunk.
     """
 
     reshard: bool | int = True
@@ -89,10 +91,10 @@ class ShardingPlan:
 class LayoutPlan:
     """Ranks and devices of a run.
 
-    `mode` is the recipe's word, for display; the `mesh` of the ranks decides. For dp, `num_copies` is the number of
-    devices of the one process and `devices` are their indices; otherwise 1 and none. `device` is cuda, cpu, mps, or
-    auto (decided at run time: CUDA if enough GPUs exist). `units` are the paths of the blocks that are wrapped,
-    checkpointed and compiled. `cuts`: how the ranks of the `tensor` axis divide the model.
+    `mode`: the recipe's word, for display; code asks for the axes of the `mesh`. `device`: cuda, cpu, mps, or auto,
+    which becomes CUDA at run time if there are enough GPUs. `units`: the paths of the blocks that are sharded,
+    recomputed and compiled as a whole. In mode dp, `num_copies` is the number of devices of the one process and
+    `devices` are their indices; otherwise 1 and none.
     """
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "tensor"]
@@ -110,11 +112,11 @@ class LayoutPlan:
     cuts: Cuts | None = None
 
     def size(self, *axes: Axis) -> int:
-        """Return the number of ranks along these mesh axes; an axis that the mesh does not have counts as 1."""
+        """Return the number of ranks along the given axes together; an axis that the mesh lacks counts as 1."""
         return size_of(self.mesh, *axes)
 
     def has(self, axis: Axis) -> bool:
-        """Return whether the mesh has an axis, even one of size 1."""
+        """Return whether the mesh has an axis; it may have size 1."""
         return any(each.name == axis for each in self.mesh)
 
     @property
@@ -123,7 +125,7 @@ class LayoutPlan:
 
     @property
     def scatters(self) -> bool:
-        """True if one process splits each batch over copies of the model (dp)."""
+        """True in mode dp: one process splits each batch over copies of the model."""
         return bool(self.devices)
 
     @property
@@ -136,7 +138,7 @@ class LayoutPlan:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of ranks, or of copies in one process, that take different rows of a batch."""
+        """Number of parts, on different ranks or copies, that a batch is split into."""
         return self.size(*DATA_AXES) * self.num_copies
 
     @property
@@ -145,7 +147,7 @@ class LayoutPlan:
 
     @property
     def place_word(self) -> str:
-        """Name for one of these ranks or copies in texts for users."""
+        """Word for one of the ranks or copies in texts for users."""
         if self.scatters:
             return "device"
         return "rank" if self.mesh else "process"

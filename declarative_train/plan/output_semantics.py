@@ -1,11 +1,11 @@
-"""Meaning of a model's outputs, derived from the losses that read them and from the fields of their targets.
+"""Meaning of a model's outputs (a class, a yes or no, a number), from the losses and the fields of their targets.
 
     cross_entropy, nll                  one class out of several: its name, and a probability for each
     bce_with_logits                     yes or no, once or for each column: an answer and a probability
     mse, l1, huber, smooth_l1           a number, in the unit of the target's columns
     poisson_nll                         the logarithm of a number in the unit of the target's columns
 
-A loss without a target (`mean`), or between distributions (`kl_div`, `info_nce`), does not define what its input means.
+A loss without a target (`mean`), or one that compares distributions (`kl_div`, `info_nce`), leaves the meaning open.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class Meaning:
 
     @property
     def name(self) -> str:
-        """Name for users: the target's column, or else its field or the loss."""
+        """Name of the output for users: the target's column if there is one, else its field, else the loss."""
         return self.columns[0] if len(self.columns) == 1 else self.field or self.term
 
 
 def meanings(plan: Plan) -> tuple[Meaning, ...]:
-    """Return one Meaning for each loss that defines one, in the order of the recipe; of two about one output and
-    target, the first."""
+    """Return the Meaning of each output whose loss defines one, in the order of the recipe; the first, if two losses
+    compare one output with one target."""
     graph = whole_graph(plan)
     found: dict[tuple[str, str | None], Meaning] = {}
     for term in plan.objective.terms:
@@ -126,8 +126,8 @@ def _spec(graph: Graph, name: str) -> TensorSpec:
 
 
 def _field_of(graph: Graph, name: str) -> tuple[str | None, bool]:
-    """Return the field from which an entry of the batch is computed, and whether its values were moved or cut on the
-    way; (None, False) if it is computed from several fields or none."""
+    """Return the field that a batch entry is computed from, and whether values were moved or cut out on the way; (None,
+    False) if it is computed from several fields or none."""
     found = _read(graph, graph.outputs.get(name, name))
     return found if found is not None else (None, False)
 
@@ -146,7 +146,8 @@ def _read(graph: Graph, edge: Edge) -> tuple[str, bool] | None:
 
 
 def _single_reference(term: Term) -> str | None:
-    """Return the one reference whose elements an expression passes on unchanged, or None."""
+    """Return the name that an expression refers to, if it passes on the elements of that tensor unchanged (a reshape, a
+    permutation); else None."""
     if isinstance(term, Reference):
         return term.text
     if isinstance(term, Operation) and term.name in _SAME_VALUES and len(term.operands) == 1:
@@ -155,7 +156,8 @@ def _single_reference(term: Term) -> str | None:
 
 
 def _in_place(term: Term) -> bool:
-    """Return whether an expression keeps every element in its order; singleton dimensions and the dtype may change."""
+    """Return whether an expression keeps all elements of its tensor in their order; the dtype and dimensions of size 1
+    may change."""
     kept = {"float", "int", "pos", "squeeze", "unsqueeze", "flatten"}
     return isinstance(term, Reference) or (
         isinstance(term, Operation) and term.name in kept and all(_in_place(each) for each in term.operands)
@@ -172,19 +174,16 @@ def _classes(plan: Plan, field: FieldSpec | None, size: int) -> tuple[str, ...]:
 
 
 def classes_of(plan: Plan, field: FieldSpec) -> tuple[str, ...] | None:
-    """Return the class names of a category field by number, or None for other fields; of several columns, those of the
-    first."""
+    """Return the class names of a category field, by number; None for other fields. For several columns: the names of
+    the first."""
     promises = plan.data.source.get("type") in ("synthetic", "text")
     return _class_names(field, is_bool=not promises)
 
 
 def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
-    """Return the class names by number, or None for a field without classes.
-
-    They are the words or numbers of the vocabulary, with `unknown` for values outside it, or the numbers themselves if
-    the columns hold class numbers. `is_bool`: two classes without a vocabulary and without `num_classes` are false and
-    true.
-    """
+    """Return the class names of a field by number; None without classes. The names are the words or numbers of the
+    vocabulary, and `unknown` for others; without a vocabulary, the numbers. `is_bool`: two classes without a vocabulary
+    and without `num_classes` are called false and true."""
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values
     if field.component.get("type") != "category" or size is None:
         return None
@@ -202,7 +201,7 @@ def _class_names(field: FieldSpec, *, is_bool: bool) -> tuple[str, ...] | None:
 
 
 def _parts(field: FieldSpec | None, size: int) -> tuple[str, ...]:
-    """Return the class names of a target that holds a value for each class: its columns."""
+    """Return the class names of a target with one value per class: the names of its columns."""
     return field.columns if field is not None and len(field.columns) == size else _numbers(size)
 
 

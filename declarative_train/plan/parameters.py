@@ -1,4 +1,4 @@
-"""Parameters of a plan: names and shapes from the graph, settings from the recipe's rules."""
+"""Parameters of a plan: names and shapes come from the graph, settings from `model.parameters` of the recipe."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ LARGE_LOGITS = 2.0  # of a tied head at the start; usual start values give 0 to 
 
 
 def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPlan, ...] | None, list[Diagnostic]]:
-    """Return one plan for each parameter, in the order of the graph, or None if a rule is wrong; and the problems
-    found."""
+    """Return a plan for each parameter in the order of the graph (None if a setting is wrong), and the diagnostics."""
     graph, shapes, maps, tables = lowered.graph, lowered.parameters, lowered.maps, lowered.tables
     rules = recipe.model.rules
     diagnostics = list(check_rules(rules, shapes))
@@ -69,7 +68,7 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
 
 
 def rule_span(recipe: Recipe, name: str, key: str) -> Span:
-    """Return the place of the selector that sets `key` for a parameter."""
+    """Return the place of the selector in the recipe that sets `key` for a parameter."""
     return _span(recipe.model.rules, name, key)
 
 
@@ -106,7 +105,8 @@ def _data(component: Component | None) -> dict[str, object] | None:
 def _sources(
     rules: Sequence[ParameterRule], settings: Mapping[str, ParameterSettings], shapes: Shapes
 ) -> tuple[dict[str, str], list[Diagnostic]]:
-    """Return for each tied parameter the one at the end of its chain of ties, and errors for ties that do not fit."""
+    """Return, for each tied parameter, the parameter whose values it shares in the end (ties may form a chain), and
+    errors for ties that do not fit."""
     ties = {name: found.tie for name, found in settings.items() if found.tie is not None}
     sources: dict[str, str] = {}
     diagnostics: list[Diagnostic] = []
@@ -126,10 +126,8 @@ def _sources(
 def _apply_ties(
     plans: Iterable[ParameterPlan], sources: Mapping[str, str], graph: Graph, plugins: Sequence[str]
 ) -> list[ParameterPlan]:
-    """Return the plans with ties applied.
-
-    A shared parameter takes the name that comes first in the order of the graph, and the settings of its source.
-    """
+    """Return the plans with ties applied. Tied parameters have the settings of their source, and the name of the one
+    that comes first in the graph."""
     order = {plan.name: plan for plan in plans}
     position = {name: at for at, name in enumerate(order)}
     for source in set(sources.values()):
@@ -146,7 +144,7 @@ def _apply_ties(
 
 
 def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the type of every layer."""
+    """Yield the path and the component type of every layer."""
     for node in graph.nodes:
         if node.graph is not None:
             yield from _types(node.graph, f"{prefix}{node.name}.")
@@ -155,7 +153,7 @@ def _types(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _type_of(name: str, types: Mapping[str, str]) -> str:
-    """Return the type of the layer that has a parameter."""
+    """Return the component type of the layer that a parameter belongs to."""
     return types.get(name.rpartition(".")[0], "")
 
 
@@ -167,8 +165,8 @@ def _check_tied_starts(
     graph: Graph,
     types: Mapping[str, str],
 ) -> Iterator[Diagnostic]:
-    """Warn about an embedding that is also the head and has the start values of an embedding. Weights loaded from a
-    file are skipped."""
+    """Warn about an embedding tied to the output layer that has the initial values of an embedding: they are too large
+    for an output layer. Weights loaded from a file are not checked."""
     filled = [weights.node for weights in recipe.model.weights]
     for name, source in sources.items():
         table, head = (source, name) if _type_of(source, types) in EMBEDDINGS else (name, source)
@@ -185,7 +183,7 @@ def _check_tied_starts(
 def _check_optimizers(
     recipe: Recipe, plans: Sequence[ParameterPlan], settings: Mapping[str, ParameterSettings], types: Mapping[str, str]
 ) -> list[Diagnostic]:
-    """Check each optimizer against the parameters that it updates, and that at least one parameter is updated."""
+    """Check that each optimizer can update its parameters, and that at least one parameter is updated."""
     updated = {plan.name: plan.shape for plan in plans if not plan.frozen and plan.tie is None}
     if not updated:
         frozen_by = [plan.name for plan in plans if plan.frozen]

@@ -1,8 +1,8 @@
-"""The plan: all decisions of a run, made once.
+"""The plan: all decisions of a run, made before it starts.
 
-Plans are frozen, versioned, fingerprinted and stored as JSON (`plan/codec.py`). The ranks follow the plan and decide
-nothing that it could show. Counts are `num_*`; durations are optimizer steps or seconds. `plan/layout.py` has the
-layout, `plan/predictions.py` the predictions.
+Plans are frozen, versioned, fingerprinted and stored as JSON (`plan/codec.py`). Ranks follow the plan; they decide
+nothing that the plan could show. Counts are called `num_*`; durations are optimizer steps or seconds. The layout is in
+`plan/layout.py`, predictions are in `plan/predictions.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlan:
-    """Parameter of the model, by the name it has in every mode.
+    """Parameter of the model, by its name, which is the same in every mode.
 
-    `init` is an init component, or None for the layer's own rule; `tie` the name of the parameter it shares storage
-    with; `optimizer` the fields of another optimizer than training.optimizer, or None. `lr_scale` and `weight_decay`
-    are as selected (weight_decay None: the optimizer's own). `idle`: frozen in every mode because no loss term reaches
-    it, not by the recipe; its module behaves as in training. `storage`: number format of a frozen weight, if it differs
-    from that of the computation (`components/storages.py`).
+    `init`: the component that sets the initial values, None for the layer's own rule. `tie`: the parameter whose
+    storage it shares. `optimizer`: the fields of its own optimizer, None for training.optimizer. `weight_decay` None:
+    that of the optimizer. `idle`: it is frozen because no loss depends on it, not by the recipe; its module behaves as
+    in training. `storage`: the number format of a frozen weight that is stored in fewer bits
+    (`components/storages.py`).
     """
 
     name: str
@@ -47,7 +47,7 @@ class ParameterPlan:
 @dataclass(frozen=True, slots=True)
 class PartPlan:
     """Tensor of a published file that fills part of a parameter: its `share` of the parameter's rows, whether to
-    transpose it, and the number of leading dimensions of size 1."""
+    transpose it, and `ones`, its number of leading dimensions of size 1."""
 
     name: str
     share: int
@@ -59,9 +59,10 @@ class PartPlan:
 class TensorMapPlan:
     """Map from parameters to the tensors of a published file that fill them; `*` in a name is the number of a copy.
 
-    `prefix` is dropped if no name in the file begins with it; names in `ignored` are not parameters. `alone`: the
-    entries are all, other parameters are not in the file. `hints`: advice for a parameter of another shape. `drawn`:
-    parameters of heads, which a file may lack. `respelt`: endings of names in old files -> current endings.
+    `prefix`: beginning of all names, which a file may lack as a whole. `ignored`: names in the file that are not
+    parameters. `alone`: parameters without an entry are not in the file. `hints`: advice if a parameter has another
+    shape than its tensor. `drawn`: parameters of output layers, which a file may lack; they keep their random initial
+    values. `respelt`: endings of names in older files -> current endings.
     """
 
     entries: dict[str, list[PartPlan]]
@@ -75,8 +76,8 @@ class TensorMapPlan:
 
 @dataclass(frozen=True, slots=True)
 class PublishedPlan:
-    """Node that a published model can fill: a shipped block with its params, and the config of the model it was made
-    from."""
+    """Node whose weights a published model can provide: a block that comes with the package, its params, and the config
+    of the model that it was made from."""
 
     node: str
     block: str
@@ -87,8 +88,8 @@ class PublishedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WeightsPlan:
-    """Start values from a file for the parameters below `node` ("" for all), except those that `exclude` selects and
-    those in `drawn`, which the file lacks."""
+    """Initial values from a file for the parameters below `node` ("" for all). Left out are those that `exclude`
+    selects, and those in `drawn`, which the file lacks."""
 
     node: str
     path: str
@@ -100,7 +101,7 @@ class WeightsPlan:
 
 @dataclass(frozen=True, slots=True)
 class TermPlan:
-    """Loss term. `input`, `target`, `mask` name an output of the model graph or an entry of the batch."""
+    """Loss term. `input`, `target`, `mask`: the name of an output of the model or of a batch entry."""
 
     name: str
     component: dict[str, object]
@@ -112,8 +113,8 @@ class TermPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """Conversion of a target to the unit of its columns: value * multiply + add. There is one number of each, or one
-    for each element of a row of `field`, in the order of its `shape`."""
+    """Conversion of a target to the unit of its columns: value * multiply + add. Both are one number, or one for each
+    element of a row of `field`, which has the given `shape`."""
 
     field: str
     multiply: tuple[float, ...]
@@ -123,7 +124,7 @@ class UnitPlan:
 
 @dataclass(frozen=True, slots=True)
 class MetricPlan:
-    """Metric. `unit` is set if the metric has a unit and the target is scaled or normalised."""
+    """Metric. `unit`: set if the metric is measured in the target's unit and the target is scaled or normalised."""
 
     name: str
     component: dict[str, object]
@@ -176,22 +177,21 @@ class TrainingPlan:
         return Recomputation(self.activation_checkpointing, self.checkpointing_every, keep)
 
     def ema_decay_at(self, step: int) -> float:
-        """Return the decay of the moving average in optimizer step `step`, which counts from 1.
-
-        A fixed decay would keep the start values for 1 / (1 - decay) steps, which may be longer than the run.
-        """
+        """Return the decay of the moving average of the parameters in step `step` (from 1). It is smaller in early
+        steps, since a fixed decay keeps the initial values for about 1 / (1 - decay) steps, perhaps longer than the
+        run."""
         assert self.ema_decay is not None
         return min(self.ema_decay, (1 + step) / (10 + step))
 
     @property
     def arithmetic(self) -> str:
-        """Precision of the matrix products, whose peak rate counts."""
+        """Number format of matrix products, by which a device's peak rate is chosen."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
 
 @dataclass(frozen=True, slots=True)
 class SamplesPlan:
-    """Texts that are generated at each evaluation. `tokens` are those of each prompt."""
+    """Texts to generate at each evaluation. `tokens`: the token numbers of each prompt."""
 
     prompts: tuple[str, ...]
     tokens: tuple[tuple[int, ...], ...]
@@ -204,8 +204,8 @@ class SamplesPlan:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """Evaluations. `every_steps` None: only at the end of the run. `final_sets` (`test`) are evaluated once, at the
-    end, with the best weights."""
+    """Evaluations. `every_steps` None: only at the end of the run. `final_sets`, such as `test`, are evaluated once at
+    the end, with the best weights."""
 
     every_steps: int | None
     sets: tuple[str, ...]
@@ -237,9 +237,9 @@ class PluginSinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoggingPlan:
-    """Logging. `sinks`: settings by name of the sinks other than the terminal and events.jsonl; `plugins`: where the
-    code of plugins' sinks is. `checkpoints`: the folder or URL for the checkpoints of all runs; None: they are in the
-    folder of their run."""
+    """Logging. `sinks`: settings of sinks other than the terminal and events.jsonl, by name. `plugins`: the files that
+    define sinks of the user. `checkpoints`: the folder or URL for the checkpoints of all runs; None: in each run's own
+    folder."""
 
     dir: str
     every_steps: int
@@ -252,15 +252,16 @@ class LoggingPlan:
 class Plan:
     """Complete plan of a run.
 
-    `batch_graph` holds the nodes computed from fields alone: every rank evaluates it on its rows, without gradients,
-    and its outputs join the fields in the batch. `graph` takes its inputs from that batch by name; its outputs are the
-    edges that the objective reads. float32 in either means the precision of the run: float64 with fp64. `recipe` holds
-    the texts of the recipe's files as written. `draws` are the paths of the nodes that draw random numbers, which are
-    reproducible on one layout only. `memory` has a row for each kind of device, none if no trace was requested;
-    `not_traced` gives the reason if a trace failed and its rows are derived. `estimate` is set if the hardware is
-    known, `choice` if the planner chose the mode. `settings` are the values of the resolved recipe by their dotted
-    paths (`plan/settings.py`), by which runs are compared; they decide nothing. `language` is the version of the recipe
-    language.
+    `batch_graph`: the nodes computed from fields alone. Every rank evaluates them on its rows, without gradients; their
+    outputs join the fields in the batch. `graph`: the model; it reads batch entries by name, and its outputs are the
+    values that losses and metrics read. float32 in either stands for the precision of the run: float64 with fp64.
+
+    `recipe`: the texts of the recipe's files as written. `settings`: the values of the resolved recipe by dotted path,
+    by which runs are compared (`plan/settings.py`); they decide nothing. `language`: the version of the recipe
+    language. `draws`: the paths of nodes that draw random numbers; these can be reproduced on one layout only.
+
+    `memory`: one row for each kind of device; none if no trace was requested. `not_traced`: why a trace failed and the
+    rows are computed otherwise. `estimate`: set if the hardware is known. `choice`: set if the planner chose the mode.
 
     `fingerprint` covers everything that decides the numbers, not `layout` and `logging`, so that a checkpoint
     recognises its model under another layout; `identity` covers the whole plan.

@@ -1,4 +1,4 @@
-"""Problems in the code of plugins that would show late or never: see `graph/inspect_plugin.py`."""
+"""Checks of the code of plugins, for errors that a run would show late or never (`graph/inspect_plugin.py`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """Report problems of plugin layers and losses, once for all copies of a block."""
+    """Report errors in plugin layers and losses; an error in all copies of a block is reported once."""
     facts = {fact.span: fact for fact in reversed(lowered.facts) if fact.kind == "plugin"}
     found = [diagnostic for fact in reversed(facts.values()) for diagnostic in _report(fact, batch)]
     for term in lowered.terms if num_slices(batch) > 1 else ():
@@ -37,7 +37,7 @@ def check_plugins(recipe: Recipe, lowered: Lowered, batch: BatchSpec) -> list[Di
 
 
 def unrun_plugins(recipe: Recipe) -> list[Diagnostic]:
-    """Report components from plugins whose code may not run, so that their effect on a step is unknown."""
+    """Report components of plugins whose code was not allowed to run, so that nothing is known about them."""
     training, objective = recipe.training, recipe.objective
     used: list[tuple[tuple[str, ...], Component]] = [
         (("training", "optimizer", "type"), training.optimizer),
@@ -68,7 +68,7 @@ def _report(fact: NodeFact, batch: BatchSpec) -> Iterator[Diagnostic]:
 
 
 def check_shards(recipe: Recipe, lowered: Lowered) -> list[Diagnostic]:
-    """Report parameters that torch's `fully_shard` cannot cut, if the recipe shards parameters."""
+    """Report parameters that torch's `fully_shard` cannot shard, in modes that shard parameters."""
     if not has_axis(recipe.parallelism, recipe.layout, "shard"):
         return []
     scalars = [name for name, shape in lowered.parameters.items() if shape == ()]

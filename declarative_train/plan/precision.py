@@ -1,4 +1,4 @@
-"""Words of `training.precision` in the plan."""
+"""Reduction precision in the plan."""
 
 from __future__ import annotations
 

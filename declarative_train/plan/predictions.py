@@ -1,4 +1,5 @@
-"""Predictions in a plan, which decide nothing: operations, memory, traffic, seconds, and the candidates of `auto`."""
+"""Predictions in a plan: operations, memory, traffic, seconds, and the candidates of `parallelism: auto`. They do not
+affect the run."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ TAKEN = "taken"  # verdict on the candidate that the plan runs
 
 @dataclass(frozen=True, slots=True)
 class FlopsPlan:
-    """Floating-point operations for one sample: forward and backward of the model (`graph/cost.py`), and the forward
-    that activation checkpointing computes again."""
+    """Floating-point operations for one sample: the model's forward and backward (`graph/cost.py`), and the part of the
+    forward that activation checkpointing computes a second time."""
 
     forward: int
     backward: int
@@ -19,22 +20,23 @@ class FlopsPlan:
 
     @property
     def model(self) -> int:
-        """Operations that utilisation counts: Chowdhery et al., PaLM, 2022, appendix B."""
+        """Operations of forward and backward, which the utilisation MFU counts (Chowdhery et al., PaLM, 2022, appendix
+        B)."""
         return self.forward + self.backward
 
     @property
     def hardware(self) -> int:
-        """Operations that are computed, recomputation included."""
+        """Operations that the hardware executes, recomputation included."""
         return self.model + self.recomputed
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Peak memory in bytes of one kind of device in a step, by category: parameters, gradients and optimizer state,
-    parameters gathered by fsdp, activations that wait for the backward or are in use, tensors of the loss, the batch.
+    """Peak memory of one kind of device in a step, in bytes by category: parameters, gradients, optimizer state,
+    parameters that fsdp gathered, activations, tensors of the loss, the batch.
 
-    `is_traced`: counted in the engine's own step on tensors without memory (`planner/footprint`); otherwise derived
-    from such a count of the same model on one device. `held`: the training set, if it is on the device.
+    `is_traced`: measured in the engine's own step on tensors without memory (`planner/footprint`); otherwise derived
+    from such a measurement of the same model on one device. `held`: the training set, if it stays on the device.
     """
 
     name: str
@@ -50,7 +52,7 @@ class MemoryPlan:
 
     @property
     def of_step(self) -> int:
-        """Bytes without the training set, which is on the device only if there is room for it."""
+        """Bytes without the training set: that stays on the device only if there is room."""
         kept = self.parameters + self.gradients + self.optimizer
         return kept + self.gathered + self.activations + self.loss + self.data
 
@@ -61,7 +63,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """Bytes that each device sends in a step, within its node or over the network; `seconds` None: the speed of the
+    """Bytes that each device sends in a step, within its node or over the network. `seconds` None: the speed of the
     link is unknown."""
 
     what: str
@@ -73,10 +75,10 @@ class TransferPlan:
 
 @dataclass(frozen=True, slots=True)
 class EstimatePlan:
-    """Predicted memory and time of the layout on a kind of hardware, for the device that needs the most.
+    """Predicted memory and time on a kind of hardware, for the device that needs the most.
 
-    Seconds are of one optimizer step, None if the hardware has no figures; `exposed_s` is communication that no
-    computation hides. It decides nothing at run time.
+    Seconds are per optimizer step, None if the hardware's speed is unknown. `exposed_s`: communication during which
+    nothing is computed. The run does not use it.
     """
 
     hardware: str
@@ -95,8 +97,8 @@ class EstimatePlan:
 
 @dataclass(frozen=True, slots=True)
 class CandidatePlan:
-    """Mode that `parallelism: auto` considered. Of pipelines that differ only in schedule and microbatches, the best
-    one represents all."""
+    """Mode that `parallelism: auto` considered. Pipelines that differ only in schedule and microbatches are one
+    candidate, the best of them."""
 
     parallelism: str
     memory_bytes: int | None
@@ -108,8 +110,8 @@ class CandidatePlan:
 class ChoicePlan:
     """Reason why `parallelism: auto` chose the layout.
 
-    `num_traced` candidates were measured with a traced step. `untried` would be faster, but do not fit by an estimate
-    that no trace confirmed, as no more are traced.
+    `num_traced`: candidates whose memory was measured. `untried`: candidates that would be faster, but do not fit by an
+    estimate; they were not measured, since the number of measurements is limited.
     """
 
     reason: str

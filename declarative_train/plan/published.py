@@ -1,7 +1,7 @@
-"""Weights of a published model: its tensors, compared with the parameters that they fill, from file headers alone.
+"""Weights of a published model (transformers, timm): its tensors compared with the parameters, by file headers alone.
 
-The family's map translates names of a file to those of the parameters. A parameter consists of the rows of one tensor
-or of several, which may be transposed. Each rank reads only its part of the file.
+A map for each model family translates names in a file to names of parameters. A parameter consists of one tensor, or of
+several stacked in rows, which may be transposed. Each rank reads only its part of the file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def plan_published(scope: Scope) -> tuple[PublishedPlan, ...]:
-    """Return the nodes that published models can fill, with the params and config they were made from."""
+    """Return the nodes of the model that published weights can fill, with the params and config that they were made
+    from."""
     return tuple(
         PublishedPlan(
             node.path,
@@ -61,11 +62,9 @@ def _data(params: Mapping[str, object]) -> dict[str, object]:
 def tensor_map(
     found: PublishedPlan, library: str = TRANSFORMERS, config: Mapping[str, object] | None = None
 ) -> TensorMapPlan:
-    """Return the map from parameters to tensors of a library's files.
-
-    Names are those of the model kind in `config`, by default the config that the node was made from. Raises
-    PublishedError if the library has no such model.
-    """
+    """Return the map from parameters to tensors of a library's files. `config`: decides the kind of model and with it
+    the names; by default the config that the node was made from. Raises PublishedError if the library has no such
+    model."""
     family = family_of(found.block)
     assert family is not None
     if library not in family.names:
@@ -90,14 +89,14 @@ def tensor_map(
 
 
 def respelt(tensors: TensorMapPlan, name: str) -> str:
-    """Return a name in a file in its current spelling."""
+    """Return the current spelling of a name in an old file."""
     old = next((end for end in tensors.respelt if name.endswith(end)), None)
     return name if old is None else name.removesuffix(old) + tensors.respelt[old]
 
 
 def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | None:
-    """Return a problem and a hint for the first param that all models of a library share but the node does not; tensors
-    do not show it."""
+    """Return a problem and a hint if the node has another value of a param than all models of the library: tensors
+    would not show it. None if there is none."""
     family = family_of(found.block)
     assert family is not None
     for name, value in family.names[library].params.items():
@@ -108,7 +107,7 @@ def other_param(found: PublishedPlan, library: str) -> tuple[str, str | None] | 
 
 
 def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
-    """Return the map with the names of the model saved without its head."""
+    """Return the map with names as in a file of the model without its head (output layer)."""
     cut = {
         name: [replace(part, name=part.name.removeprefix(tensors.prefix)) for part in parts]
         for name, parts in tensors.entries.items()
@@ -117,12 +116,13 @@ def names_without_head(tensors: TensorMapPlan) -> TensorMapPlan:
 
 
 def library_of(folder: str) -> str:
-    """Return the library whose names the tensors of a folder have, from its config. Raises PublishedError."""
+    """Return the library that wrote a folder, from its config: its tensors have that library's names. Raises
+    PublishedError."""
     return TIMM if is_of_timm(read_config(folder)) else TRANSFORMERS
 
 
 def tensors_of(folder: str) -> str:
-    """Return the file that names all tensors of a folder. Raises PublishedError."""
+    """Return the path of the file that lists all tensors of a folder. Raises PublishedError."""
     for name in WEIGHTS:
         if os.path.exists(os.path.join(folder, name)):
             return os.path.join(folder, name)
@@ -132,10 +132,8 @@ def tensors_of(folder: str) -> str:
 
 
 def parts_in(tensors: TensorMapPlan, parameter: str, stored: Iterable[str] | None = None) -> tuple[TensorPart, ...]:
-    """Return the tensors of a file that fill a parameter; () for one that no published model has.
-
-    `stored` are the names in the file; if none begins with the prefix, the prefix is dropped.
-    """
+    """Return the tensors of a file that fill a parameter, () if published models lack it. `stored`: the names in the
+    file; if none begins with the map's prefix, names are without it."""
     found: Iterable[PartPlan] = tensors.entries.get(parameter, ())
     copies: tuple[str, ...] = ()
     if not found and not tensors.alone:
@@ -157,14 +155,14 @@ def _match(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def _fill_numbers(pattern: str, copies: tuple[str, ...]) -> str:
-    """Replace `*` by the number of a copy and `{+1}` by one more: torchvision counts the stages of a ResNet from 1."""
+    """Return a name with the numbers of copies for `*`, and one more for `{+1}`: torchvision counts the stages of a
+    ResNet from 1."""
     left = iter(copies)
     return _PLACE.sub(lambda place: str(int(next(left)) + int(place[1] or 0)), pattern)
 
 
 def shape_of(parts: Iterable[TensorPart], found: Shapes) -> tuple[int, ...] | None:
-    """Return the shape of the parameter that the parts of a file make; None if they do not stack in rows as their
-    shares require."""
+    """Return the shape of the parameter that these tensors of a file make; None if their rows do not fit together."""
     parts = list(parts)
     shapes = [_without_ones(found[part.name], part.ones) for part in parts]
     shapes = [shape[::-1] if part.transpose else shape for shape, part in zip(shapes, parts, strict=True)]
@@ -177,7 +175,8 @@ def shape_of(parts: Iterable[TensorPart], found: Shapes) -> tuple[int, ...] | No
 
 
 def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
-    """Return a shape without its leading ones; () if those dimensions have other sizes."""
+    """Return a shape without `ones` leading dimensions of size 1, () if they have other sizes; a negative number adds
+    them."""
     if ones < 0:
         return (1,) * -ones + shape
     return shape[ones:] if shape[:ones] == (1,) * ones else ()
@@ -186,10 +185,8 @@ def _without_ones(shape: tuple[int, ...], ones: int) -> tuple[int, ...]:
 def check_published(
     held: ModelTensors, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """Return all missing, unexpected and misshapen tensors, by the names of the file, and a hint; None if all fit.
-
-    With `whole` False only part of the model is held here, and unexpected tensors belong to other ranks.
-    """
+    """Return (problem, hint) with all tensors of the file that are missing, unexpected or of another shape; None if all
+    fit. `whole` False: only part of the model is held here, and unexpected tensors belong to other ranks."""
     node, tensors = plan.node, plan.tensors
     assert tensors is not None
     if tensors.alone:
@@ -233,7 +230,8 @@ def check_published(
 
 
 def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[str, str | None] | None:
-    """Return missing and misshapen tensors of a file that fills only some parameters, for those that are held here."""
+    """Return (problem, hint) with the tensors that are missing or of another shape, for a file that fills only some
+    parameters; None if all fit."""
     problems = []
     for name in tensors.entries:
         parts = parts_in(tensors, name)
@@ -249,7 +247,7 @@ def check_entries(held: Shapes, tensors: TensorMapPlan, found: Shapes) -> tuple[
 
 
 def is_ignored(tensors: TensorMapPlan, name: str) -> bool:
-    """Return whether a tensor of the file is not a parameter."""
+    """Return whether a tensor of the file is known not to be a parameter."""
     ignored = [*tensors.ignored, *(each.removeprefix(tensors.prefix) for each in tensors.ignored)]
     return any(fnmatchcase(name, each) for each in ignored)
 
@@ -271,7 +269,8 @@ def idle_exclusion(selectors: Iterable[str], names: Collection[str]) -> tuple[st
 
 
 def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str]:
-    """Return the full names of head parameters that the file lacks, without excluded ones."""
+    """Return the names of head parameters that the file lacks and that keep random initial values, without excluded
+    ones."""
     assert plan.tensors is not None
     below, aliases = _below(held, plan.node)
     names = [
@@ -281,7 +280,7 @@ def find_drawn(held: ModelTensors, plan: WeightsPlan, found: Shapes) -> list[str
 
 
 def _missing_heads(below: Shapes, aliases: Iterable[list[str]], tensors: TensorMapPlan, found: Shapes) -> list[str]:
-    """Return head parameters of layers that are completely missing in the file; half a head is an error in the file."""
+    """Return the parameters of heads that the file lacks completely; half a head is an error of the file."""
     held = {name for name in below if any(part.name in found for part in parts_in(tensors, name, found))}
     full = {name.rpartition(".")[0] for name in held}
     names = [names[0] for names in aliases if not held & {*names}]
@@ -307,8 +306,7 @@ def _hint(missing: list[str], unexpected: list[str], wrong: list[str], *, has_he
 
 
 class ModelTensors(NamedTuple):
-    """Shapes of the parameters and buffers of a model by name, and for a tied one the name of the tensor that it
-    shares."""
+    """Shapes of a model's parameters and buffers by name; `ties`: the name of the tensor that a tied one shares."""
 
     shapes: Shapes
     ties: Mapping[str, str]
@@ -327,7 +325,8 @@ class ModelTensors(NamedTuple):
 
 
 def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], list[list[str]]]:
-    """Return the shapes of parameters below a node by relative name, and the groups of names that are one parameter."""
+    """Return the shapes of the parameters below a node, by name relative to it, and groups of names that are one tied
+    parameter."""
     prefix = f"{node}." if node else ""
     names: dict[str, list[str]] = {}
     below = {}
@@ -339,7 +338,7 @@ def _below(held: ModelTensors, node: str) -> tuple[dict[str, tuple[int, ...]], l
 
 
 def odd_dtype(dtypes: Mapping[str, str]) -> str | None:
-    """Return what is wrong if tensors of a file are not floating point of 16 bits or more, else None."""
+    """Return a message if tensors of a file are not floating point of 16 bits or more, else None."""
     odd = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype not in ("F64", "F32", "F16", "BF16")]
     if not odd:
         return None

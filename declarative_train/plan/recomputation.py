@@ -1,4 +1,5 @@
-"""Recomputation of activations: the part of a forward that runs again in its backward (`engine/step/model.py`)."""
+"""Activation checkpointing in a plan: which part of the forward is computed again in the backward
+(`engine/step/model.py`)."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _IN_WORDS = {"attention": "attention", "products": "products", "every_second_pro
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Policy of activation checkpointing. `every`: the first of that many units is recomputed; `keep`: results that
-    `selective` does not compute again."""
+    """Policy of activation checkpointing. `every`: one of that many units (blocks) is recomputed. `keep`: with the
+    policy `selective`, the results that are kept."""
 
     policy: Policy
     every: int = 1
@@ -27,19 +28,19 @@ class Recomputation:
 
     @staticmethod
     def of(section: ActivationCheckpointing) -> Recomputation:
-        """Return the recomputation that a recipe's section asks for."""
+        """Return the policy of a recipe's section, without settings that have no effect."""
         policy = section.policy
         every = section.every if policy in ("blocks", "selective") else 1
         return Recomputation(policy, every, section.keep if policy == "selective" else ())
 
     def units(self, units: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the units of a whole model that are recomputed. They are counted in the model, not in a pipeline
-        stage, so that the layout changes nothing."""
+        """Return the units that are recomputed. They are counted over the whole model, not in each pipeline stage, so
+        that the layout changes nothing."""
         return () if self.policy == "none" else units[:: self.every]
 
     def part_of(self, node: Node, units: Collection[str]) -> float:
-        """Return the share of a node's forward that runs again; for `selective` an approximate share of its products.
-        `units` is the result of the method `units`."""
+        """Return the share of a node's forward that is computed again; for `selective`, an approximate share of its
+        matrix products. `units`: the result of the method `units`."""
         if self.policy == "all":
             return float(node.kind in ("layer", "block"))
         if node.name not in units:

@@ -35,8 +35,8 @@ def renames_of(weights: Weights) -> dict[str, str | None]:
 
 
 class _Selector(NamedTuple):
-    """Compiled key with its new name. `words` are those of its braces, whose tensors are joined unless `into` has as
-    many words."""
+    """Compiled key and its new name. `words`: those in braces, whose tensors are joined unless `into` has as many
+    words."""
 
     form: re.Pattern[str]
     words: tuple[str, ...]
@@ -48,7 +48,7 @@ class _Selector(NamedTuple):
         return bool(self.words) and not self.into_words
 
     def new_name(self, found: re.Match[str]) -> str:
-        """Return the new name for a match."""
+        """Return the new name of a tensor whose name matched."""
         groups = found.groupdict()
         stars = iter([item for name, item in groups.items() if name.startswith("star")])
         word = self.words.index(groups["word"]) if self.words else 0
@@ -61,7 +61,8 @@ class _Selector(NamedTuple):
 
 @cache
 def _selector(key: str, into: str | None) -> _Selector | None:
-    """Return a key compiled as a selector, or None for the beginning of a name. Raises ValueError with the reason."""
+    """Return a key as a compiled selector; None if the key is a plain beginning of a name. Raises ValueError with the
+    reason."""
     if not re.search(r"[*{]", key):
         if into is not None and re.search(r"[*{]", into):
             raise ValueError(f"its new name `{into}` has `*` or `{{a,b}}`, which the key must have too")
@@ -105,7 +106,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Return a problem and a hint for the first entry that cannot be parsed."""
+    """Return (problem, hint) for the first entry with a syntax error, or None."""
     for key, into in rename.items():
         try:
             _selector(key, into)
@@ -115,8 +116,8 @@ def bad_rename(rename: Mapping[str, str | None]) -> tuple[str, str | None] | Non
 
 
 class _Renaming(NamedTuple):
-    """Result of renaming one name: `new` is None if it is dropped; `keys` are the entries that matched; `words` has for
-    each joining entry the index of the matched word."""
+    """New name of one tensor: `new` is None if it is dropped. `keys`: the entries of `rename` that matched. `words`:
+    for each entry that joins tensors, the index of the word that matched."""
 
     new: str | None
     keys: tuple[str, ...]
@@ -159,20 +160,20 @@ def _rename_one(
 
 
 def apply_renames(found: Mapping[str, T], rename: Mapping[str, str | None]) -> dict[str, T]:
-    """Return the entries under their new names, without dropped ones. For renames that join nothing."""
+    """Return the entries under their new names, without dropped ones. Only for renames that join no tensors."""
     ways = _rename_all(found, rename)
     return {new: item for name, item in found.items() if (new := ways[name].new) is not None}
 
 
 def joins(rename: Mapping[str, str | None]) -> str | None:
-    """Return the first key that joins tensors, or None."""
+    """Return the first key that joins several tensors into one, or None."""
     return next(
         (key for key, into in rename.items() if (each := _selector(key, into)) is not None and each.joins), None
     )
 
 
 def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, tuple[TensorPart, ...]]:
-    """Return for each new tensor the tensors of the file that it consists of, in the order of the key's words."""
+    """Return, for each new tensor, the tensors of the file that it is made of, in the order of the key's words."""
     made: dict[str, list[tuple[_Renaming, TensorPart]]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is not None:
@@ -186,7 +187,8 @@ def resolve_joins(found: Shapes, rename: Mapping[str, str | None]) -> dict[str, 
 def join_shapes(
     made: Mapping[str, Sequence[TensorPart]], found: Shapes
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return the shapes of the new tensors, or a problem if joined tensors differ in more than rows."""
+    """Return the shapes of the new tensors, and (problem, hint) if tensors to be joined differ in more than the number
+    of rows."""
     shapes = {}
     for new, parts in made.items():
         given = [found[part.name] for part in parts]
@@ -200,11 +202,8 @@ def join_shapes(
 def shapes_by(
     rename: Mapping[str, str | None], found: Shapes, *, is_run: bool
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, str | None] | None]:
-    """Return the shapes by their new names, and what is wrong with the entries.
-
-    Tensors are joined while their file is read; a run's checkpoint is read in place, so that entries that join are an
-    error.
-    """
+    """Return the shapes by new name, and (problem, hint) if an entry is wrong. `is_run`: the file is a run's
+    checkpoint, whose tensors are read where they are and cannot be joined."""
     if twice := same_name(found, rename):
         return {}, twice
     if is_run and (key := joins(rename)) is not None:
@@ -232,7 +231,7 @@ def idle_renames(
 
 
 def find_removed(recipe: Recipe, node: str) -> tuple[Related, ...]:
-    """Return the entries of `rename` that a derived recipe removed by a null."""
+    """Return the entries of `rename` that a recipe with a base removed by setting them to null."""
     path = ("model", "weights", node, "rename")
     gone = (each for each in recipe.document.dropped if each.path[:-1] == path and each.reason == "removed")
     return tuple(Related(each.by, f"this removes the base's entry for `{each.path[-1]}`") for each in gone)
@@ -245,8 +244,8 @@ def find_unmatched(found: Iterable[str], rename: Mapping[str, str | None]) -> li
 
 
 def same_name(found: Iterable[str], rename: Mapping[str, str | None]) -> tuple[str, str | None] | None:
-    """Return a problem and a hint if `rename` gives two tensors of a file one name, so that one would be lost. Tensors
-    that the same entries join by different words are allowed."""
+    """Return (problem, hint) if `rename` gives two tensors of a file the same name, so that one would be lost; tensors
+    that the same entry joins are allowed."""
     before: dict[str, dict[str, _Renaming]] = {}
     for name, way in _rename_all(found, rename).items():
         if way.new is None:

@@ -23,7 +23,7 @@ _POINTS = 200  # in the rest of a run, at which lr schedules are compared
 
 
 class ResumeRule(NamedTuple):
-    """Freedom of some `keys` of the recipe, each with everything below it; `*` is any name. `why` is the reason."""
+    """Freedom of the recipe's `keys` and of everything below them; `*` stands for any name. `why`: the reason."""
 
     freedom: Freedom
     keys: tuple[str, ...]
@@ -103,7 +103,8 @@ _KEYS = (
 
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
-    """Return a pattern for each key; `*` may match dots, as parameters have names like `hidden.weight`."""
+    """Return a compiled pattern for each key of the rules. `*` matches dots too, as parameters have names like
+    `hidden.weight`."""
     found = []
     for rule in RULES:
         for key in rule.keys:
@@ -112,7 +113,7 @@ def _patterns() -> list[tuple[re.Pattern[str], ResumeRule]]:
 
 
 def rule_of(key: str) -> ResumeRule:
-    """Return the rule for a key of the recipe, spelled as in `difference.changes`."""
+    """Return the rule for a changed key, spelled as in `difference.changes`."""
     for pattern, into in _KEYS:
         found = re.fullmatch(pattern, key)
         key = found.expand(into) if found else key
@@ -121,7 +122,7 @@ def rule_of(key: str) -> ResumeRule:
 
 @dataclass(frozen=True, slots=True)
 class ResumeVerdict:
-    """Sentences on what changed since a checkpoint, by their effect on resuming."""
+    """Sentences about what changed since a checkpoint, grouped by what resuming does about them."""
 
     free: tuple[str, ...]
     warned: tuple[str, ...]
@@ -144,8 +145,8 @@ def judge(before: Plan, now: Plan, step: int) -> ResumeVerdict:
 
 
 def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | None:
-    """Return a warning if the lr of the remaining steps changes. A schedule with durations in parts of the run changes
-    if the run becomes longer."""
+    """Return a warning if the remaining steps get other learning rates: a schedule given in parts of the run stretches
+    when the run becomes longer."""
     if step >= now.num_steps:
         return None
     end = max(min(before.num_steps, now.num_steps), step + 1)
@@ -162,6 +163,7 @@ def _compare_lr(before: TrainingPlan, now: TrainingPlan, step: int) -> str | Non
 
 
 def _factor(training: TrainingPlan, at: int) -> float:
-    """Return the factor on lr in the step after `at` steps; after the end of a run, that of its last step."""
+    """Return the factor that the schedule applies to lr in the step after `at` steps; after the end of the run, that of
+    its last step."""
     schedule = LR_SCHEDULES.read(training.lr_schedule)
     return schedule.factor(min(at, training.num_steps - 1), training.num_steps, training.num_warmup_steps)

@@ -1,6 +1,6 @@
-"""Statistics taken over from the runs that `model.weights` names.
+"""Statistics of fields (mean, vocabulary, columns) that are taken from earlier runs, which `model.weights` names.
 
-A checkpoint holds the plan of its run, and with it how each field was read: statistics, vocabularies, columns.
+A checkpoint holds the plan of its run, and with it how each field was read.
 """
 
 from __future__ import annotations
@@ -29,18 +29,15 @@ Read = Callable[[str], bytes]
 
 
 class _CheckpointFields(NamedTuple):
-    """Fields of a run, from its checkpoint at `step`."""
+    """Fields of an earlier run, from its checkpoint at `step`."""
 
     step: int
     fields: Mapping[str, FieldSpec]
 
 
 def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, Inherited], list[Diagnostic]]:
-    """Return the fields that the recipe takes over from runs, by name, and errors.
-
-    Runs that cannot be read (missing; on another machine with `offline`) are reported by `plan_weights`, or when the
-    run starts.
-    """
+    """Return the fields whose statistics come from earlier runs, by name, and errors. Runs that cannot be read
+    (missing, or remote with `offline`) are reported by `plan_weights`, or when the run starts."""
     found: dict[str, Inherited] = {}
     diagnostics: list[Diagnostic] = []
     for weights in recipe.model.weights:
@@ -71,14 +68,14 @@ def inherit_fields(recipe: Recipe, *, offline: bool = False) -> tuple[dict[str, 
 
 
 def _counts(recipe: Recipe, name: str) -> bool:
-    """Return whether the numbers of a field may be computed from the training rows."""
+    """Return whether a field has numbers that are computed from the training rows."""
     field = recipe.data.fields.get(name)
     return field is not None and (field.type != "tensor" or getattr(field, "normalize", None) is not None)
 
 
 def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | None:
-    """Return the fields of a checkpoint, none if it has no plan; None if there is no checkpoint. Raises ValueError for
-    a damaged one."""
+    """Return the fields in a checkpoint (none if it has no plan), or None if there is no checkpoint. Raises ValueError
+    for a damaged one."""
     local = local_path(path)
     if os.path.splitext(path)[1] or (local is None and offline) or (local is not None and not os.path.isdir(local)):
         return None  # a file of tensors, or nothing that could be looked at here
@@ -92,8 +89,8 @@ def _read_checkpoint_fields(path: str, offline: bool) -> _CheckpointFields | Non
 
 
 def _fields(folder: str, manifest: Mapping[str, Any], read: Read) -> Mapping[str, FieldSpec]:
-    """Return the fields of a checkpoint's plan, or none without a plan. Raises ValueError for a plan that is not as it
-    was written."""
+    """Return the fields in the plan of a checkpoint, none without a plan. Raises ValueError if the plan was changed
+    after it was written."""
     record = manifest["files"].get(PLAN)
     if record is None:
         return {}
@@ -112,11 +109,9 @@ def _fields_in(plan: Mapping[str, Any]) -> Mapping[str, FieldSpec]:
 
 
 def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
-    """Return the fields that the loaded parameters read, and the targets that their outputs are compared with.
-
-    For weights of one node: all fields before the node, and the targets of losses on its output with no other
-    parameters between.
-    """
+    """Return the names of the fields that the loaded parameters were trained on: those that they read, and the targets
+    of their outputs. For the weights of one node: all fields that lead to it, and the targets of losses that read its
+    output directly."""
     if not weights.node:
         return tuple(recipe.data.fields)
     scope = recipe.model.scope
@@ -132,12 +127,12 @@ def fields_of(recipe: Recipe, weights: Weights) -> tuple[str, ...]:
 
 
 def _overlaps(path: str, node: str) -> bool:
-    """Return whether `path` is the node itself, a part of it, or a block that contains it."""
+    """Return whether a path and a node overlap: they are equal, or one contains the other."""
     return path == node or path.startswith(f"{node}.") or node.startswith(f"{path}.")
 
 
 def _after(scope: Scope, names: set[str]) -> set[str]:
-    """Return `names`, the nodes without parameters that read them, and the nodes that call them again."""
+    """Return `names` with the nodes that read them and have no parameters, and the nodes that call them again."""
     found = set(names)
     for node in scope.nodes:
         reads = {wire.partition(":")[0] for wire in node.inputs.values()}

@@ -1,4 +1,5 @@
-"""Checkpoints in the folders of runs: finding them, checking that they are complete, and reading their manifests.
+"""Checkpoints on disk, as a reader that does not run them needs: where the runs' folders have them, whether they are
+complete, their manifests. (Saving is `run/checkpoint.py`, tensor files are `engine/checkpoints/`.)
 
 A manifest is JSON. Its first key is the checksum of its own text, so that any changed byte is detected; `files` has
 size and checksum of everything else in the folder.
@@ -32,13 +33,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def checkpoints_root(run: str) -> str:
-    """Return the folder or URL of a run's checkpoints: in its folder, or as its `run.json` says (`checkpoint.dir`)."""
+    """Return the folder or URL of a run's checkpoints: within its folder, or elsewhere if its `run.json` says so
+    (`checkpoint.dir`)."""
     found = read_run(run).get("checkpoints")
     return found if isinstance(found, str) and found else f"{run}/{CHECKPOINTS}"
 
 
 def owner_of(root: str) -> str | None:
-    """Return the folder of the run on this machine whose checkpoints are in `root`, or None."""
+    """Return the folder of the run whose checkpoints are in `root`; None if it is not on this machine."""
     run, _, folder = root.rstrip("/").rpartition("/")
     found = _read_owner(run)
     if found is None:
@@ -47,7 +49,7 @@ def owner_of(root: str) -> str | None:
 
 
 def _read_owner(folder: str) -> str | None:
-    """Return the run's folder from `owner.json` in a folder, or None without that file."""
+    """Return the run's folder that `owner.json` in a folder of checkpoints names; None without that file."""
     try:
         if "://" not in folder:
             with open(os.path.join(folder, OWNER), "rb") as file:
@@ -63,8 +65,8 @@ def _read_owner(folder: str) -> str | None:
 
 
 class FoundCheckpoint(NamedTuple):
-    """Checkpoint that a run would start from. `run`: the folder of the run that wrote it, if a search in run folders
-    found it. `read` returns the content of a file."""
+    """Checkpoint that was found at a path. `run`: the folder of the run that wrote it, if known. `read` returns the
+    content of one of its files."""
 
     folder: str
     manifest: dict[str, Any]
@@ -73,11 +75,8 @@ class FoundCheckpoint(NamedTuple):
 
 
 def shapes_in_folder(path: str) -> Shapes | None:
-    """Return the shapes in the checkpoint that a run would use, from its manifest.
-
-    None if the manifest has none (an earlier dtrain wrote it) or is on another machine. Raises ValueError without a
-    complete checkpoint.
-    """
+    """Return the shapes of the parameters in the checkpoint at a path, from its manifest. None if the manifest lacks
+    them or is on another machine. Raises ValueError without a complete checkpoint."""
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         return None if found is None else _shapes_of(found.get("shapes"))
@@ -86,11 +85,9 @@ def shapes_in_folder(path: str) -> Shapes | None:
 
 
 def find_in_folder(path: str, *, offline: bool) -> FoundCheckpoint | None:
-    """Return the checkpoint to use from a folder on this machine: a run's, a checkpoint's, or that of a recipe's runs.
-
-    `offline`: None if it is on another machine. Raises ValueError without a complete checkpoint, otherwise as
-    `find_remote`.
-    """
+    """Return the checkpoint to use from a local folder: a checkpoint, a run, or a folder of runs (then the newest).
+    With `offline`, None if the checkpoint itself is on another machine. Raises ValueError without a complete
+    checkpoint, and what `find_remote` raises."""
     if os.path.lexists(os.path.join(path, MANIFEST)):
         found = _manifest_in(path)
         if found is not None:
@@ -168,7 +165,7 @@ def newest_first(folders: Iterable[str]) -> list[str]:
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of `run.json`; empty for a run of an earlier dtrain and for other folders."""
+    """Return the content of a run's `run.json`; {} for other folders."""
     try:
         with open(os.path.join(folder, RUN), encoding="utf-8") as file:
             found = json.load(file)
@@ -181,8 +178,8 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def position_of_best(steps: Sequence[int | None], newest: Mapping[str, Any]) -> int:
-    """Return the position of the best of a run's checkpoints, which are sorted newest first; the newest one names the
-    best. 0 if the best was deleted."""
+    """Return the position of the best checkpoint in `steps`, the run's checkpoints from the newest on; `newest`, the
+    manifest of the newest one, names it. 0 if it was deleted."""
     state = newest.get("state")
     best = state.get("best_step") if isinstance(state, dict) else None
     return steps.index(best) if best in steps else 0
@@ -219,11 +216,11 @@ def _content(path: str) -> bytes:
 
 
 class TornError(Exception):
-    """Checkpoint that must not be used, and the reason."""
+    """Error: a checkpoint is incomplete or damaged; the text is the reason."""
 
 
 def seal(manifest: Mapping[str, Any]) -> bytes:
-    """Return the text of a manifest, which begins with its own checksum."""
+    """Return a manifest as text, with the checksum of that text as its first key."""
     text = json.dumps({"sha256": _BLANK.decode(), **manifest}, indent=1, allow_nan=False).encode()
     return _with_digest(text, hashlib.sha256(text).hexdigest().encode())
 
@@ -240,11 +237,9 @@ def is_as_written(content: bytes) -> bool:
 
 
 def read_manifest(path: str, read: Callable[[str], bytes], size: Callable[[str], int]) -> dict[str, Any]:
-    """Return the manifest of the checkpoint at `path`, after checking that its files exist with the right sizes.
-
-    `read` returns the content of a file, and `size` its bytes. Raises TornError, and other errors of these two than a
-    missing file.
-    """
+    """Return the manifest of the checkpoint at `path`, if all its files exist with the right sizes. `read` returns the
+    content of a file, `size` its bytes. Raises TornError, and errors of these two functions other than a missing
+    file."""
     try:
         content = read(f"{path}/{MANIFEST}")
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""Nodes and losses that mix samples: checks that `over` divides the batch and gives groups of more than one value."""
+"""Nodes and losses that compute with several samples at once (batch norm, contrastive losses): checks that their groups
+of samples (`over`) divide the batch and give more than one value per statistic."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """Node or loss that mixes samples. `span` is that of its `over`, or of the whole if `over` is the default;
-    `in_model`: a node, not a loss (which in `dp` runs on the outputs of all replicas); `values`: values of a sample
-    that go into one statistic of the node."""
+    """Node or loss that mixes samples. `span`: the place of its `over`, or of the whole if that is the default.
+    `in_model`: it is a node; a loss sees the outputs of all replicas in `dp`. `values`: how many values of a sample go
+    into one statistic."""
 
     name: str
     over: str
@@ -77,13 +78,13 @@ def _size(mixer: Mixer, batch: BatchSpec) -> int:
 
 
 def num_slices(batch: BatchSpec) -> int:
-    """Return the number of forwards that a global batch is split into."""
+    """Return the number of forwards in which a global batch is computed, over all ranks."""
     return batch.data_parallel_size * batch.accumulation * batch.num_microbatches
 
 
 def fits(size: int, batch: BatchSpec) -> bool:
-    """Return whether a rank's microbatch holds whole groups, or a group whole ranks, in the row order of
-    data/spec.py."""
+    """Return whether groups of `size` samples fit: whole groups in a rank's microbatch, or whole microbatches in a
+    group. (data/spec.py defines which rows a rank has.)"""
     if batch.microbatch_size % size == 0:
         return True
     ranks, rest = divmod(size, batch.microbatch_size)
@@ -91,7 +92,7 @@ def fits(size: int, batch: BatchSpec) -> bool:
 
 
 def _nearest(size: int, batch: BatchSpec) -> list[int]:
-    """Return the sizes just below and above that fit."""
+    """Return the closest group sizes below and above that fit."""
     most = batch.microbatch_size * batch.data_parallel_size
     ranks = [n for n in range(1, batch.data_parallel_size + 1) if batch.data_parallel_size % n == 0]
     rows = [n for n in range(1, batch.microbatch_size + 1) if batch.microbatch_size % n == 0]
@@ -113,7 +114,7 @@ def _mixers(recipe: Recipe, lowered: Lowered) -> Iterator[Mixer]:
 
 
 def check_draws(lowered: Lowered, batch: BatchSpec) -> list[Diagnostic]:
-    """Report nodes that draw random numbers if the layout splits a batch."""
+    """Report nodes that draw random numbers, if the layout splits a batch: their numbers then depend on the layout."""
     random = [fact for fact in lowered.facts if fact.kind == "random"]
     if not random or num_slices(batch) == 1:
         return []

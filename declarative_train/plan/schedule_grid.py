@@ -20,7 +20,7 @@ Grid = tuple[tuple[str, ...], ...]
 
 
 def schedule_grid(schedule: PipelineSchedule, num_ranks: int, num_stages: int, num_microbatches: int) -> Grid:
-    """Return `grid[rank][time]`; "" is idle, all rows have the same length."""
+    """Return `grid[rank][time]`: an action, or "" if the rank is idle; all rows have the same length."""
     if schedule.torch_class == "Schedule1F1B":
         orders = [_one_f_one_b(rank, num_stages, num_microbatches) for rank in range(num_ranks)]
     else:
@@ -30,17 +30,14 @@ def schedule_grid(schedule: PipelineSchedule, num_ranks: int, num_stages: int, n
 
 
 def bubble(grid: Grid) -> float:
-    """Return the idle fraction of the grid."""
+    """Return the share of idle cells in the grid, 0 to 1."""
     cells = [cell for row in grid for cell in row]
     return sum(not cell for cell in cells) / len(cells) if cells else 0.0
 
 
 def _one_f_one_b(rank: int, num_stages: int, num_microbatches: int) -> list[str]:
-    """Return the order of `Schedule1F1B._step_microbatches`.
-
-    torch 2.13's own table for it is shifted by a microbatch on every rank but the first (rank 1 of 2 begins with
-    `1F1`).
-    """
+    """Return the actions of a rank in the order of `Schedule1F1B._step_microbatches`. The table that torch 2.13 offers
+    for it is wrong: shifted by a microbatch on every rank but the first."""
     warm_up = min(num_microbatches, num_stages - rank)
     forward = [f"{rank}F{number}" for number in range(num_microbatches)]
     backward = [f"{rank}B{number}" for number in range(num_microbatches)]
@@ -63,8 +60,8 @@ def _torch_orders(
 
 
 def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
-    """Return the attributes that the constructors read. Rank 0's stages suffice: every rank computes the order of
-    all."""
+    """Return an object with the attributes of a stage that the constructors of schedules read. One for rank 0 is
+    enough: every rank computes the order of all."""
     from torch import nn
 
     return SimpleNamespace(
@@ -80,11 +77,11 @@ def _stub(stage: int, num_ranks: int, num_stages: int) -> SimpleNamespace:
 
 
 def _no_loss(*_: object) -> None:
-    """Do nothing: a loss function makes the schedule run a backward."""
+    """Do nothing. A schedule runs backwards only if it has a loss function."""
 
 
 def _format_actions(actions: Iterable[Any]) -> list[str]:
-    """Return torch's actions as text, without idle cells and communication."""
+    """Return torch's actions as text; idle times and communication are left out."""
     found = ["+".join("".join(part) for part in _ACTION.findall(str(action))) for action in actions if action]
     return [cell for cell in found if cell]
 
@@ -94,7 +91,7 @@ def _parts(cell: str) -> list[tuple[int, str, int]]:
 
 
 def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: int) -> None:
-    """Check that each stage runs each microbatch once forward and once backward, as torch does."""
+    """Check that each stage runs each microbatch exactly once forward and once backward."""
     parts = [part for order in orders for cell in order for part in _parts(cell)]
     for kinds in ("F", "BW", "BI"):
         done = sorted((stage, number) for stage, kind, number in parts if kind in kinds)
@@ -102,7 +99,7 @@ def _check(orders: Sequence[Sequence[str]], num_stages: int, num_microbatches: i
 
 
 def _align(orders: Sequence[Sequence[str]], num_stages: int) -> Grid:
-    """Assign times to the actions: at each time, every rank whose next action is ready runs it."""
+    """Return the grid: at each time, every rank starts its next action if everything that it needs is done."""
     done: set[tuple[int, str, int]] = set()
     rows: list[list[str]] = [[] for _ in orders]
     next_action = [0] * len(orders)

@@ -1,7 +1,7 @@
-"""Flat settings of a recipe: each value by its dotted path, as in `--set`; and the settings that distinguish runs.
+"""Settings of a recipe by dotted path, as in `--set`, and the choice of those that tell runs apart.
 
-A run's name, the columns of `dtrain runs` and the hyper-parameters of TensorBoard all show the few settings that differ
-from those of other runs, the most important first, under names as short as possible.
+A run's name, the columns of `dtrain runs` and the hyper-parameters in TensorBoard show the few settings that differ
+between runs, the most important first, under short names.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _UNINFORMATIVE = re.compile(
 
 
 def settings_of(recipe: Recipe) -> dict[str, object]:
-    """Return every value of the resolved recipe, defaults included; passwords in URLs are masked."""
+    """Return every value of the resolved recipe by dotted path, defaults included. Passwords in URLs are masked."""
     return {".".join(map(str, leaf.path)): _plain(leaf.value) for leaf in recipe.leaves()}
 
 
 def _plain(value: Any) -> object:
-    """Return a value that JSON can hold."""
+    """Return a value in a form that JSON can store."""
     if isinstance(value, BaseModel):
         return _plain(value.model_dump())
     if isinstance(value, Mapping):
@@ -62,7 +62,7 @@ def _plain(value: Any) -> object:
 
 
 def importance(key: str) -> tuple[int, str]:
-    """Return a sort key for setting names, the most important first."""
+    """Return a sort key for the name of a setting; the most important sorts first."""
     for at, pattern in enumerate(_IMPORTANT):
         if re.fullmatch(pattern, key):
             return at, key
@@ -71,13 +71,13 @@ def importance(key: str) -> tuple[int, str]:
 
 
 def telling(keys: Iterable[str]) -> list[str]:
-    """Return the keys that may distinguish runs, by importance."""
+    """Return the keys that can tell runs apart, the most important first."""
     return sorted((key for key in set(keys) if not _UNINFORMATIVE.fullmatch(key)), key=importance)
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
-    """Return the keys whose values differ between runs, by importance; a key with the same values as an earlier one (a
-    node's width that is a var) is left out."""
+    """Return the keys whose values differ between runs, the most important first. A key with the same values as an
+    earlier one (a node's width that is a var) is left out."""
     found: dict[tuple[str | None, ...], str] = {}
     for key in telling({key for settings in runs for key in settings}):
         values = tuple(_word(settings[key]) if key in settings else None for settings in runs)
@@ -91,7 +91,7 @@ def _word(value: object) -> str:
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Return the shortest unambiguous end of each key; `parallelism` is called mode."""
+    """Return the shortest unambiguous ending of each key; `parallelism` is called mode."""
     names = {}
     left = list(dict.fromkeys(keys))
     parts = {key: ["mode"] if key == "parallelism" else _parts(key) for key in left}
@@ -111,7 +111,7 @@ def _parts(key: str) -> list[str]:
 
 
 def format_value(value: object) -> str:
-    """Return a value as short text."""
+    """Return a value as short text for a table."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -124,8 +124,8 @@ def format_value(value: object) -> str:
 
 
 def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] = {}) -> str:
-    """Return the part of a run's name after its time: its mode, the settings from the command line or a sweep, and
-    others that differ from sibling runs. It has only characters that are safe in every file system and shell."""
+    """Return the part of a run's name after its time: its mode, the settings given on the command line or by a sweep
+    (`asked`), and `others`, which differ from sibling runs. All characters are safe in file names and shells."""
     found = {key: asked.get(key, others.get(key)) for key in [*telling(asked), *telling(set(others) - set(asked))]}
     found = {key: value for key, value in found.items() if not key.startswith("parallelism")}
     names = short_names(found)
@@ -138,14 +138,14 @@ def label(mode: str, asked: Mapping[str, object], others: Mapping[str, object] =
 
 
 def safe(text: str, longest: int = LONGEST_VALUE) -> str:
-    """Return text with only characters that are safe in file names and shells."""
+    """Return a text with only characters that are safe in file names and shells, at most `longest` of them."""
     text = text.rsplit("/", 1)[-1] if "/" in text else text
     return re.sub(r"[^A-Za-z0-9.,+_=-]+", "_", text).strip("._-")[:longest] or "none"
 
 
 def select_overridden(overrides: Iterable[str], settings: Settings) -> dict[str, object]:
-    """Return the settings that the `--set` options of a plan decided; an option that sets a mapping decided everything
-    below it."""
+    """Return the settings that the `--set` options of a plan set; an option that sets a mapping sets everything below
+    it."""
     found: dict[str, object] = {}
     for option in overrides:
         key = option.removeprefix("--set ").partition("=")[0].strip().replace('"', "").replace("'", "")

@@ -22,12 +22,13 @@ def sharding_of(
     reshard: bool | int | None,
     in_pipeline: bool,
 ) -> ShardingPlan | None:
-    """Return the sharding of a model, or None if `reshard`, the mode's, is None.
+    """Return the sharding of a model, or None if `reshard` is None: the mode does not shard.
 
-    `opened` is the model's graph, opened down to its units. Nodes before the first unit (an embedding) are one group,
-    freed after use. Nodes after the last unit (a norm and a head) are another, which stays gathered, as the backward
-    begins with it. The rest belongs to the root: nodes between units, and nodes that are shared by a tie or called
-    again, which cannot be freed in time. In a pipeline everything that a stage holds stays gathered for the step.
+    `opened`: the model's graph with blocks replaced by their nodes, down to the units. Nodes before the first unit (an
+    embedding) are one group, freed after use. Nodes after the last unit (a norm and a head) are another, which stays
+    gathered, because the backward begins with it. The rest belongs to the root: nodes between units, and nodes that are
+    shared by a tie or called again, which cannot be freed in time. In a pipeline everything that a stage holds stays
+    gathered for the step.
     """
     if reshard is None:
         return None
@@ -51,7 +52,8 @@ def sharding_of(
 def _ends(
     names: Sequence[str], units: Collection[str], held: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the nodes with parameters before the first unit, and those after the last one."""
+    """Return the nodes with parameters before the first unit, and those after the last one. `held`: the nodes with
+    parameters."""
     inside = [position for position, name in enumerate(names) if name in units]
     if not inside:
         return (), ()
@@ -60,6 +62,6 @@ def _ends(
 
 
 def _holder(parameter: str, names: frozenset[str]) -> str:
-    """Return the node that holds a parameter, by its name."""
+    """Return which of the nodes in `names` a parameter belongs to: the longest that its name begins with."""
     parts = parameter.split(".")
     return next(way for end in range(len(parts), 0, -1) if (way := ".".join(parts[:end])) in names)

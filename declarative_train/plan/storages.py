@@ -1,5 +1,5 @@
-"""Storage format of frozen weights: which parameters are stored in fewer bits (`storage` under `model.parameters`), and
-messages where that is not possible."""
+"""Frozen weights that are stored in fewer bits (`storage` in `model.parameters`): which they are, and messages where
+that is not possible."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ Settings = Mapping[str, ParameterSettings]
 
 
 def storage_of(name: str, found: ParameterSettings, tables: Collection[str]) -> StorageName | None:
-    """Return the storage format of a parameter, None for full precision. Only the weights in `tables` can have one:
-    those of linear maps and embeddings."""
+    """Return the storage format of a parameter; None for full precision. `tables`: the weights that can have one, those
+    of linear maps and embeddings."""
     return found.storage if name in tables else None
 
 
 def check_storages(
     recipe: Recipe, settings: Settings, plans: Sequence[ParameterPlan], tables: Collection[str]
 ) -> Iterator[Diagnostic]:
-    """Check the `storage` settings. `tables` are the weights that can be stored in another format."""
+    """Report `storage` settings that have no effect or cannot be applied. `tables`: the weights that can have a storage
+    format."""
     rules = [rule for rule in recipe.model.rules if rule.settings.storage is not None]
     for rule in rules:
         met = [name for name in settings if rule.match(name) is not None]

@@ -26,7 +26,7 @@ class UnknownOutputError(Exception):
 
 
 def whole_graph(plan: Plan) -> Graph:
-    """Return the graph from the fields to everything that the objective reads, under the names of the plan."""
+    """Return one graph from the fields to everything that losses and metrics read; names are those of the plan."""
     batch_graph, graph = plan.batch_graph, plan.graph
     made = dict(batch_graph.outputs)
     nodes = (*batch_graph.nodes, *(replace(node, inputs=_through(node.inputs, made)) for node in graph.nodes))
@@ -39,11 +39,9 @@ def _through(edges: Mapping[str, Edge], made: Mapping[str, Edge]) -> dict[str, E
 
 
 def prune(plan: Plan, outputs: Sequence[str]) -> Graph:
-    """Return the graph that computes only these outputs. Raises UnknownOutputError.
-
-    `outputs`: names that the objective reads, of nodes (`encoder`, `lstm.hidden` for another output than the first), or
-    of nodes inside blocks (`gpt.layers.0.attn`). The graph's outputs have these names, in this order.
-    """
+    """Return the graph that computes only these outputs and has them as its outputs, in this order. `outputs` are names
+    that losses or metrics read, nodes (`encoder`; `lstm.hidden` for an output other than the first), or nodes inside
+    blocks (`gpt.layers.0.attn`). Raises UnknownOutputError."""
     graph = whole_graph(plan)
     edges: dict[str, Edge] = {}
     for name in outputs:
@@ -80,7 +78,7 @@ def _why_not(graph: Graph, name: str) -> str:
 
 
 def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
-    """Return the nodes that some edges depend on, with those whose modules they call again."""
+    """Return the nodes that the given edges depend on, and nodes that these call again."""
     nodes = {node.name: node for node in graph.nodes}
     found: set[str] = set()
     waiting = [edge.partition(":")[0] for edge in edges if ":" in edge]
@@ -97,7 +95,8 @@ def _find_needed(graph: Graph, edges: Iterable[Edge]) -> set[str]:
 
 
 def nodes_of(plan: Plan) -> list[str]:
-    """Return the nodes that can be requested, by their names in the recipe; those inside blocks come last."""
+    """Return the names of the nodes that `prune` accepts as outputs, as in the recipe; those inside blocks come
+    last."""
     graph = whole_graph(plan)
     outer = [wire_name(graph, f"{node.name}:{output}") for node in graph.nodes for output in node.outputs]
     return [*outer, *(inner for node in graph.nodes for inner in _inside(node))]

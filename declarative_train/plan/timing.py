@@ -23,7 +23,8 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(slots=True)
 class Timing:
-    """Conversion of durations to steps. `tokens_per_sample` is None if samples are not made of tokens."""
+    """Conversion of durations (`3 epochs`, `5%`) to optimizer steps. `tokens_per_sample`: None if samples are not
+    texts."""
 
     recipe: Recipe
     batch: BatchSpec
@@ -49,7 +50,7 @@ class Timing:
         }
 
     def interval(self, path: str, duration: Duration | None) -> int | None:
-        """Return an interval in steps; warn if it is longer than the run."""
+        """Return an interval such as `evaluation.every` in steps; warn if it is longer than the run."""
         if duration is None:
             return None
         steps = self._steps_at(path, duration)
@@ -68,13 +69,13 @@ class Timing:
         return steps
 
     def decay(self, path: str, decay: float) -> float:
-        """Return the decay of a moving average; warn if it looks back over more than a third of the run."""
+        """Return the decay of a moving average; warn if the average reaches back over more than a third of the run."""
         if round(3 / (1 - decay)) > self.num_steps:
             self.diagnostics.append(average_longer_than_run(self.recipe.span(path), decay, self.num_steps))
         return decay
 
     def resolve(self, schedule: LrSchedule, warmup: Duration | None) -> LrSchedule:
-        """Return the lr schedule with the durations among its fields in steps, which must fit in the run."""
+        """Return the lr schedule with its durations converted to steps; report those that are longer than the run."""
         try:
             found = schedule.resolve(self.steps)
             rising = 0.0 if warmup is None else self.exact_steps(warmup)
@@ -99,18 +100,17 @@ class Timing:
             return 1
 
     def _is_checked_by_recipe(self, duration: Duration) -> bool:
-        """Return whether the recipe's own checks cover it: a duration in the unit of the run's length
-        (longer-than-run)."""
+        """Return whether the check `longer-than-run` of the recipe covers a duration, since both have the same unit."""
         return getattr(self.recipe.training, duration.unit, None) is not None
 
     def _is_written(self, path: str) -> bool:
-        """Return whether the recipe sets the value itself; a default is not the user's mistake."""
+        """Return whether the value is written in the recipe: a default is not the user's mistake."""
         span = self.recipe.span(path)
         return span != self.recipe.span(path.rpartition(".")[0]) and span != self.recipe.key_span(path)
 
 
 def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Diagnostic]]:
-    """Return the sizes of a batch. The recipe's rules have checked that everything divides (R003, P001)."""
+    """Return the batch sizes of a run. The recipe's rules have already checked that everything divides (R003, P001)."""
     training, parallelism, layout = recipe.training, recipe.mode, recipe.layout
     num_samples = data.set("training").num_samples
     size = training.global_batch_size
@@ -136,7 +136,7 @@ def batch_of(recipe: Recipe, data: DataSpec) -> tuple[BatchSpec | None, list[Dia
 
 
 def num_steps_of(recipe: Recipe, batch: BatchSpec) -> int:
-    """Return the optimizer steps of the run; a part of an epoch rounds up to a whole step."""
+    """Return the number of optimizer steps of a run; a part of an epoch is rounded up to a whole step."""
     training = recipe.training
     if training.steps is not None:
         return training.steps

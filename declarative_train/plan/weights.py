@@ -1,6 +1,6 @@
-"""Start values from files: local files are compared with the parameters that they fill, by names and shapes alone.
+"""Initial values from files: local files are compared with the parameters that they fill, by names and shapes alone.
 
-Files on other machines are read when the run starts, and compared with the model with the same messages.
+Files on other machines are read when the run starts; then the same comparison gives the same messages.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _STATISTICS = ".running_mean"  # buffers, found in the built model
 def plan_weights(
     recipe: Recipe, lowered: Lowered | None, parameters: Sequence[ParameterPlan] | None
 ) -> tuple[tuple[WeightsPlan, ...], list[Diagnostic]]:
-    """Return a plan for each file of start values, and errors for those that do not fit the parameters."""
+    """Return a plan for each file of initial values, and errors for files that do not fit the parameters."""
     plans, diagnostics = [], []
     module = None
     for weights in recipe.model.weights:
@@ -138,7 +138,8 @@ def plan_weights(
 
 
 def _check_package(given: Sequence[Weights]) -> Iterator[Diagnostic]:
-    """Report that the package safetensors is missing: lint reads headers without it, so only the run would notice."""
+    """Report that the package safetensors is missing. Lint does not need it, so that otherwise only the run would
+    fail."""
     how = extra_for("safetensors")
     for weights in given if how is not None else ():
         if weights.format == TRANSFORMERS or weights.path.endswith((".safetensors", INDEX)):
@@ -152,7 +153,8 @@ def _plan_published_weights(
     weights: Weights,
     diagnostics: list[Diagnostic],
 ) -> tuple[WeightsPlan | None, tuple[str, str | None] | None]:
-    """Return the plan of a published model's weights, and what is wrong with them; report idle entries of `rename`."""
+    """Return the plan of a published model's weights, and (problem, hint) if they do not fit. Entries of `rename` that
+    match nothing are added to `diagnostics`."""
     known = plan_published(recipe.model.scope)
     fitting = [each for each in known if weights.node in ("", each.node)]
     if len(fitting) != 1:
@@ -207,8 +209,8 @@ def _plan_published_weights(
 
 
 def _pin_run(path: str, local: str | None) -> str:
-    """Return the path of the newest run, if `path` is a folder of a recipe's runs, else `path`. The plan contains the
-    statistics of that run, so it must not load the weights of a later one."""
+    """Return the path of the newest run if `path` is a folder of runs, else `path`. The plan contains statistics of
+    that run, so it must not load the weights of a later one."""
     if local is None or not os.path.isdir(local):
         return path
     try:
@@ -220,8 +222,8 @@ def _pin_run(path: str, local: str | None) -> str:
 
 
 def _shapes_in(path: str) -> Shapes | None:
-    """Return the names and shapes in a file of one of the `KINDS` or a run's folder, without reading the numbers; None
-    if only the run can read them. Raises ValueError and OSError."""
+    """Return names and shapes in a weights file or a run's folder, without reading the values; None if only the run can
+    read it. Raises ValueError and OSError."""
     if os.path.isdir(path):
         return shapes_in_folder(path)
     if path.endswith(INDEX):
@@ -231,7 +233,7 @@ def _shapes_in(path: str) -> Shapes | None:
 
 
 def files_of_index(path: str, index: object) -> dict[str, str]:
-    """Return the file of each tensor, from `weight_map` of an index. Raises ValueError."""
+    """Return the file of each tensor, from the `weight_map` of an index. Raises ValueError."""
     named = index.get("weight_map") if isinstance(index, Mapping) else None
     if not isinstance(named, Mapping) or not named or not all(isinstance(file, str) for file in named.values()):
         raise ValueError("it has no `weight_map` from names to files")
@@ -240,7 +242,7 @@ def files_of_index(path: str, index: object) -> dict[str, str]:
 
 
 def _header(path: str) -> Header | None:
-    """Return names, shapes and dtypes of a file, or None if only the run can read it. Raises ValueError and OSError."""
+    """Return names, shapes and dtypes in a file; None if only the run can read it. Raises ValueError and OSError."""
     if path.endswith(INDEX):
         return _header_of_index(path)
     if path.endswith(".safetensors"):
@@ -290,7 +292,7 @@ def _shapes_in_torch(path: str) -> Shapes | None:
 
 
 def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
-    """Return the tensors of a torch file on the meta device; None if that would read all of it."""
+    """Return the tensors of a torch file on the meta device; None if that would require reading all of it."""
     import pickle
 
     import torch
@@ -319,8 +321,8 @@ def _tensors_in_torch(path: str) -> dict[str, torch.Tensor] | None:
 def check_shapes(
     module: nn.Module, plan: WeightsPlan, found: Shapes, *, whole: bool = True
 ) -> tuple[str, str | None] | None:
-    """Return all names that do not fit, and one hint; None if every parameter below the node gets its value. With
-    `whole` False the module is a part of the model."""
+    """Return (problem, hint) with all names that do not fit; None if every parameter below the node gets a value.
+    `whole` False: the module is part of the model."""
     from torch import nn
 
     from declarative_train.components.layers.modules.packed import as_computed
@@ -376,7 +378,7 @@ def _hint_of(missing: list[str], unexpected: list[str], kept: list[str], known: 
 
 
 def _prefixes(names: list[str], others: list[str]) -> list[str]:
-    """Return the shortest prefixes, in whole parts, that cover all of `names` and none of `others`."""
+    """Return the shortest beginnings, in whole parts of names, that match all of `names` and none of `others`."""
     found: dict[str, None] = {}
     for name in names:
         parts = name.split(".")
@@ -386,7 +388,8 @@ def _prefixes(names: list[str], others: list[str]) -> list[str]:
 
 
 def _suggest_rename(missing: list[str], unexpected: list[str]) -> str:
-    """Return a rename from the two names that share most of their last parts: `{"encoder.": "vit."}`."""
+    """Return a suggested entry of `rename`, such as `{"encoder.": "vit."}`, from the two names with the most equal
+    parts at their end."""
     shared, name, other = max(
         ((_count_shared_parts(name, other), name, other) for name in unexpected for other in missing),
         key=lambda found: found[0],

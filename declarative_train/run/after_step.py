@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class AfterStep:
-    """Evaluations and checkpoints of one session. Results of evaluations are stored in the RunState, so that
-    checkpoints contain them."""
+    """Evaluations and checkpoints of one session (one start of the program; a resumed run has several). Results of
+    evaluations are stored in the RunState, so that checkpoints contain them."""
 
     def __init__(self, plan: Plan, state: RunState, evaluator: Evaluator, checkpoints: Checkpoints) -> None:
         self._plan = plan
@@ -34,7 +34,7 @@ class AfterStep:
         self._recent: dict[str, float] = {}
 
     def evaluations(self) -> Iterator[Event]:
-        """Evaluate every set of `evaluation.sets`, and let packs write theirs (generated texts)."""
+        """Evaluate every set of `evaluation.sets`, then let packs write events of their own (generated texts)."""
         for name in self._plan.evaluation.sets if self._plan.evaluation else ():
             yield from self.evaluate_set(name)
         for write in self._evaluator.writers:
@@ -55,7 +55,7 @@ class AfterStep:
         return taken
 
     def judge(self) -> tuple[bool, bool]:
-        """Return (is the best so far, training should end early), from the evaluations of this step."""
+        """Return (whether this step is the best so far, whether to stop early), from its evaluations."""
         state, checkpoint, early = self._state, self._plan.checkpoint, self._plan.training.early_stop
         improved = False
         if checkpoint is not None and checkpoint.best_metric is not None:
@@ -72,8 +72,8 @@ class AfterStep:
 
     def save(self, improved: bool, *, wanted: bool, ends: bool) -> Iterator[Event]:
         """Start a checkpoint of the current step. `wanted`: the run was asked to stop, so a checkpoint is written even
-        if the recipe has none. `ends`: no step follows. Otherwise no training waits for a store that fails: a
-        checkpoint that is due meanwhile is left out."""
+        if the recipe has none. `ends`: no step follows; then the save is waited for. Otherwise a checkpoint that is due
+        while an earlier save cannot reach its store is left out, so that training continues."""
         checkpoint = self._plan.checkpoint
         if (checkpoint is None and not wanted) or self._saved_step == self._state.step:
             return
@@ -90,8 +90,9 @@ class AfterStep:
         yield from self.report_saved(ends=ends)
 
     def report_saved(self, *, wait: bool = False, ends: bool = False) -> Iterator[Event]:
-        """Yield the event of the checkpoint under way if it is complete, or wait for it. Raises why it could not be
-        written; if the recipe says so and training continues (not `ends`), that is a warning."""
+        """Yield the event of the checkpoint that is being written if it is complete; with `wait`, wait for it. Raises
+        the error if it could not be written; that is only a warning if the recipe says so and training continues (not
+        `ends`)."""
         if self._under_way is None:
             return
         if self._checkpoints.is_writing and not wait:
@@ -132,13 +133,13 @@ class AfterStep:
             yield from self.evaluate_set(name, weights_step=best)
 
     def warn_of_nan(self, values: dict[str, float]) -> Iterator[Event]:
-        """Yield a warning for each final metric that is nan. Loss terms are not reported here."""
+        """Yield a warning for each final metric that is nan; the training loop already reports loss terms."""
         for name, value in values.items():
             if math.isnan(value) and not name.partition("/")[2].startswith("loss"):
                 yield Notice(f"at the end, {nan_message(name)}", time.time(), is_warning=True)
 
     def summary(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Return the latest of every value, and the step of each."""
+        """Return the latest value under each name, and the step at which each was measured."""
         state, checkpoint = self._state, self._plan.checkpoint
         values, steps = dict(state.values), dict(state.value_steps)
         if checkpoint is not None and state.best_value is not None and state.best_step is not None:

@@ -48,7 +48,7 @@ BY_ONE_RANK_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Content of one checkpoint. `alone`: this rank writes all of it."""
+    """Content of one checkpoint, as far as this rank writes it. `alone`: it writes all of it."""
 
     step: int
     best_step: int | None
@@ -61,18 +61,18 @@ class Snapshot:
 
 
 class Checkpoints:
-    """Writer and reader of checkpoints. Every rank calls the same methods in the same order.
+    """Writer and reader of a run's checkpoints. Every rank calls the same methods in the same order.
 
     With `checkpoint.background`, tensors are copied to the host, into memory that is kept for the next save, and a
-    thread writes the copies while training goes on, one checkpoint at a time. The threads have their own process
-    group, because messages of two threads in one group would be mixed up. torch's `async_save` only covers the
+    thread writes the copies while training continues, one checkpoint at a time. The threads of all ranks have their own
+    process group, because messages of two threads in one group would be mixed up. torch's `async_save` only covers the
     tensors, not what follows them (decisions, 25).
     """
 
     def __init__(
         self, plan: Plan, engine: Engine, store: CheckpointStore, before_publishing: Callable[[], None] = lambda: None
     ) -> None:
-        """Prepare saving. Rank 0 calls `before_publishing` before each checkpoint becomes visible."""
+        """Prepare saving. `before_publishing`: called by rank 0 before a checkpoint becomes visible."""
         self.store = store
         self._before_publishing = before_publishing
         self._plan = plan
@@ -103,14 +103,14 @@ class Checkpoints:
         self._base: list[frozen_base.Record] | None = None
 
     def record_base(self) -> None:
-        """Record the files of the frozen base weights, which checkpoints refer to instead of a copy. Raises
+        """Compute the record of the files with frozen weights below adapters, which checkpoints refer to. Raises
         RunFailure."""
         if self._base is None and self._rank == 0:
             self._base = frozen_base.record_base(self._plan)
 
     def save(self, state: RunState, *, is_best: bool, keep: int) -> str:
-        """Save and return the path of the new checkpoint. It is complete when `wait` returns, which also raises why it
-        could not be written, in the background or not. Raises the exception of the one before it."""
+        """Start to save; return the path of the new checkpoint. It is complete when `wait` returns; `wait` raises the
+        error if it could not be written. Raises the error of the save before it."""
         self.wait()
         self._retry, self._reported = retry_on(self.store.is_local), None
         with SAVING.going_on():  # a stop request does not end the process meanwhile
@@ -128,14 +128,16 @@ class Checkpoints:
         return self.store.path(state.step)
 
     def is_stuck(self) -> bool:
-        """Return whether any rank waits for a store that fails, the same on all ranks, which call this together."""
+        """Return whether some rank's save cannot reach its store at the moment. All ranks call this together and get
+        the same answer."""
         is_stuck = self.is_writing and self._retry.reason is not None
         if self.store.is_local or not isinstance(self._engine.ranks, Ranks):
             return is_stuck
         return bool(self._engine.ranks.sum(torch.tensor([float(is_stuck)])).item())
 
     def take_trouble(self) -> str | None:
-        """Return why this rank cannot write the checkpoint under way, each reason once."""
+        """Return why this rank's current save does not succeed at the moment, if that has not been returned before;
+        else None."""
         reason = self._retry.reason
         if reason is None or reason == self._reported:
             return None
@@ -147,18 +149,19 @@ class Checkpoints:
         return self._under_way is not None and not self._under_way.done()
 
     def wait(self) -> None:
-        """Wait until the checkpoint under way is complete. Raises the exception of the writing thread."""
+        """Wait until the checkpoint that is being written is complete. Raises the error of the writing thread."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
 
     def settle(self) -> None:
-        """Give the checkpoint under way time to complete, before this process ends with a failure."""
+        """Wait for the checkpoint that is being written, up to a time limit: this process is about to exit with a
+        failure."""
         if self._under_way is not None:
             wait_for([self._under_way], limit_s("DTRAIN_SAVE_S"))
 
     def _take_snapshot(self, state: RunState, *, is_best: bool, keep: int) -> Snapshot | None:
-        """Return what this rank writes, None if another rank writes for it."""
+        """Return what this rank writes; None if another rank writes it."""
         self._engine.synchronize_buffers()
         if self._engine.loss_scale is not None:
             state.loss_scale = self._engine.loss_scale.state()
@@ -228,13 +231,13 @@ class Checkpoints:
             retry(lambda: self.store.retain(snapshot.keep, snapshot.best_step))
 
     def _by_one_rank(self, num_bytes: int) -> bool:
-        """Return whether rank 0 writes everything, which needs a replicated model. In the background it always does:
-        the time matters less, and one copy on the host is enough."""
+        """Return whether rank 0 writes everything, which requires that every rank holds the whole model. In the
+        background it always does: the time matters less, and one copy on the host is enough."""
         return self._engine.is_replicated and (self._background or num_bytes <= BY_ONE_RANK_BYTES)
 
     def at(self, step: int) -> CheckpointEntry:
-        """Return the checkpoint of a step after checking every byte of it; each rank reads its share of the files.
-        Raises CheckpointFailure, on all ranks or on none."""
+        """Return the checkpoint of a step after checking every byte of it; each rank reads its part of the files.
+        Raises CheckpointFailure on all ranks or on none."""
         entry: CheckpointEntry | None = None
         try:
             entry = read_entry(self.store.path(step))
@@ -252,8 +255,8 @@ class Checkpoints:
         return entry
 
     def load(self, entry: CheckpointEntry) -> RunState:
-        """Load model, optimizer and RunState. The entry must come from `at` or `CheckpointStore.newest`, which check
-        its content. Raises CheckpointFailure."""
+        """Load model, optimizer and RunState from a checkpoint whose content was checked by `at` or
+        `CheckpointStore.newest`. Raises CheckpointFailure."""
         self.load_model(entry, with_base=True)
         if self._in_base:  # the base of the checkpoint, even if the recipe now names other files
             self._base = [frozen_base.locate_files(record, entry.path) for record in entry.manifest.get("base", [])]
@@ -265,7 +268,7 @@ class Checkpoints:
         return state
 
     def load_model(self, entry: CheckpointEntry, *, with_base: bool = False) -> None:
-        """Load parameters and buffers only. `with_base` False: the frozen base weights are already loaded."""
+        """Load parameters and buffers only. `with_base`: also frozen weights that the checkpoint refers to."""
         from declarative_train.engine.checkpoints.format import entries, load_tensors
 
         records = entry.manifest.get("base", [])
@@ -353,15 +356,16 @@ class Checkpoints:
         return key.removeprefix("model/") in self._in_base
 
     def _gather(self, *mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Merge each of the dictionaries over all ranks, on rank 0."""
+        """Return each of the dicts merged over all ranks, on rank 0."""
         found: list[Any] | None = [None] * self._num_ranks if self._rank == 0 else None
         distributed.gather_object(mine, found, group=self._group)
         return [{name: entry for part in found or () for name, entry in part[at].items()} for at in range(len(mine))]
 
 
 def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return host copies of this rank's part of each tensor, in the copies of the last save where they fit: new memory
-    costs more than the copy. From a GPU they are pinned, and copied at full speed."""
+    """Return copies of this rank's part of each tensor in host memory. `buffers`: the copies of the last save, which
+    are reused where they fit, as new memory costs more than the copy. Copies from a GPU are in pinned memory, which is
+    copied at full speed."""
     copies: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         source, kept = tensor.detach(), buffers.get(name)
@@ -378,8 +382,8 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor], buffers: Mapping[str, torc
 def manifest_of(
     files: Mapping[str, Any], numbers: Mapping[str, float], shapes: Mapping[str, list[int]]
 ) -> dict[str, Any]:
-    """Return the manifest entries of what was saved. `shapes` are those of the model's tensors, so that a compiler can
-    check them without torch."""
+    """Return the manifest's entries on what was saved. `shapes`: those of the model's tensors, so that lint can check
+    them without torch."""
     return {
         "optimizer_numbers": dict(numbers),
         "shapes": {name.removeprefix("model/"): shape for name, shape in shapes.items()},
@@ -388,7 +392,7 @@ def manifest_of(
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return parameters (a tied one once) and persistent buffers, as `model/<name>`."""
+    """Return parameters (a tied one once) and buffers that are saved, as `model/<name>`."""
     persistent = model.state_dict(keep_vars=True)
     found = {name: item.detach() for name, item in model.named_parameters()}
     found |= {name: item for name, item in model.named_buffers() if name in persistent}
@@ -396,7 +400,7 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def average_tensors(engine: Engine) -> dict[str, torch.Tensor]:
-    """Return the moving averages as `ema/<parameter>`, nothing if the run has none."""
+    """Return the moving averages of the parameters as `ema/<parameter>`, {} if the run has none."""
     return {} if engine.average is None else {f"{EMA}{name}": item for name, item in engine.average.tensors.items()}
 
 

@@ -1,4 +1,4 @@
-"""Predictions of classes in evaluations: a confusion matrix, and the predictions for a few fixed samples.
+"""Predicted classes in evaluations: a confusion matrix, and the predictions for a few samples that are always the same.
 
 Counts stay on the device until the end of an evaluation and are then summed over the ranks. A rank fills in the samples
 of its own rows and leaves zeros for the others. K samples.
@@ -33,7 +33,8 @@ _PRESENT, _TARGET, _PREDICTED, _PROBABILITY, _HAS_PICTURE = range(5)
 
 
 def predictions(plan: Plan, device: torch.device) -> Predictions | None:
-    """Return the collector of predictions, None if no output is of classes or the tensorboard sink draws no images."""
+    """Return the collector of predictions; None if no output predicts classes, or the tensorboard sink draws no
+    images."""
     settings = plan.logging.sinks.get("tensorboard")
     if settings is None or plan.evaluation is None or not settings.get("pictures", True):
         return None
@@ -43,7 +44,7 @@ def predictions(plan: Plan, device: torch.device) -> Predictions | None:
 
 
 class Predictions:
-    """Collector of one evaluation at a time: call `begin`, then `add` for each batch, then `take`. All ranks make the
+    """Collector for one evaluation at a time: call `begin`, then `add` for each batch, then `take`. All ranks make the
     same calls."""
 
     def __init__(self, plan: Plan, shown: list[Meaning], device: torch.device) -> None:
@@ -65,7 +66,7 @@ class Predictions:
             each.begin(num)
 
     def add(self, values: Values, batch: Batch) -> None:
-        """Add one batch. Rows from `num_rows` on are padding."""
+        """Add one batch. The rows after the first `num_rows` are padding."""
         if not batch.num_rows:
             return
         rows = np.flatnonzero(np.isin(batch.sample_ids, self._wanted))
@@ -84,7 +85,7 @@ class Predictions:
 
 
 class _ClassOutput:
-    """Counts of one output that predicts a class, or a single yes or no."""
+    """Counts for one output of the model that predicts a class, or a single yes or no."""
 
     def __init__(self, one: Meaning, device: torch.device) -> None:
         self._one, self._device = one, device
@@ -138,7 +139,8 @@ class _ClassOutput:
         *,
         is_named: bool,
     ) -> ClassesPredicted:
-        """Return the counts and sample predictions. `about` is (set, step)."""
+        """Return the counts and the predictions for the chosen samples. `about`: (set, step). `is_named`: the model has
+        several such outputs."""
         name, step = about
         table = ranks.sum(self._table)[:-1].view(self._num, self._num).tolist()
         answers = ranks.sum(self._answers).tolist() if self._has_answers else []
@@ -164,7 +166,7 @@ class _ClassOutput:
 
 
 def _num_classes(one: Meaning) -> int:
-    """Return the number of classes, 0 for an output of numbers or of several yes/no values."""
+    """Return the number of classes of an output, 0 if it predicts numbers or several yes/no values."""
     if one.kind == "class":
         return len(one.classes)
     return 2 if one.kind == "yes_no" and int(np.prod(one.items)) == 1 else 0

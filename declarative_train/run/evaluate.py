@@ -1,4 +1,5 @@
-"""Evaluation: exact means over a set, every sample once, for any number of ranks; one reduction at the end."""
+"""Evaluation of a set: exact means in which every sample counts once, for any number of ranks, with one reduction at
+the end."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ _EVALUATION = 2**32  # random stream of evaluations (`randn_like` in a VAE), apa
 
 
 def nan_message(metric: str) -> str:
-    """Return the sentence for a metric that is nan."""
+    """Return a sentence that says why a metric is nan."""
     return f"{metric} is nan: all items are masked, the outputs contain nan, or all targets of the set are equal"
 
 
@@ -54,10 +55,9 @@ class EvaluableModel(Protocol):
 
 
 class Evaluator:
-    """Evaluator of the sets of a plan. `batches(set)` yields this rank's share of a set, equally many batches on every
-    rank (padded with weight 0). `watched` collects predictions of classes for drawing; those of the last evaluation
-    are in `class_predictions`. `writers` are those of packs: each writes an event of a step
-    (generated texts)."""
+    """Evaluator of a plan's sets. `batches(set)` yields this rank's part of a set, equally many batches on every rank
+    (padded with weight 0). `watched` collects predicted classes; those of the last evaluation are in
+    `class_predictions`. `writers`: functions of packs that write an event at a step (generated texts)."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Evaluator:
         return done, [*notices, *self._find_nan(name, metrics)]
 
     def _find_out_of_bounds(self, name: str, terms: Terms) -> list[str]:
-        """Return a notice for each loss term outside the bounds of its loss, once per set."""
+        """Return a notice for each loss term whose value its loss cannot have (below 0), once per set."""
         notices = []
         for term, value in enumerate(terms):
             why = out_of_bounds(self._engine.objective, term, value, f"on `{name}`")
@@ -133,13 +133,13 @@ class Evaluator:
         return notices
 
     def _find_empty(self, name: str, terms: Terms) -> list[str]:
-        """Return a notice for each loss term without a valid item, once per set, at the first evaluation."""
+        """Return a notice for each loss term without a valid item (all masked or ignored), once per set."""
         found = {(name, term) for term, value in enumerate(terms) if value is None} - self._reported_empty
         self._reported_empty |= found
         return [f"{name}: {no_valid_item(self._engine.objective, term)}" for _, term in sorted(found)]
 
     def _find_nan(self, name: str, metrics: Mapping[str, float]) -> list[str]:
-        """Return a notice for each metric that is nan, once per set, at the first evaluation."""
+        """Return a notice for each metric that is nan, once per set."""
         found = {f"{name}/{metric}" for metric, value in metrics.items() if math.isnan(value)} - self._reported_nan
         self._reported_nan |= found
         return [nan_message(metric) for metric in sorted(found)]

@@ -1,4 +1,4 @@
-"""Events of a run: the loop yields them, sinks write them.
+"""Events of a run: the training loop yields them, sinks (terminal, files, TensorBoard) write them.
 
 Values are plain Python numbers. A loss is in an event only at a logging step, where the host waits for the device.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """Layer, field or loss, named by its path (`layers/0/attn`). `shape` is that of its first output, with -1 for the
-    batch dimension."""
+    """Layer, field or loss in the drawn graph, named by its path (`layers/0/attn`). `shape`: that of its first output,
+    with -1 for the batch dimension."""
 
     path: str
     operation: str
@@ -42,7 +42,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """Logging step. Values are means over the window since the last logging step."""
+    """Event of a logging step. Values are means over the steps since the last logging step."""
 
     step: int
     epoch: int
@@ -62,7 +62,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Completed step, for the progress bar. It has no value of the device, so the host need not wait."""
+    """Event of a completed step, for the progress bar. It has no value of the device, so the host need not wait."""
 
     step: int
     epoch: int
@@ -70,7 +70,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationDone:
-    """Evaluation of one set. Keys of `values` are `<set>/<metric>`, `<set>/loss` and `<set>/loss/<term>`."""
+    """Event of an evaluated set. Keys of `values`: `<set>/<metric>`, `<set>/loss` and `<set>/loss/<term>`."""
 
     step: int
     epoch: int
@@ -93,7 +93,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class SamplePrediction:
-    """Prediction for one sample. `sample` is its number in the set; `probability` belongs to the predicted class."""
+    """Prediction for one sample. `sample`: its number in the set. `probability`: that of the predicted class."""
 
     sample: int
     target: str
@@ -104,9 +104,9 @@ class SamplePrediction:
 
 @dataclass(frozen=True, slots=True)
 class ClassesPredicted:
-    """Confusion matrix and sample predictions of an evaluation, for drawing; not written to events.jsonl. `name` is the
-    target's, if the model has several. `confusion[i][j]` counts items of class i that were predicted as class j.
-    `answers` are for the same few samples of the set each time."""
+    """Event with a confusion matrix and predictions for a few samples, for drawing; not written to events.jsonl.
+    `name`: the target's, if the model has several. `confusion[i][j]`: number of items of class i that were predicted as
+    class j. `answers`: predictions for the same samples at each evaluation."""
 
     step: int
     set: str
@@ -130,7 +130,7 @@ class TextsWritten:
 
 @dataclass(frozen=True, slots=True)
 class EpochDone:
-    """End of an epoch. `values` are the training means over the epoch and the evaluations at its end."""
+    """Event of the end of an epoch. `values`: training means over the epoch, and the evaluations at its end."""
 
     epoch: int
     step: int
@@ -150,8 +150,8 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Message for the user that is not an error, such as the chosen device. A warning (`is_warning`) is also printed
-    under --quiet: it reports a problem, such as a damaged checkpoint that was skipped."""
+    """Event with a message for the user that is not an error, such as the chosen device. `is_warning`: it is printed
+    under --quiet too, because it reports a problem, such as a damaged checkpoint that was skipped."""
 
     message: str
     time_unix_s: float
@@ -160,7 +160,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """Predicted and measured peak memory of an early step, in bytes per rank. `how` says what was counted."""
+    """Event with predicted and measured peak memory of an early step, in bytes per rank. `how`: what was measured."""
 
     step: int
     predicted: list[int]
@@ -171,7 +171,8 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """End of a run. `status` is finished, early_stop or stopped (by a signal, the time limit or --max-steps)."""
+    """Event of the end of a run. `status`: finished, early_stop or stopped (by a signal, the time limit or
+    --max-steps)."""
 
     step: int
     status: str

@@ -1,4 +1,4 @@
-"""Metadata of a run for TensorBoard: the graph of the model, and the hyper-parameters."""
+"""Model graph and hyper-parameters of a run, which TensorBoard shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
-    """Return fields, nodes and losses as graph nodes. A block, and each copy of a `repeat`, is a scope of the paths."""
+    """Return fields, nodes and losses as nodes of the drawn graph. A block, and each copy of a `repeat`, is a folder in
+    their paths."""
     found: list[GraphNode] = []
     made = {field.name: f"fields/{field.name}" for field in plan.data.fields}
     found += [GraphNode(made[field.name], "field", (), (-1, *field.tensor.shape)) for field in plan.data.fields]
@@ -27,7 +28,8 @@ def model_graph(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _walk(graph: Graph, prefix: str, sources: Mapping[str, str], found: list[GraphNode]) -> dict[str, str]:
-    """Append the nodes of `graph` to `found`, below `prefix`. Returns the path of the node behind each output."""
+    """Append the nodes of `graph` to `found`, with `prefix` before their paths. Returns the path of the node that
+    computes each output."""
     made = dict(sources)
     for node in graph.nodes:
         path = prefix + node.name.replace(".", "/")
@@ -59,8 +61,8 @@ _ALWAYS = ("training.", "vars.", "seed")
 
 
 def hyperparameters(plan: Plan) -> dict[str, Value]:
-    """Return the settings of a run, by importance: mode and lr first. Included are all of `training`, the vars, and
-    what `--set` or a sweep changed; values of None are left out."""
+    """Return the settings of a run, mode and lr first: all of `training`, the vars, and what `--set` or a sweep
+    changed. Values of None are left out."""
     training = plan.training
     found: dict[str, Value] = {"mode": plan.layout.mode, "ranks": len(plan.layout.ranks)}
     asked = select_overridden(plan.overrides, plan.settings)

@@ -1,4 +1,5 @@
-"""Run a plan on this machine: the parent chooses the device, makes the run's folder, starts the ranks, and reports.
+"""Start of a plan on this machine: the parent chooses the device, makes the run's folder, starts the ranks, and reports
+how they ended.
 
 Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to resume from.
 """
@@ -40,7 +41,7 @@ def run(
     quiet: bool = False,
     sinks: SinkFactory | None = None,
 ) -> int:
-    """Call `launch`, print a failure on standard error, and return the exit code."""
+    """Run a plan as `launch` does, print a failure on standard error, and return the exit code."""
     outcome = launch(plan, resume=resume, max_steps=max_steps, quiet=quiet, sinks=sinks)
     say(outcome.why)
     return outcome.code
@@ -56,10 +57,10 @@ def launch(
     hosted: bool = False,
     folder: Path | None = None,
 ) -> Outcome:
-    """Run a plan and return how it ended. `resume` is None, `auto`, or a path. `max_steps` ends this session after so
-    many steps. `sinks` replaces the terminal and the plan's sinks. `folder` is the run's folder, instead of a new one
-    below those of its recipe. `hosted`: the run must not end this process (a notebook), so a second interrupt raises
-    KeyboardInterrupt."""
+    """Run a plan and return how it ended. `resume`: None, `auto`, or a path. `max_steps`: stop after so many steps.
+    `sinks`: replaces the terminal and the plan's sinks. `folder`: the run's folder; None: a new one among the runs of
+    its recipe. `hosted`: the caller is the user's process (a notebook), which must not be ended, so a second interrupt
+    raises KeyboardInterrupt."""
     lock = RunLock()
     run_dir: Path | None = None
     try:
@@ -92,7 +93,7 @@ def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
 
 
 def exit_late(job: RankJob, context: FailureContext, watch: StopRequest) -> NoReturn:
-    """Exit because no step ended in time after a request to stop."""
+    """Exit, since no step ended in time after a request to stop."""
     exit_unsaved(job, late_reason(), loses=context.has_stepped, number=watch.number)
 
 

@@ -1,4 +1,5 @@
-"""Stores of ranks that a launcher started, through which they find each other; a rank that waits reports it."""
+"""Meeting of ranks that a launcher (torchrun, srun, mpirun) started: key-value stores of torch, through which they
+exchange messages. A rank that waits for others says so."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ NEEDED = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, Store]:
-    """Return the store of this attempt, which holds the device slots of all ranks, and the store of all attempts.
-    Raises RunFailure if the launcher set no address, or if ranks do not start in time.
+    """Return two stores: of this attempt, with the devices of all ranks, and of all attempts. Raises RunFailure if the
+    launcher set no address, or if ranks do not start in time.
 
     torchrun keeps its store when it restarts ranks, so entries of an earlier attempt must not be read. Each process
     takes a number; rank 0 answers every number with its own one, which identifies the attempt.
@@ -63,7 +64,7 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
 
 
 def _reach(rank: int) -> Store:
-    """Return the store of all ranks: torchrun's own, or the one that rank 0 opens here."""
+    """Return the store that all ranks can reach: torchrun's own, or one that rank 0 opens here."""
     from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]  # documented there
 
     launcher = find_launcher()
@@ -95,7 +96,7 @@ def _reach(rank: int) -> Store:
 
 
 def _listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens for the other ranks, only on the loopback if `address` is on it."""
+    """Return a socket on which the other ranks can connect; only local ones, if `address` is a local address."""
     try:
         if address == "localhost" or address.startswith("127."):
             return socket.create_server((address, port))
@@ -116,7 +117,8 @@ def has_agent_store() -> bool:
 
 @contextmanager
 def _report_wait(awaited: Callable[[], str]) -> Iterator[None]:
-    """Print what this process waits for, at growing intervals. Only one rank of a machine prints, if that is known."""
+    """Print what this process waits for, at growing intervals. Only the first rank of a machine prints, if that is
+    known."""
     done, begun_s = threading.Event(), time.monotonic()
 
     def report() -> None:

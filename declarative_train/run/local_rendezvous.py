@@ -1,7 +1,7 @@
-"""Single-node rendezvous on localhost for torch's elastic launcher.
+"""Meeting of ranks of a single machine on localhost, for torch's elastic launcher.
 
-Of torch's own backends, `c10d` first waits up to 0.3 s at random, which only helps with many machines, and has threads
-that a fork does not copy; `static` needs a port that is known to be free.
+Of torch's own ways, `c10d` first waits up to 0.3 s at random, which only helps with many machines, and has threads that
+a fork does not copy; `static` needs a port that is known to be free.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LOCALHOST = "127.0.0.1"
 
 
 def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"]) -> LaunchConfig:
-    """Return the settings of torch's launcher. The launcher must not handle signals that stop a run, as it would kill
-    ranks that are still saving."""
+    """Return the settings of torch's launcher. It does not handle signals that stop a run, since it would kill ranks
+    that are still saving."""
     rendezvous_handler_registry.register(BACKEND, _make_rendezvous)
     return LaunchConfig(
         min_nodes=1,
@@ -47,8 +47,8 @@ def launch_config(num_ranks: int, scratch: Path, method: Literal["fork", "spawn"
 
 
 class LocalRendezvous(RendezvousHandler):
-    """Rendezvous of a single agent, which is complete at once. The system chooses the port. `address` must be on the
-    loopback: the store has no authentication, so no other machine may reach it."""
+    """Meeting of a single launcher process, which is complete at once. The system chooses the port. `address` must be
+    local: the store has no authentication, so no other machine may reach it."""
 
     def __init__(self, address: str, run_id: str) -> None:
         self._address, self._run_id = address, run_id

@@ -1,4 +1,5 @@
-"""Means of losses and metrics over a logging window and an epoch. Values stay on the device until a flush."""
+"""Means of losses and metrics over the steps between two logging steps (a window), and over an epoch. Values stay on
+the device until a flush."""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ Terms = list[float | None]  # value of each loss term over a global batch; None:
 
 @dataclass(slots=True)
 class Means:
-    """Running sums of means. The mean of a loss term is over the steps that had a valid item of it; each step counts
-    with the mean of its global batch. The mean of a metric is over rows."""
+    """Running sums, from which means are made. A loss term's mean is over the steps with a valid item of it; each step
+    counts once, with the mean over its global batch. A metric's mean is over rows."""
 
     num_steps: int = 0
     terms: list[tuple[float, int]] = field(default_factory=list)  # sum over steps, steps that had an item
     metrics: dict[str, tuple[float, int]] = field(default_factory=dict)  # sum over rows, rows
 
     def add(self, steps: list[Terms], metrics: dict[str, float], num_rows: int) -> None:
-        """Add steps one by one, so that the result is the same to the last bit for any number of steps per call."""
+        """Add steps one by one, so that the result is the same to the last bit however many steps a call has."""
         self.num_steps += len(steps)
         if steps:
             old = self.terms or [(0.0, 0)] * len(steps[0])
@@ -44,7 +45,7 @@ class Means:
 
     @property
     def is_empty(self) -> bool:
-        """True if there were steps, and none of them had a valid item."""
+        """True if there were steps, and none had a valid item (all were masked or ignored)."""
         return self.num_steps > 0 and not any(steps for _, steps in self.terms)
 
     def as_json(self) -> dict[str, Any]:
@@ -53,13 +54,14 @@ class Means:
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Means:
-        """Invert `as_json`. An empty mapping gives means over no step."""
+        """Return the means that `as_json` wrote; those of no steps for an empty mapping."""
         terms = [(float(total), int(steps)) for total, steps in entries.get("terms", ())]
         metrics = {name: (float(total), int(rows)) for name, (total, rows) in entries.get("metrics", {}).items()}
         return cls(entries.get("num_steps", 0), terms, metrics)
 
     def term_means(self, num_terms: int) -> Terms:
-        """Return the mean of each term: None for a term without an item, nan for all if no step was finite."""
+        """Return the mean of each loss term: None if no step had a valid item of it, nan for all if no step was
+        finite."""
         if not self.terms:
             return [math.nan] * num_terms
         return [total / steps if steps else None for total, steps in self.terms]
@@ -69,7 +71,8 @@ class Means:
 
 
 class LossWindow:
-    """Window of steps. `add` is called after every step and does not wait for the device; `flush` waits for it."""
+    """Losses and metrics of the steps since the last logging step. `add` is called after every step and does not wait
+    for the device; `flush` waits for it."""
 
     def __init__(
         self, engine: Engine, logging: Means | None = None, epoch: Means | None = None, *, skips: bool
@@ -126,7 +129,7 @@ class LossWindow:
         return taken
 
     def require_items(self) -> None:
-        """Raise NoValidItem if the whole epoch had no valid item, so that nothing was learned."""
+        """Raise NoValidItem if no step of the epoch had a valid item, so that nothing was learned."""
         if self.epoch.is_empty:
             raise NoValidItem(
                 f"no item was valid in {format_count(self.epoch.num_steps, 'step')}: the mask or ignore_index excludes "
@@ -136,7 +139,8 @@ class LossWindow:
             )
 
     def _per_step(self) -> list[Terms]:
-        """Return (steps, L): the value of each of L loss terms over the global batch. Waits for the device once."""
+        """Return (steps, L): the value of each of L loss terms over the global batch of each step. Waits for the device
+        once."""
         results = self._results
         shares = self._engine.ranks.sum(self._shares())
         if isinstance(results[0].counts, torch.Tensor):
@@ -170,7 +174,7 @@ class LossWindow:
         return notices
 
     def _find_out_of_bounds(self, per_step: list[Terms]) -> list[str]:
-        """Return a notice for each loss term at its first value outside the bounds of its loss."""
+        """Return a notice for each loss term at its first value that its loss cannot have."""
         notices = []
         for step, values in zip(self._steps, per_step, strict=True):
             for index, value in enumerate(values):
@@ -201,8 +205,8 @@ class LossWindow:
         )
 
     def _find_skipped(self, finite: list[bool]) -> list[str]:
-        """Return a notice for steps with a finite loss but a gradient that was not finite. With fp16 there is none, as
-        such steps are part of finding the loss scale."""
+        """Return a notice for steps with a finite loss but a nan or infinite gradient. Not with fp16: there such steps
+        are part of finding the loss scale."""
         flags = [result.finite for result in self._results if result.finite is not None]
         if not flags or self._engine.loss_scale is not None or not all(finite):
             return []
@@ -222,13 +226,13 @@ def _add_column(total: float, num_steps: int, values: Sequence[float | None]) ->
 
 
 def no_valid_item(objective: Objective, term: int) -> str:
-    """Return the beginning of a message about a loss term without a valid item."""
+    """Return the beginning of a message that a loss term has no valid item."""
     name = f" of loss term `{objective.terms[term].name}`" if len(objective.terms) > 1 else ""
     return f"no item{name} was valid (its mask or ignore_index excludes every target)"
 
 
 def out_of_bounds(objective: Objective, term: int, value: float | None, at: str) -> str | None:
-    """Return a notice if the value of a loss term, such as `at step 3`, is outside the bounds of its loss."""
+    """Return a notice if the value of a loss term is one that its loss cannot have. `at`: when, such as `at step 3`."""
     least, most = objective.bounds[term]
     if value is None or not math.isfinite(value) or least - _ROUNDING <= value <= most + _ROUNDING:
         return None

@@ -1,4 +1,4 @@
-"""Measure the memory of one early step, to compare it with the plan's prediction."""
+"""Measurement of the memory of one early step, which is compared with the plan's prediction."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LIVE, ALLOCATED = "live tensors", "allocated on the GPU"
 
 
 class MemoryMeasurement:
-    """Runner of steps that measures the memory of one of them. On the CPU it counts live tensors (once, a few
-    milliseconds); on a GPU it reads torch's allocator statistics. Compiled steps on the CPU cannot be measured."""
+    """Runner of steps that measures the memory of one of them: on the CPU by counting live tensors (a few milliseconds,
+    once), on a GPU by torch's allocator statistics. Compiled steps on the CPU cannot be measured."""
 
     def __init__(self, plan: Plan, engine: Engine, first_step: int, last_step: int) -> None:
         self._plan, self._engine = plan, engine
@@ -61,8 +61,8 @@ class MemoryMeasurement:
 
 
 def bytes_without_parameters(plan: Plan, rank: int) -> int:
-    """Return the predicted bytes of a step of a rank, without its parameters, which are already allocated. 0 if the
-    plan has no memory prediction."""
+    """Return the predicted bytes of a step of a rank, without the parameters, which exist before it. 0 if the plan has
+    no prediction."""
     if not plan.memory:
         return 0
     stage = plan.layout.ranks[rank].coordinates.get("pipeline", 0)
@@ -71,8 +71,8 @@ def bytes_without_parameters(plan: Plan, rank: int) -> int:
 
 
 def replace_set_bytes(plan: Plan, bytes_on_device: int) -> Plan:
-    """Return the plan with the actual bytes of the training set on the device. The plan could only estimate whether the
-    set is kept there."""
+    """Return the plan with the actual bytes of the training set on the device; before, the plan could only estimate
+    whether the set stays there."""
     rows = tuple(replace(row, held=bytes_on_device) for row in plan.memory)
     estimate = plan.estimate
     if estimate is not None and plan.memory:

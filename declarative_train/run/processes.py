@@ -1,8 +1,9 @@
-"""Ranks on this machine: started by torch's elastic launcher after the imports, watched, and reported if they fail.
+"""Ranks as processes on this machine: torch's elastic launcher starts them; this module watches them and reports
+failures.
 
-Ranks are forked, which costs little. If a fork is not safe they are spawned and import everything again: on macOS,
-whose system libraries do not survive a fork, and if this process has used CUDA, which cannot be initialised again in a
-child, or autograd with its threads for devices.
+Ranks are forked after the imports, which is fast. Where a fork is not safe they are spawned and import everything
+again: on macOS, whose system libraries do not survive a fork, and if this process has used CUDA, which cannot be
+initialised again in a child, or autograd with its threads for devices.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def start_method(device_kind: str) -> Literal["fork", "spawn"]:
 def cannot_fork(device_kind: str) -> bool:
     """Return whether a forked child of this process could not train: because CUDA was used here (by a run, or to count
     GPUs without NVML or with MIG), or because autograd has started a thread for a device. A forked child tests it, as
-    torch's record of it in the parent differs between versions."""
+    torch's own record in the parent differs between versions."""
     child = os.fork()
     if child == 0:
         answer = 1
@@ -145,7 +146,7 @@ def cannot_fork(device_kind: str) -> bool:
 
 
 def rank_main(job: RankJob, num_threads: int, method: str, shared: Offer | None = None) -> int:
-    """Run one rank, in its process, and return the exit code. A forked child then ends by `os._exit` (torch-facts,
+    """Run one rank in its own process, and return the exit code. A forked child exits by `os._exit` (torch-facts,
     section 4)."""
     import torch
 
@@ -191,15 +192,15 @@ def rank_main(job: RankJob, num_threads: int, method: str, shared: Offer | None 
 
 
 def exit_with_parent(parent: int, code: int) -> None:
-    """Exit when the parent has ended. torch's wrapper around a rank waits until the parent has read the result, which
-    is for ever if the parent was killed."""
+    """Exit when the parent process has ended. torch's wrapper around a rank waits until the parent has read the result,
+    which never happens if the parent was killed."""
     while os.getppid() == parent:
         time.sleep(0.2)
     exit_process(code)
 
 
 def announce(scratch: Path, rank: int) -> None:
-    """Write this rank's process id for siblings and the parent. Renaming makes the file appear complete."""
+    """Write this rank's process id to a file that siblings and the parent read. The file is renamed when complete."""
     path = scratch / f"pid_{rank}"
     path.with_suffix(".new").write_text(str(os.getpid()))
     path.with_suffix(".new").rename(path)
@@ -208,9 +209,9 @@ def announce(scratch: Path, rank: int) -> None:
 def wait_for_forks(scratch: Path, num_ranks: int) -> None:
     """Wait until every sibling has been forked. Raises RunFailure if one does not start.
 
-    When a rank connects to the parent's store, a thread of the parent resolves the peer's name under a lock of glibc,
-    which a fork does not reset. A sibling forked at that moment would wait for the lock for ever at its own first
-    connection. So no rank connects before the last fork.
+    When a rank connects to the parent's store, a thread of the parent looks up the peer's name under a lock of glibc,
+    which a fork does not reset: a sibling forked at that moment would wait for the lock for ever. So no rank connects
+    before the last fork.
     """
     deadline = time.monotonic() + FORKS_TIMEOUT_S
     while not all((scratch / f"pid_{rank}").exists() for rank in range(num_ranks)):
@@ -222,11 +223,9 @@ def wait_for_forks(scratch: Path, num_ranks: int) -> None:
 
 
 def join_process_group(device: torch.device, store: Store | None = None) -> None:
-    """Initialise the process group, from the launcher's environment or with an existing store. CPU tensors use gloo.
-    CUDA tensors use NCCL, which gets its GPU here, so that it connects now and its errors appear here.
-
-    The time-out is short: with torch's default, ranks would wait half an hour for a lost rank of another machine.
-    """
+    """Initialise torch's process group: gloo for CPU tensors, NCCL for CUDA tensors. `store`: None takes it from the
+    launcher's environment. NCCL gets its GPU here, so that it connects now and its errors appear here. The time limit
+    is short: with torch's default, ranks would wait half an hour for a lost rank of another machine."""
     from torch import distributed
 
     settings: dict[str, Any] = {"timeout": timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))}
@@ -242,7 +241,7 @@ def join_process_group(device: torch.device, store: Store | None = None) -> None
 
 
 def is_sibling_gone(scratch: Path, failures: Path) -> bool:
-    """Return whether another rank has failed or exited. A SIGTERM then comes from the launcher, which ends all."""
+    """Return whether another rank has failed or exited: a SIGTERM then comes from the launcher, not from the user."""
     return any(failures.glob("rank_*.json")) or not all(map(is_alive, rank_pids(scratch).values()))
 
 
@@ -251,14 +250,14 @@ def rank_pids(scratch: Path) -> dict[Path, int]:
 
 
 def print_stopping(job: RankJob) -> None:
-    """Print that the run stops, after the first request."""
+    """Print that the run will stop after this step."""
     if not job.is_quiet:
         text = "dtrain: stopping after this step, with a checkpoint; repeat the signal (Ctrl-C) to stop at once"
         print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr)  # below the progress bar
 
 
 def stop_ranks(job: RankJob, scratch: Path) -> None:
-    """Ask the ranks to stop, after the first request."""
+    """Ask the ranks to stop, after the first signal."""
     print_stopping(job)
     threading.Thread(target=ask_ranks, args=(scratch, len(job.plan.layout.ranks)), daemon=True).start()
 
@@ -290,7 +289,7 @@ def send(pid: int, number: int) -> None:
 
 
 def kill_ranks(job: RankJob, scratch: Path) -> None:
-    """Kill all ranks, after the second request."""
+    """Kill all ranks, after the second signal."""
     for pid in rank_pids(scratch).values():
         send(pid, signal.SIGKILL)
     if not job.is_hosted:
@@ -309,28 +308,28 @@ def say(lines: Iterable[str]) -> None:
 
 
 def unsaved_message(how: str, *, loses: bool = True) -> str:
-    """Return the message for a run that ends in the middle of a step, after it was asked to stop. `loses`: it made
-    steps in this session."""
+    """Return the message of a run that was asked to stop and ends in the middle of a step. `loses`: it has made steps
+    since it was started."""
     lost = ": the last steps are in no checkpoint" if loses else ", before the first step: nothing is lost"
     return f"dtrain: stopped {how}{lost}"
 
 
 def confirm_request(scratch: Path, rank: int) -> None:
-    """Confirm to the parent that this rank received the request to stop. The folder may have been deleted."""
+    """Write a file that tells the parent that this rank received the request to stop."""
     with suppress(OSError):
         (scratch / f"heard_{rank}").touch()
 
 
 def exit_late(scratch: Path, loses: bool) -> None:
-    """Write why this rank exits in the middle of a step, for the parent to print, and exit."""
+    """Write, for the parent to print, why this rank exits in the middle of a step, and exit."""
     with suppress(OSError):  # the disk may be full
         (scratch / LATE).write_text(late_reason())
     exit_process(code_without_save(loses, signal.SIGTERM))
 
 
 def read_outcome(scratch: Path) -> int | None:
-    """Return the exit code that rank 0 wrote when its work was done, None if there is none. It is valid even if the
-    launcher was asked to stop afterwards."""
+    """Return the exit code that rank 0 wrote when it was done, else None. It is valid even if the launcher was stopped
+    afterwards."""
     try:
         return int(json.loads((scratch / OUTCOME).read_text())["code"])
     except (OSError, ValueError, KeyError):
@@ -340,8 +339,8 @@ def read_outcome(scratch: Path) -> int | None:
 def explain_failure(
     job: RankJob, scratch: Path, deaths: dict[int, int], *, asked_by: int | None
 ) -> tuple[int, list[str]]:
-    """Return the exit code and the lines of one message: the rank that caused the failure, where, and how to resume.
-    `asked_by`: the signal that asked the run to stop, if one did."""
+    """Return the exit code, and the lines of one message: which rank caused the failure, where, and how to resume.
+    `asked_by`: the signal that asked the run to stop, if any."""
     num_ranks = len(job.plan.layout.ranks)
     failures = read_failures(job.failures_dir)
     culprits = [failure for failure in failures if not failure.is_peer_loss]
@@ -404,9 +403,8 @@ def _describe_signal(number: int) -> str:
 
 
 def silence_loggers() -> None:
-    """Silence the launcher's loggers, which would print every failure a second time, and one of its warnings. It warns
-    in each rank if stderr is not a file, as in notebooks and under pytest; if warnings are errors, no rank could start.
-    """
+    """Silence the launcher's loggers, which would print every failure a second time, and its warning that stderr is not
+    a file (as in notebooks and under pytest). If warnings are errors, that one would prevent ranks from starting."""
     warnings.filterwarnings("ignore", message="Unable to enable fault handler")
     names = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.distributed.pipelining")
     for name in (*names, "torch.distributed.elastic.agent.server.api", "torch.multiprocessing.spawn"):

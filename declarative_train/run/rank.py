@@ -1,4 +1,4 @@
-"""Run of one rank, from the job to the last event: engine, data, checkpoint, loop, sinks."""
+"""Run of one rank from start to end: engine, data, checkpoint, training loop, sinks."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class FailureContext:
 
 
 def run_rank(job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
-    """Run one rank and return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. The process
-    group, if any, must already be initialised. `asked` returns whether this process received a stop signal."""
+    """Run one rank and return the exit code: 0, or 75 if the run was asked to stop and saved a checkpoint. Initialise
+    the process group, if there is one, before. `asked` returns whether this process received a signal to stop."""
     plan = job.plan
     rank_plan = plan.layout.ranks[context.rank]
     context.stage = rank_plan.stages[0] if rank_plan.stages else None
@@ -148,8 +148,8 @@ def _train(
 
 
 def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_step: int) -> Iterator[Sequence[Batch]]:
-    """Yield the batches of each step, and set `context.step` for failure messages. A step includes loading its data and
-    the evaluations and checkpoints after it."""
+    """Yield the batches of each step, and set `context.step`, which failure messages name. Loading a step's data
+    belongs to it, and the evaluations and checkpoints after it."""
     context.step = first_step
     for step, batches in enumerate(steps, first_step):
         yield batches
@@ -158,7 +158,7 @@ def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_
 
 
 def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]) -> Callable[[str], Iterable[Batch]]:
-    """Return a function that yields this rank's batches of a set."""
+    """Return a function (name of a set) -> this rank's batches of it."""
 
     def batches(name: str) -> Iterable[Batch]:
         evaluation = plan.evaluation

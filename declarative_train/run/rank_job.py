@@ -1,4 +1,4 @@
-"""Job: the plan and the settings of a session that the parent process passes to every rank."""
+"""Job of a rank: the plan and the settings that the parent process passes to every rank."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SinkFactory = Callable[[Path], Sequence[Sink]]
 
 @dataclass(frozen=True, slots=True)
 class RankJob:
-    """Session of a run. The main rank calls `sinks` with the run directory. All fields can be pickled, because ranks
-    may be spawned. `device_index` is this rank's GPU, if it differs from the plan's. `is_hosted`: the run is inside a
-    process of the user (a notebook, a script), which must not be ended."""
+    """Plan and settings for one rank. They can be pickled, because ranks may be spawned. `sinks` is called by rank 0
+    with the run's folder. `device_index`: this rank's GPU, if it is not that of the plan. `is_hosted`: the run is
+    inside a process of the user (a notebook, a script), which must not be ended."""
 
     plan: Plan
     device_kind: str
@@ -48,7 +48,7 @@ class RankJob:
 def default_sinks(
     quiet: bool, chosen: Chosen = DEFAULT, plugins: Mapping[str, PluginSinkPlan] | None = None
 ) -> SinkFactory:
-    """Return a factory of the sinks of every run, the `chosen` ones, and those whose code is in `plugins`."""
+    """Return a function that opens the sinks that every run has, the `chosen` ones, and those of plugins."""
     return partial(_open_all, quiet, chosen, plugins or {})
 
 
@@ -64,8 +64,8 @@ def _open_all(quiet: bool, chosen: Chosen, plugins: Mapping[str, PluginSinkPlan]
 
 
 def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mapping[str, object]) -> Sink:
-    """Create a sink of a plugin. A failure during the run does not end the run. Raises RunFailure if the sink cannot
-    be created."""
+    """Return a plugin's sink, opened; if it fails later, the run continues without it. Raises RunFailure if it cannot
+    be opened."""
     try:
         sink: Sink = getattr(import_plugin(plugin.path), plugin.class_name)(run_dir, **settings)
     except Exception as error:
@@ -75,6 +75,6 @@ def _of_plugin(name: str, plugin: PluginSinkPlan, run_dir: Path, settings: Mappi
 
 
 def check_sinks(plan: Plan) -> None:
-    """Raise RunFailure if a sink of the plan cannot be opened, because a package or a key is missing."""
+    """Raise RunFailure if a sink of the plan lacks a package or a key."""
     for sentence in sink_problems(plan.logging.sinks):
         raise RunFailure(sentence)

@@ -1,4 +1,4 @@
-"""State of a run that a checkpoint stores as JSON, in addition to tensors and the plan."""
+"""State of a run that its checkpoints store as JSON, in addition to tensors and the plan."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunState:
-    """State that the loop needs to resume. `step` is the number of optimizer steps done; epoch and position in the data
-    follow from it.
+    """State that the training loop needs to resume. `step`: the number of optimizer steps done; epoch and position in
+    the data follow from it.
 
-    `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `*_of` is the mode and metric, such as
-    `max validation/accuracy`; `*_step` the step of the last improvement.
+    `best_*` belong to checkpoint.best, `stop_*` to training.early_stop. `*_of`: the mode and metric, such as `max
+    validation/accuracy`; `*_step`: the step of the last improvement.
     """
 
     step: int = 0
@@ -33,8 +33,8 @@ class RunState:
     epoch: dict[str, Any] = field(default_factory=dict)  # means of the current, unfinished epoch
 
     def adopt_targets(self, plan: Plan) -> list[str]:
-        """Use the metrics of checkpoint.best and early_stop of `plan` from now on. A best value that was measured by
-        another metric or mode is discarded. Returns notices about it."""
+        """Use the metrics that `plan` names for checkpoint.best and early_stop from now on. A best value of another
+        metric or mode is discarded. Returns notices about it."""
         checkpoint, early = plan.checkpoint, plan.training.early_stop
         best_of = f"{checkpoint.best_mode} {checkpoint.best_metric}" if checkpoint and checkpoint.best_metric else None
         stop_of = f"{early.mode} {early.metric}" if early else None

@@ -32,8 +32,8 @@ LOOK_S = 0.05
 
 
 class Saving:
-    """State of saving: when the checkpoint being written was begun (None: there is none), and when the last one ended,
-    in monotonic seconds."""
+    """State of saving, in monotonic seconds: when the checkpoint that is being written was begun (None if there is
+    none), and when the last one was complete."""
 
     def __init__(self) -> None:
         self.since_s: float | None = None
@@ -54,10 +54,12 @@ SAVING = Saving()
 class StopRequest:
     """Request to stop this process, made by a signal. Call `install` from the main thread, and `restore` at the end.
 
-    `on_first` is called for the first signal, `on_second` for another one (None: ignore it, as a terminal's Ctrl-C
-    reaches a rank twice), and `on_late` if the loop did not end a step in time (None: wait without a limit).
-    `is_closing` returns whether a sibling rank has exited, so that neither a step nor a checkpoint can be completed.
-    `number` is that of the first signal. `raises`: a second signal raises KeyboardInterrupt in the main thread.
+    `on_first`   called at the first signal
+    `on_second`  called at the next one (None: ignore it, since a terminal's Ctrl-C reaches a rank twice)
+    `on_late`    called if the loop does not end a step in time (None: no limit)
+    `is_closing` returns whether a sibling rank has exited, so that neither a step nor a checkpoint can be completed
+    `number`     the first signal
+    `raises`     a second signal raises KeyboardInterrupt in the main thread
     """
 
     def __init__(
@@ -99,8 +101,8 @@ class StopRequest:
         threading.Thread(target=self._watch, args=(self._read,), name="signals", daemon=True).start()
 
     def finish(self) -> None:
-        """Mark the work as done, so that later signals are ignored. One exception: if a sibling rank has exited, this
-        process exits at once, because the launcher waits half a minute for processes that it asks to exit."""
+        """Mark the work as done: later signals are ignored. But if a sibling rank has exited, this process exits at
+        once, because the launcher would wait half a minute for it."""
         self._is_finished = True
 
     def restore(self) -> None:
@@ -114,7 +116,7 @@ class StopRequest:
         self._write = -1
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal in the main thread; the watching thread reads its number from the pipe."""
+        """Handle a signal in the main thread. Its number is read from the pipe by the watching thread."""
         if self._is_repeated and self._raises:
             raise KeyboardInterrupt
         self._is_repeated = True
@@ -160,8 +162,8 @@ class StopRequest:
         on_late()
 
     def _is_late(self, begun_s: float) -> bool:
-        """Return whether the time to stop is over. A checkpoint has its own limit, and the grace period starts again
-        after it."""
+        """Return whether the time to stop is over. A checkpoint that is being written has its own limit; the time
+        starts again after it."""
         now_s, since_s = time.monotonic(), SAVING.since_s
         if self._is_finished:
             return False
@@ -173,13 +175,13 @@ class StopRequest:
 
 
 def code_without_save(loses: bool, number: int | None) -> int:
-    """Return the exit code of a run that was asked to stop by a signal and saved nothing. If it made no step, it loses
-    nothing: the code is then that of a process which the signal ended."""
+    """Return the exit code of a run that a signal asked to stop and that saved nothing. `loses`: it made steps.
+    Otherwise the code is that of a process which the signal ended."""
     return EXIT_FAILED if loses else SIGNALLED + (number or signal.SIGTERM)
 
 
 def late_reason() -> str:
-    """Return why this process exits without a checkpoint of the last steps."""
+    """Return why this process exits without saving the last steps."""
     if SAVING.since_s is not None:
         return f"since the checkpoint was not written within {limit_s('DTRAIN_SAVE_S'):g} s (DTRAIN_SAVE_S)"
     return f"since no step finished within {limit_s('DTRAIN_GRACE_S'):g} s (DTRAIN_GRACE_S)"
@@ -194,8 +196,8 @@ def exit_process(code: int) -> NoReturn:
 
 
 def end_loaders() -> None:
-    """Kill the data loader's processes. They would notice five seconds later that this process has exited, and until
-    then keep the pipe open by which the launcher notices it."""
+    """Kill the data loader's processes. By themselves they would notice only five seconds later that this process has
+    exited, and keep a pipe open through which the launcher notices it."""
     loaders = [child for child in multiprocessing.active_children() if child.daemon]
     if loaders and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report their end as a failure

@@ -1,4 +1,5 @@
-"""Sinks: each writes the events of a run in one format. Every event goes to all sinks of the run."""
+"""Interface of sinks: each writes the events of a run in one format (terminal, JSON lines, TensorBoard). All sinks of a
+run get every event."""
 
 from __future__ import annotations
 
@@ -15,22 +16,22 @@ from declarative_train.run.event import Event, Notice, Progress, StepDone
 
 
 class Sink(ABC):
-    """Base class of sinks. Only the main rank has sinks. The training loop calls `write`, which must not wait for a
-    device or a network."""
+    """Base class of sinks. Only rank 0 has sinks. The training loop calls `write`, which must not wait for a device or
+    a network. `is_record`: it also gets notices that other sinks failed when they are closed."""
 
     is_record: ClassVar[bool] = True
     """True: other parts of dtrain read the output of this sink, so its failure ends the run. False: the run goes on."""
 
     @classmethod
     def of_run(cls, run_dir: Path, quiet: bool) -> Self:
-        """Open the sink for a run, if its class is in `SINKS`. It writes below `run_dir`; `quiet` suppresses progress
-        in the terminal. Raises OSError."""
+        """Open the sink for a run, if its class is in the table `SINKS`. It writes below `run_dir`; `quiet`: no
+        progress in the terminal. Raises OSError."""
         raise NotImplementedError
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
-        """Open the sink for a run, if its class is in `CHOICES`. `settings` are those under `logging.sinks`. Raises
-        OSError."""
+        """Open the sink for a run, if its class is in the table `CHOICES`. `settings`: its keys under `logging.sinks`.
+        Raises OSError."""
         return cls.of_run(run_dir, True)
 
     @abstractmethod
@@ -39,23 +40,23 @@ class Sink(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Make the events so far survive a crash of this process. Called before each checkpoint is written: a run that
-        resumes from the checkpoint does not repeat earlier events."""
+        """Make sure that the events so far survive a crash of this process. It is called before each checkpoint: a run
+        that resumes from the checkpoint does not repeat earlier events."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is still queued and release the destination. Called once, also after a failure."""
+        """Write what is still queued, and close the destination. It is called once, also after a failure."""
 
 
 def mask_secrets(event: Event) -> Event:
-    """Return the event with secrets in its strings masked. `run_dir` is left as it is."""
+    """Return the event with passwords and keys in its texts masked; `run_dir` is left as it is."""
     texts = {each.name: getattr(event, each.name) for each in fields(event) if each.name != "run_dir"}
     changed = {name: new for name, value in texts.items() if (new := in_texts(masked, value)) != value}
     return replace(event, **changed) if changed else event
 
 
 class FanOut:
-    """Sender of events to all sinks of a run."""
+    """Sender of each event to all sinks of a run."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)

@@ -1,4 +1,4 @@
-"""Standard output and error that may fail: a run continues when its console is gone.
+"""Standard output and error of a run, which continues when they fail: its terminal may be gone.
 
 A write can fail because the reader has exited (`| head`, a log collector, a closed terminal), because the disk behind
 `>` is full, or because a daemon was started without streams.
@@ -17,8 +17,8 @@ Errors = tuple[type[Exception], ...]
 
 
 class LastingStream:
-    """Text stream that ignores `errors` on write. After the first error all further output is dropped, also that of
-    C code. ValueError means that the stream was closed."""
+    """Text stream that survives errors of writing. After the first one, all further output is dropped, also that of C
+    code. (ValueError is raised for a closed stream.)"""
 
     def __init__(self, stream: TextIO, errors: Errors = (OSError, ValueError)) -> None:
         self._stream = stream
@@ -51,7 +51,7 @@ class LastingStream:
 
 @contextmanager
 def outlive_readers(errors: Errors = (OSError, ValueError)) -> Iterator[None]:
-    """Ignore write errors of stdout and stderr inside the block, in this process and in those that it forks."""
+    """Ignore write errors of stdout and stderr within the context, in this process and in those that it forks."""
     before = sys.stdout, sys.stderr
     replace_streams(errors)
     try:

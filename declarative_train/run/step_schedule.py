@@ -12,10 +12,15 @@ if TYPE_CHECKING:
 
 
 class DueActions(NamedTuple):
-    """Actions due in one step. `step` and `epoch` count from 1. `num_rows` is the number of real rows of the global
-    batch; the last batch of an epoch may be smaller. `log`: the means are written; `window_ends`: a new logging window
-    begins after it. `epoch_ends`: an epoch ends with this step; `closes_epoch`: or a run that is shorter than an epoch.
-    `anything`: at least one action needs values of the device."""
+    """Actions that follow one step. `step` and `epoch` count from 1.
+
+    `num_rows`      real rows of the global batch; the last one of an epoch may have fewer
+    `log`           the means since the last logging step are written
+    `window_ends`   the next step starts new means
+    `epoch_ends`    the step is the last of an epoch
+    `closes_epoch`  the same, or the last step of a run shorter than an epoch
+    `anything`      at least one action needs values of the device
+    """
 
     step: int
     epoch: int
@@ -31,7 +36,7 @@ class DueActions(NamedTuple):
 
 
 class StepSchedule:
-    """Steps of one session. `last_step` is the last step of this session, which may end before the run does."""
+    """Steps of one session. `last_step`: its last step; the run may continue in a later session."""
 
     def __init__(self, plan: Plan, last_step: int) -> None:
         self._last_step = last_step
@@ -71,7 +76,7 @@ class StepSchedule:
         )
 
     def status(self, step: int, *, is_stopped: bool, ends_early: bool) -> str:
-        """Return the `RunEnded.status` of a session that ended after `step`."""
+        """Return the status in RunEnded for a session that ended after `step`."""
         if is_stopped or (step != self._num_steps and not ends_early):
             return "stopped"  # by --max-steps, too
         return "finished" if step == self._num_steps else "early_stop"

@@ -1,4 +1,4 @@
-"""Agreement of the ranks to stop before the last step, at the end of the same step.
+"""Agreement of all ranks to stop after the same step, before the last.
 
 A single process checks after every step. Several ranks all-reduce a small vector about once a second. The same
 reduction measures how many steps that is, so all ranks check after the same steps and the other steps cost nothing.
@@ -22,7 +22,7 @@ Reason = Literal["signal", "time"]
 
 
 class StopAgreement:
-    """Decision to stop, the same on all ranks. `asked` returns whether this rank received a stop signal."""
+    """Decision to stop, which is the same on all ranks. `asked` returns whether this rank received a signal to stop."""
 
     def __init__(self, ranks: Collective, asked: Callable[[], bool], max_time_s: float | None) -> None:
         self._ranks = ranks if isinstance(ranks, Ranks) else None
@@ -34,8 +34,7 @@ class StopAgreement:
         self.reason: Reason | None = None
 
     def check(self) -> Reason | None:
-        """Return the reason to stop after this step, or None; the same on every rank. All ranks call it after each
-        step."""
+        """Return why to stop after this step, or None. All ranks call it after each step and get the same answer."""
         if self._ranks is None:
             if self._asked() or self._max_time_s is not None:
                 self.reason = self._mine(time.monotonic())

@@ -2,7 +2,8 @@
 
 Rank 0 compiles and sends the plan to the others, so that an error is reported once. The number of ranks must be that of
 the plan. Ranks first meet in the launcher's store, because a rank's device and network depend on the plan. If the
-launcher has no store, rank 0 opens it, and exits last.
+launcher has no store, rank 0 opens one, and exits last.
+
 Every rank exits by `os._exit`, so that torchrun's own exit code and report remain.
 """
 
@@ -61,7 +62,8 @@ SHARED_DISK_S = 20.0  # longest wait until another machine sees a new folder on 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastJob:
-    """Message of rank 0 to all ranks: a plan as JSON and the run's place, or None and the code that all exit with."""
+    """Message of rank 0 to all ranks: a plan as JSON and the run's folder; or no plan and the code with which all
+    exit."""
 
     plan_json: str | None
     code: int
@@ -83,7 +85,7 @@ def run_as_rank(
     folder: Path | None = None,
     on_end: Callable[[Path], None] = lambda run_dir: None,
 ) -> NoReturn:
-    """Run this process as one rank and exit. On rank 0, `folder` is the run's folder (None: a new one) and `on_end` is
+    """Run this process as one rank and exit. On rank 0: `folder` is the run's folder (None: a new one), and `on_end` is
     called with the run's folder at the end."""
     from declarative_train.run.rank import FailureContext, run_rank
 
@@ -139,7 +141,7 @@ def _exit_late(context: FailureContext, watch: StopRequest) -> None:
 
 
 def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
-    """Report ranks that do not answer, on the first rank that waits for them. A rank that fails reports itself."""
+    """Print which ranks do not answer, on the first rank that waits for them. (A rank that fails reports itself.)"""
     failures = read_failures(job.failures_dir)
     is_shared = len(set(hosts)) == 1 or (job.plan.checkpoint is not None and job.place.elsewhere is None)
     if is_shared and failures and rank == min(failure.rank for failure in failures):
@@ -149,8 +151,8 @@ def _report_silent(job: RankJob, rank: int, hosts: tuple[str, ...]) -> None:
 
 
 def wait_for_others(store: Store, rank: int, world: int) -> None:
-    """Make rank 0 wait until the other ranks are done, if it serves the store. If the store ended earlier, a rank that
-    reads from it would fail, and torch would print C++ frames."""
+    """Wait on rank 0 until the other ranks are done, if it serves the store: a rank that reads from a closed store
+    would fail, and torch would print C++ frames."""
     if has_agent_store():
         return
     if rank != 0:
@@ -161,8 +163,8 @@ def wait_for_others(store: Store, rank: int, world: int) -> None:
 
 
 def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
-    """Set the number of threads and gloo's network interface of this rank, and join the process group. `hosts`: the
-    host of each rank."""
+    """Set the number of threads and gloo's network interface of this rank, and join the process group. `hosts`: each
+    rank's machine."""
     import torch
 
     layout = job.plan.layout
@@ -177,7 +179,7 @@ def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Stor
 
 def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], store: Store) -> None:
     """Share in-memory sets between the ranks of a machine: its first rank prepares them, the others map its memory.
-    Raises DataError on the first rank; the others then read the sets themselves and find the same error."""
+    Raises DataError on the first rank; the others then prepare the sets themselves and find the same error."""
     from declarative_train.data.shared_sets import accept, offer
 
     first = hosts.index(host)
@@ -194,8 +196,8 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
 
 
 def check_disk(job: RankJob, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
-    """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created on its machine. The
-    first save would fail otherwise, hours later."""
+    """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created: otherwise the first
+    save would fail, hours later."""
     folder = local_path(job.place.checkpoints)
     if job.plan.checkpoint is None or host == hosts[0] or folder is None:
         return
@@ -212,11 +214,9 @@ def check_disk(job: RankJob, host: str, hosts: tuple[str, ...], wait_s: float = 
 
 
 def interface_to(address: str) -> str | None:
-    """Return the network interface over which this machine reaches that of rank 0, None if it is not known. gloo would
-    use the address of this machine's name, which on Debian is 127.0.1.1, where no other machine can connect.
-
-    Raises RunFailure on rank 0's own machine if `address` is such a local one and several interfaces are possible.
-    """
+    """Return the network interface that reaches the machine of rank 0, None if unknown. gloo by itself would use the
+    address of this machine's name, which on Debian is 127.0.1.1, where no other machine can connect. Raises RunFailure
+    on rank 0's own machine if `address` is such a local one and several interfaces are possible."""
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     if wanted and wanted[0].isalnum() and "," not in wanted:
         return wanted
@@ -239,7 +239,7 @@ def interface_to(address: str) -> str | None:
 
 
 def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that this machine sends from, None if `address` cannot be reached."""
+    """Return the address from which this machine sends to `address`, None if that cannot be reached."""
     try:
         targets = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
     except OSError:
@@ -252,7 +252,7 @@ def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
-    """Return the addresses of each interface; empty on systems other than Linux."""
+    """Return the addresses of each network interface; {} on systems other than Linux."""
     if sys.platform != "linux":
         return {}
     import fcntl
@@ -271,7 +271,7 @@ def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
 
 
 class _Broadcaster:
-    """Sender of rank 0's messages to all ranks: checkpoints to check, and at last the job."""
+    """Sender of rank 0's messages to all ranks: checkpoints that they check together, and then the job."""
 
     def __init__(self, store: Store, world: int) -> None:
         self.store = store
@@ -285,7 +285,7 @@ class _Broadcaster:
         put(self.store, f"message/{self._number}", message)
 
     def damage(self, entry: CheckpointEntry) -> str | None:
-        """Check a checkpoint by all ranks, each reading its share of the files. Returns the first damage found."""
+        """Return the first damage in a checkpoint, or None. All ranks take part; each reads its part of the files."""
         self.send(entry)
         mine = damage(entry, num_parts=self.world)
         keys = [f"damage/{self._number}/{rank}" for rank in range(1, self.world)]
@@ -293,7 +293,7 @@ class _Broadcaster:
 
 
 def _receive(store: Store, rank: int, world: int) -> BroadcastJob:
-    """Return rank 0's job, on every rank. Until it arrives, check this rank's share of checkpoints."""
+    """Return rank 0's job. Until it arrives, check this rank's part of the checkpoints that rank 0 names."""
     for number in count():
         message = take(store, f"message/{number}")
         if isinstance(message, BroadcastJob):
@@ -311,7 +311,7 @@ def _prepare(
     folder: Path | None,
     lasting: Store,
 ) -> BroadcastJob:
-    """Compile and choose the run's place, on rank 0, the only rank that prints or writes here. If the launcher
+    """Compile the recipe and choose the run's folder, on rank 0, which alone prints or writes here. If the launcher
     restarted the ranks, the run of the attempt before is continued, whatever `resume` is."""
     from declarative_train.plan.codec import to_json
 

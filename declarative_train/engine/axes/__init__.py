@@ -1,4 +1,4 @@
-"""Axes of a plan's mesh, one file per axis, and the choice of the axis that splits a batch."""
+"""Axes of a plan's mesh, one file per axis, and the choice of the one that combines gradients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
 
 def make_gradient_sync(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Return how the ranks that take different rows of a batch combine their gradients. Only the file of that axis is
-    imported.
-
-    `held.model` has its start values, unless it is sharded: no rank holds a sharded model whole.
-    """
+    """Return how ranks that have different rows of a batch combine their gradients. Only the file of the axis that does
+    so is imported. `held.model` already has its initial values, unless it is sharded: then each rank gets only its
+    shards, later."""
     sharing = _sync_rows(plan, held, place, runner)
     if plan.layout.cuts is not None:
         from declarative_train.engine.axes.tensor import sync_parts

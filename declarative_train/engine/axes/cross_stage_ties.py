@@ -1,4 +1,5 @@
-"""Parameters that several pipeline stages share: one tensor within a rank, summed gradients between ranks."""
+"""Parameters that several pipeline stages share: stages on the same rank share the tensor, stages on different ranks
+sum their gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def get_shared(plan: Plan) -> tuple[SharedParameter, ...]:
 
 
 def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
-    """Make parameters that several stages of this rank share one tensor."""
+    """Make the stages of this rank use one tensor for each of the named parameters."""
     for name in names:
         held = [stage for stage in stages if name in dict(stage.named_parameters(remove_duplicate=False))]
         for stage in held[1:]:
@@ -37,12 +38,12 @@ def share_tensors(stages: Sequence[nn.Module], names: Sequence[str]) -> None:
 
 
 class SharedParameters:
-    """Copies of parameters on several stages. Their gradients are summed, so that every rank makes the same step.
+    """Copies of a parameter on several stages. Summed gradients keep them equal.
 
     Megatron-LM does this for the embedding of its first and last stage (Narayanan et al., Efficient large-scale
-    language model training on GPU clusters, 2021); here the plan lists the parameters and stages. The rank that counts
-    a parameter sums the gradients and sends the sum back: it is the same to the bit everywhere, and needs only the
-    group of the stages.
+    language model training on GPU clusters, 2021); here the plan lists the parameters and stages. The rank of the first
+    stage sums the gradients and sends the sum back: the result is the same to the bit everywhere, and only the ranks of
+    these stages take part.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, place: MeshPosition) -> None:
@@ -63,7 +64,8 @@ class SharedParameters:
                 self._members[item.name] = (first, *(rank for rank in holders if rank != first))
 
     def add_up(self) -> None:
-        """Sum the gradients of all copies, after the last backward and before averaging, clipping and update."""
+        """Sum the gradients of all copies. Call it after the last backward, before averaging, clipping and the
+        update."""
         for name, members in self._members.items():
             parameter = self._parameters_by_name()[name]
             if not parameter.requires_grad:
@@ -77,7 +79,8 @@ class SharedParameters:
                 gradient.copy_(whole)
 
     def _sum(self, tensor: torch.Tensor, first: int, *others: int) -> None:
-        """Sum in place, one direction after the other: two ranks that both receive first would deadlock on a GPU."""
+        """Sum a tensor over two or more stages, in place, one direction after the other: two ranks that both receive
+        first would deadlock on a GPU."""
         if self._me != first:
             distributed.send(tensor, first, group=self._group)
             distributed.recv(tensor, first, group=self._group)
@@ -90,13 +93,14 @@ class SharedParameters:
             distributed.send(tensor, rank, group=self._group)
 
     def without_copies(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the gradients without the copies that another stage counts."""
+        """Return the gradients that count in the norm here: a copy counts on its first stage only."""
         named = self._parameters_by_name()
         elsewhere = {id(named[name].grad) for name, (first, *_) in self._members.items() if first != self._me}
         return [gradient for gradient in gradients if id(gradient) not in elsewhere]
 
     def _parameters_by_name(self) -> dict[str, nn.Parameter]:
-        """Return the model's parameters by name, read late because sharding and materialising replace the objects."""
+        """Return the model's parameters by name. They are looked up on first use, because sharding and allocating
+        replace the objects."""
         if not self._parameters:
             self._parameters = dict(self._model.named_parameters())
         return self._parameters
@@ -108,7 +112,8 @@ def _other_coordinates(coordinates: Mapping[str, int]) -> dict[str, int]:
 
 
 def sum_copies_first(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:
-    """Return a sync that first sums the gradients of shared parameters over the stages."""
+    """Return a gradient sync that sums the gradients of shared parameters over the stages, and then does what `sharing`
+    does."""
     if not get_shared(plan):
         return sharing
     shared = SharedParameters(plan, held.model, place)

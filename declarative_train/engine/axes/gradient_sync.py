@@ -1,4 +1,4 @@
-"""Gradient synchronisation: how ranks with different rows of a global batch make one optimizer step."""
+"""Interface for combining the gradients of ranks that have different rows of a global batch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def do_nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GradientSync:
-    """Hooks of one way to split the rows; the defaults are those of a single process.
+    """Functions of one way to combine gradients; the defaults are those of a single process.
 
     call           runs the model on the rows of a chunk, in training (a pipeline's schedule does that itself)
-    finish         updates running statistics after the update, which was made if `finite` is true or None
+    finish         updates running statistics after the optimizer's update; `finite` False: there was no update
     begin          runs before a chunk: its real rows (None: all), and whether it is the last of the step
     end            runs after the chunk's backward
     reduce         runs after the last backward: makes gradients those of the whole batch

@@ -1,4 +1,4 @@
-"""The `pipeline` axis: the model cut into stages over ranks, driven by torch's own schedules.
+"""The `pipeline` axis: the model is cut into stages on different ranks, which torch's own schedules run.
 
 Every rank of a pipeline reads the same rows: fields, and values computed from fields alone, go directly to each stage
 that uses them and are never sent through stages.
@@ -38,7 +38,8 @@ def pipeline_of(plan: Plan) -> PipelinePlan:
 
 
 def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
-    """Build the modules of a rank's stages on the meta device; `fill` adds memory and start values."""
+    """Return the modules of a rank's stages on the meta device, without values; `fill` gives them memory and initial
+    values."""
     pieces, names = pieces_of(plan), pipeline_of(plan).stages
     stages = {index: build_stage(plan, pieces[index]) for index in plan.layout.ranks[rank].stages}
     share_tensors(list(stages.values()), [item.name for item in pipeline_of(plan).shared])
@@ -57,13 +58,13 @@ def build_rank_model(plan: Plan, rank: int) -> BuiltModel:
 
 
 def pieces_of(plan: Plan) -> list[Stage]:
-    """Return the graph of every stage."""
+    """Return the graph of every stage, in order."""
     return list(stage_graphs(open_blocks(plan.graph, plan.layout.units), pipeline_of(plan).stages))
 
 
 class PipelineDriver:
-    """Driver that runs this rank's stages by the plan's schedule. Sharded modules must be sharded before: torch checks
-    that when it makes a schedule."""
+    """Driver that runs this rank's stages by the plan's schedule. Shard the modules before making it: torch checks that
+    when it makes a schedule."""
 
     def __init__(
         self, plan: Plan, runner: StepRunner, held: BuiltModel, place: MeshPosition, forwards: Sequence[StageForward]
@@ -82,14 +83,16 @@ class PipelineDriver:
 
     @property
     def buffers(self) -> list[torch.Tensor]:
-        """Receive buffers of torch: made in the first step, for every microbatch, and kept."""
+        """Buffers in which torch receives values and gradients; it makes them in the first step, for every microbatch,
+        and keeps them."""
         kept = [info for stage in self._stages for info in (stage.args_recv_info, stage.grad_recv_info)]
         received = [each for by_chunk in kept for of_chunk in by_chunk.values() for each in of_chunk]
         buffers = (getattr(each, "buffer", None) for each in received)
         return [buffer for buffer in buffers if isinstance(buffer, torch.Tensor)]
 
     def run(self, step: int, chunks: Sequence[Chunk], factors: Sequence[torch.Tensor]) -> Sums:
-        """Run a step. Return the sums of the terms by microbatch; none on a rank without the last stage."""
+        """Run forward and backward of a step. Return the sums of the loss terms for each microbatch; [] on a rank
+        without the last stage."""
         self._loss.begin(chunks, factors)
         for forward in self._forwards:
             forward.begin(step, chunks)
@@ -99,8 +102,9 @@ class PipelineDriver:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor] | None:
-        """Run an evaluation. The stages have a fixed microbatch size: rows are cut into steps of it, the last one
-        padded with a real row."""
+        """Run the forward of a batch; return the outputs by name, None on a rank without the last stage. Stages have a
+        fixed microbatch size, so the rows are cut into pieces of it, and the last piece is filled up with copies of its
+        last row."""
         chunk = self._runner.forward_path.chunk(batch)
         num_rows = len(next(iter(chunk.tensors.values())))
         at_once = len(self._row_numbers)
@@ -152,9 +156,9 @@ class PipelineDriver:
 
 
 class RunningStage(PipelineStage):
-    """torch's stage, with two changes. In evaluation, two methods that assume a backward do nothing (V schedules would
-    fail). Gradients are made contiguous before sending, as gloo and NCCL require: those of a `permute` or a mean are
-    not."""
+    """torch's stage with two changes. In evaluation, two methods that assume a backward do nothing: V schedules would
+    fail. Gradients are made contiguous before they are sent, as gloo and NCCL require; gradients of a `permute` or a
+    mean are not contiguous."""
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
         if bwd_chunk_id in self.bwd_cache:
@@ -171,7 +175,7 @@ class RunningStage(PipelineStage):
 
 
 class StageForward:
-    """Forward of one stage, microbatch after microbatch: every schedule runs them in order."""
+    """Forward of one stage. It is called for the microbatches in order, as every schedule does."""
 
     def __init__(self, runner: StepRunner, stage: int, piece: Stage, plan: Plan) -> None:
         self.stage = stage
@@ -186,12 +190,12 @@ class StageForward:
         self._step, self._position, self._chunks = step, 0, chunks
 
     def pause(self) -> None:
-        """Prepare for evaluation, which draws no random numbers and updates no statistics."""
+        """Stop drawing random numbers and updating statistics, for an evaluation."""
         self._chunks = None
 
     def bind(self, module: nn.Module) -> None:
-        """Replace the forward of a module; it takes wires by position and batch entries by name, including those of
-        other stages."""
+        """Replace the `forward` of a stage's module. The new one takes the values of earlier stages by position, and
+        all batch entries by name."""
         forward: Callable[..., tuple[torch.Tensor, ...]] = module.forward
         batch, runner, dtypes = self.piece.batch, self._runner, self._dtypes
 
@@ -215,7 +219,7 @@ class StageForward:
 
 
 def bind_stages(plan: Plan, held: BuiltModel, runner: StepRunner) -> list[StageForward]:
-    """Replace the forward of each stage's module, and return the new forwards."""
+    """Replace the `forward` of each stage on this rank; return the new forwards."""
     pieces = pieces_of(plan)
     forwards = [StageForward(runner, index, pieces[index], plan) for index in held.stages]
     for forward in forwards:
@@ -224,14 +228,14 @@ def bind_stages(plan: Plan, held: BuiltModel, runner: StepRunner) -> list[StageF
 
 
 def keep_parameters(module: nn.Module) -> None:
-    """Fix the result of `parameters()`, also while half-precision copies replace them (`step.precision`): schedules
-    that split backward use it to find the tensors that need gradients."""
+    """Make `module.parameters()` return the current parameters for good, even while half-precision copies replace them
+    (`step.precision`): schedules that split backward use it to find the tensors that need gradients."""
     found = list(module.parameters())
     module.parameters = lambda recurse=True: iter(found)  # type: ignore[method-assign]
 
 
 class ScheduleLoss:
-    """Loss function of the schedule in the last stage: (outputs, row numbers of a microbatch) -> its scaled loss."""
+    """Loss function for torch's schedule: (outputs of the last stage, row numbers of a microbatch) -> scaled loss."""
 
     def __init__(self, runner: StepRunner, rows_per_chunk: int) -> None:
         self._runner = runner
@@ -247,7 +251,8 @@ class ScheduleLoss:
         self._chunks = None
 
     def take(self) -> list[tuple[torch.Tensor, ...]]:
-        """Return the sums of the step, by microbatch; none on a rank without the last stage."""
+        """Return the sums of the loss terms in this step, one tuple per microbatch; [] on a rank without the last
+        stage."""
         return self._sums
 
     def __call__(self, outputs: tuple[torch.Tensor, ...], rows: torch.Tensor) -> torch.Tensor:
@@ -266,8 +271,8 @@ class ScheduleLoss:
 
 
 def build_stage(plan: Plan, stage: Stage) -> nn.Module:
-    """Build one stage's module on the meta device. A tied parameter of another stage is also registered under that
-    stage's name."""
+    """Return one stage's module on the meta device. A parameter tied to one of another stage is registered under that
+    one's name too."""
     module = build(
         stage.graph,
         plan.plugins,
@@ -291,13 +296,13 @@ def build_stage(plan: Plan, stage: Stage) -> nn.Module:
 
 
 def _holder(parameter: str, nodes: Sequence[str]) -> str:
-    """Return the node that holds a parameter, by its name."""
+    """Return which of the nodes a parameter belongs to, by its name."""
     return max((name for name in nodes if parameter.startswith(f"{name}.")), key=len)
 
 
 def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
-    """Return one module over the nodes of several stages, under their names in the whole model. `parts[node]` is the
-    stage that holds it; the modules themselves are shared."""
+    """Return one module with the nodes of several stages, under their names in the whole model. `parts[node]`: the
+    module of the stage that has the node. The nodes' modules are shared, not copied."""
     whole = ByName()
     for name, stage in parts.items():
         try:
@@ -309,8 +314,8 @@ def join_stages(parts: dict[str, nn.Module]) -> nn.Module:
 
 
 def examples(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: int) -> tuple[torch.Tensor, ...]:
-    """Return tensors without values that tell torch what is sent; without them it would run the stage on garbage
-    memory."""
+    """Return tensors without values that show torch what a stage sends. Without them torch would run the stage on
+    uninitialised memory to find out."""
     return tuple(
         torch.empty((rows, *spec.shape), dtype=dtype, device="meta", requires_grad=spec.is_floating)
         for spec, dtype in zip(specs, dtypes, strict=True)
@@ -318,16 +323,13 @@ def examples(specs: Sequence[TensorSpec], dtypes: Sequence[torch.dtype], rows: i
 
 
 def input_dtypes(plan: Plan, stage: int) -> list[torch.dtype]:
-    """Return the dtypes of the wires into a stage, as in the plan."""
+    """Return the dtypes of the values that a stage receives, from the plan."""
     return [getattr(torch, word) for word in pipeline_of(plan).wire_dtypes[stage - 1]] if stage else []
 
 
 def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
-    """Return the dtypes of the wires out of a stage.
-
-    Outputs of the last stage have the dtype of the parameters: a loss would convert half precision anyway, and torch
-    2.11 compares them with the `output_args` of the stage.
-    """
+    """Return the dtypes of the values that a stage sends. Outputs of the last stage have the dtype of the parameters: a
+    loss would convert half precision anyway, and torch 2.11 compares them with the `output_args` of the stage."""
     if stage + 1 < pipeline_of(plan).num_stages:
         return input_dtypes(plan, stage + 1)
     wide = torch.float64 if plan.training.precision == "fp64" else torch.float32
@@ -336,6 +338,6 @@ def output_dtypes(plan: Plan, stage: int, piece: Stage) -> list[torch.dtype]:
 
 
 def pad_rows(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the rows, with the last one repeated up to `size`."""
+    """Return `size` rows: the given ones, then copies of the last."""
     missing = size - len(rows)
     return rows if missing == 0 else torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

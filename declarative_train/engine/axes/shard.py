@@ -1,4 +1,5 @@
-"""The `shard` axis: parameters, gradients and optimizer state sharded by torch's `fully_shard`, unit by unit.
+"""The `shard` axis: torch's `fully_shard` distributes parameters, gradients and optimizer state over the ranks, unit by
+unit (a unit is one of the model's repeated blocks).
 
 The model is never whole on a rank: it is built on the meta device, and each rank fills its part after sharding. With a
 `replicate` axis there are several copies of the sharded model: torch's hybrid sharding.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner) -> GradientSync:
-    """Shard the model in place, and return its gradient sync."""
+    """Shard the model in place; return how its ranks combine gradients."""
     mesh = place.mesh[tuple(axis for axis in DATA_AXES if plan.layout.has(axis))]
     sharding, policy = plan.layout.sharding, shard_policy(plan.training)
     assert sharding is not None
@@ -57,10 +58,8 @@ def shard(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunner)
 def groups(
     model: nn.Module, units: tuple[str, ...], sharding: ShardingPlan
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield modules that are gathered together, with their resharding after the forward; the rest belongs to the root.
-
-    A tied parameter belongs to the root: neither of the two units that use it could free it.
-    """
+    """Yield groups of modules whose parameters are gathered together, with the value of `reshard_after_forward`.
+    Everything else belongs to the root, also a tied parameter: neither of the two units that use it could free it."""
     for unit in units:
         if unit not in sharding.shared:
             yield from _group(model, (unit,), sharding.reshard)
@@ -71,7 +70,7 @@ def groups(
 def _group(
     model: nn.Module, names: tuple[str, ...], reshard: bool | int
 ) -> Iterator[tuple[list[nn.Module], bool | int]]:
-    """Yield the modules of one group, without those that this rank does not hold or that have no parameters."""
+    """Yield one group without modules that are on other ranks or have no parameters; nothing if none is left."""
     found = [module for module in unit_modules(model, names, rest=False) if any(True for _ in module.parameters())]
     if found:
         yield found, reshard

@@ -63,13 +63,12 @@ def scatter(plan: Plan, held: BuiltModel, place: MeshPosition, runner: StepRunne
 
 
 class Replicas:
-    """Replicas of a model, callable like the model. `modules[0]` is the model itself; `begin` announces the rows of the
-    next call."""
+    """Copies of a model that are called like one model. `modules[0]` is the model itself."""
 
     def __init__(
         self, model: nn.Module, devices: Sequence[torch.device], microbatch_size: int, dtype: torch.dtype | None = None
     ) -> None:
-        """`dtype`: dtype of the parameters during a step, and of their copies."""
+        """`dtype`: dtype of the parameters during a step; None for their own."""
         self._size = microbatch_size
         self._dtype = dtype
         self._devices = list(devices)
@@ -87,11 +86,11 @@ class Replicas:
         self._num_rows: int | None = None
 
     def begin(self, num_rows: int | None) -> None:
-        """Set the number of real rows in the next forward, which come first; None: all."""
+        """Set the number of real rows in the next forward; padding follows them. None: all are real."""
         self._num_rows = num_rows
 
     def end(self) -> None:
-        """Finish the forward and its backward."""
+        """Finish a forward and its backward."""
         for groups in self.groups:
             groups.end()
 
@@ -108,7 +107,7 @@ class Replicas:
         return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
     def _scatter(self, inputs: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-        """Split the inputs into as many slices as needed, each on its replica's device."""
+        """Return the inputs in slices of at most one microbatch, each on the device of its replica."""
         pieces = [torch.split(tensor, self._size) for tensor in inputs]
         slices = [list(rows) for rows in zip(*pieces, strict=True)]
         if not self._on_cuda:
@@ -139,7 +138,8 @@ class Replicas:
         return made
 
     def _strip_parameters(self, module: nn.Module, device: torch.device) -> list[list[tuple[nn.Module, str]]]:
-        """Move a module to its device without its parameters (CUDA), and return the places where copies are put."""
+        """Move a replica to its device without its parameters (CUDA). Return where to put their copies: (module,
+        name)."""
         if not self._on_cuda:
             return []
         places: dict[int, list[tuple[nn.Module, str]]] = {id(parameter): [] for parameter in self._parameters}
@@ -153,11 +153,8 @@ class Replicas:
 
 
 def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) -> list[Callable[..., Any]]:
-    """Wrap calls for other threads so that they use this thread's autocast dtype.
-
-    Autocast settings belong to a thread, and `parallel_apply` passes on only whether autocast is on: float16 would
-    replace bfloat16.
-    """
+    """Return the calls wrapped so that other threads use this thread's autocast dtype. Autocast settings belong to a
+    thread, and `parallel_apply` passes on only whether autocast is on, so float16 would replace bfloat16."""
     if not torch.is_autocast_enabled(device_type):
         return list(calls)
     dtype = torch.get_autocast_dtype(device_type)
@@ -173,7 +170,8 @@ def in_dtype_of_caller(calls: Sequence[Callable[..., Any]], device_type: str) ->
 
 
 class ReplicaSum(Collective):
-    """Sum over the replicas of this process: the first one passes its own values, the others' were taken before."""
+    """Sum over the replicas of this process. The first replica passes its values; those of the others were collected
+    before."""
 
     def __init__(self, others: torch.Tensor) -> None:
         self._others = others
@@ -186,8 +184,8 @@ class ReplicaSum(Collective):
 
 
 def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -> Callable[[], Collective | None]:
-    """Return a function that takes the statistics of all replicas but the first after a step; it returns None if no
-    node has any."""
+    """Return a function that collects the running statistics of all replicas but the first after a step; it returns
+    None if no node has any."""
 
     def parts(module: nn.Module) -> list[Any]:
         return [
@@ -206,7 +204,7 @@ def make_statistics_taker(replicas: Sequence[nn.Module], device: torch.device) -
 
 
 def reject_groups_across(model: nn.Module, microbatch_size: int) -> None:
-    """Raise RunFailure if a group of samples would spread over several replicas."""
+    """Raise RunFailure if a group of samples (as of a batch norm) would have rows on several replicas."""
     for name, part in model.named_modules():
         if isinstance(part, MixesSamples) and part.over is not None and part.over > microbatch_size:
             raise RunFailure(

@@ -1,4 +1,4 @@
-"""Search for the checkpoint at a path: a run's folder, a recipe's folder of runs, or a checkpoint."""
+"""Checkpoints to load: which one is used if a path is a run's folder, a recipe's folder of runs, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ class NoCheckpoint(CheckpointFailure):
 
 
 def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEntry, list[str]]:
-    """Return the checkpoint to take the model from, and why others were skipped.
-
-    `path` is a run's folder (the best checkpoint, else the newest), the folder of a recipe's runs (the newest run), or
-    a checkpoint. Raises NoWholeCheckpoint if all are damaged, and NoCheckpoint if there is none.
-    """
+    """Return the checkpoint that a path means, and why others were skipped: of a run's folder the best one, else the
+    newest; of a recipe's folder that of the newest run. Raises NoWholeCheckpoint if all are damaged, and NoCheckpoint
+    if there is none."""
     path = path.rstrip("/")
     reasons: list[str] = []
     if CheckpointStore(path).has(f"{path}/{MANIFEST}"):
@@ -62,7 +60,8 @@ def find_checkpoint(path: str, look: DamageCheck = damage) -> tuple[CheckpointEn
 
 
 def resolve_weights(plans: Iterable[WeightsPlan], look: DamageCheck) -> tuple[tuple[WeightsPlan, ...], list[str]]:
-    """Return the start values with folders replaced by the checkpoint to use, and why others were skipped."""
+    """Return the sources of initial values with each folder replaced by the checkpoint to use, and why others were
+    skipped."""
     resolved: list[WeightsPlan] = []
     passed_over: list[str] = []
     for plan in plans:

@@ -1,10 +1,10 @@
-"""Tensor files of checkpoints, by torch's distributed checkpoints (DCP) over fsspec, with three changes.
+"""Tensor files of checkpoints: torch's distributed checkpoints (DCP) over fsspec, with changes.
 
-- DCP reads its `.metadata` with `pickle.load` and non-tensor entries with `torch.load(weights_only=False)`: both run
-  code from the file. Here the metadata is read with an allow-list, and a planner refuses every entry of bytes.
+- DCP reads its `.metadata` with `pickle.load` and non-tensor entries with `torch.load(weights_only=False)`: both can
+  run code from the file. Here metadata is read with an allow-list of classes, and entries of bytes are rejected.
 - Files are hashed while they are written, so that a manifest can hold their sizes and checksums.
 
-Importing this module imports DCP (0.6 s): `checkpoint.py` does so when training starts, before the first save.
+Importing this module imports DCP (0.6 s): `run/checkpoint.py` does so when training starts, before the first save.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class AllowList(pickle.Unpickler):
-    """Unpickler for the metadata of tensors, which loads nothing that could run code."""
+    """Unpickler for DCP's metadata, which loads only classes that cannot run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _ALLOWED.get(module, frozenset()):
@@ -81,7 +81,7 @@ class AllowList(pickle.Unpickler):
 class HashingStream(io.RawIOBase):
     """Write-only stream that hashes what it passes on.
 
-    DCP writes a tensor in some forty pieces, most of them of a few bytes, and flushes after each; the pieces are
+    DCP writes a tensor in some forty pieces, most of them of a few bytes, and flushes after each. The pieces are
     collected and passed on together, at the latest by `finish`.
     """
 
@@ -106,7 +106,7 @@ class HashingStream(io.RawIOBase):
         return self.size_bytes
 
     def fileno(self) -> int:
-        """Return the file number, with which DCP forces written data to the disk."""
+        """Return the file number, which DCP needs to force written data to the disk; write collected pieces first."""
         self.finish()
         self._stream.flush()
         return int(self._stream.fileno())
@@ -127,7 +127,7 @@ class HashingStream(io.RawIOBase):
 
 
 class HashingFileSystem(FileSystem):
-    """File system that records name, size and checksum of written files."""
+    """File system that records name, size and checksum of each file written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,8 +151,8 @@ class HashingFileSystem(FileSystem):
 
 
 class Writer(FsspecWriter):
-    """Writer whose operations are tried again by `retry`. The rank that plans for all calls `prepare` first: it fails
-    there on all ranks or on none, and no other rank writes yet."""
+    """DCP's writer, whose operations are repeated by `retry`. The rank that plans for all calls `prepare` first, before
+    any rank writes: if that fails, it fails on all ranks."""
 
     def __init__(self, path: str, retry: Retry, prepare: Callable[[], object]) -> None:
         super().__init__(path, sync_files="://" not in path, overwrite=True)
@@ -164,7 +164,7 @@ class Writer(FsspecWriter):
         self._prepare = prepare
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Make no folder: DCP's own method makes it on every rank, while rank 0 may be emptying it
+        """Return the plan unchanged. DCP's own method makes the folder on every rank, while rank 0 may be emptying it
         (`CheckpointStore.prepare`)."""
         return plan
 
@@ -182,8 +182,8 @@ class Writer(FsspecWriter):
 
 
 class Reader(FsspecReader):
-    """Reader that loads metadata with the allow-list. `refused`: why it was rejected, which torch 2.11 does not pass
-    on."""
+    """DCP's reader, which loads metadata with the allow-list. `refused`: why it was rejected, since torch 2.11 does not
+    pass the error on."""
 
     refused: CheckpointFailure | None = None
 
@@ -206,7 +206,7 @@ class Reader(FsspecReader):
 
 
 class TensorsOnly(PartLoadPlanner):
-    """Load planner for tensors; it rejects entries of bytes, which would be unpickled."""
+    """Load planner that rejects entries of bytes: those would be unpickled."""
 
     def create_local_plan(self) -> LoadPlan:
         assert self.metadata is not None
@@ -230,12 +230,9 @@ def save_tensors(
     retry: Retry | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> dict[str, dict[str, Any]]:
-    """Write tensors below `path` (all ranks of the group together, unless `alone`), which `prepare` makes an empty
-    folder. `cuts`: those of the tensors of which this rank holds a part.
-
-    Returns sizes and checksums of the files of this rank. Raises errors of the write (OSError), and PeerFailure if
-    another rank failed.
-    """
+    """Write tensors below `path`; `prepare` makes that an empty folder. All ranks of the group call it together, unless
+    `alone`. Returns size and checksum of each file of this rank. Raises OSError, and PeerFailure if another rank
+    failed."""
     writer = Writer(path, retry or Retry(0.0), prepare)
     plain, parts = split_off(tensors, cuts)
     planner = PartSavePlanner(parts)
@@ -250,8 +247,8 @@ def save_tensors(
 def load_tensors(
     path: str, into: Mapping[str, torch.Tensor], *, alone: bool, cuts: Mapping[str, RankCut] = NO_CUTS
 ) -> None:
-    """Fill `into` in place, from a checkpoint of any layout. `cuts`: those of the tensors of which this rank holds a
-    part. Raises CheckpointFailure, and PeerFailure if another rank failed."""
+    """Fill `into` in place from a checkpoint, which may have been saved under any layout. Raises CheckpointFailure, and
+    PeerFailure if another rank failed."""
     reader = Reader(path)
     plain, parts = split_off(into, cuts)
     try:
@@ -265,7 +262,8 @@ def load_tensors(
 
 
 def cause_of(error: CheckpointException, alone: bool) -> BaseException:
-    """Return a rank's own failure, or the echo of another's: DCP reports to every rank what failed on some."""
+    """Return this rank's own error, or a PeerFailure that names the rank that failed: DCP reports the errors of all
+    ranks to every rank."""
     rank = 0 if alone or not distributed.is_initialized() else distributed.get_rank()
     if rank in error.failures:
         return error.failures[rank][0]
@@ -274,7 +272,7 @@ def cause_of(error: CheckpointException, alone: bool) -> BaseException:
 
 
 def entries(path: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Return shape and dtype of the tensors in a checkpoint."""
+    """Return shape and dtype of each tensor in a checkpoint, by name."""
     found = Reader(path).read_metadata().state_dict_metadata
     return {
         name: (entry.size, entry.properties.dtype)

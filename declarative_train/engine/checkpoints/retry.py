@@ -1,4 +1,4 @@
-"""Repetition of operations on an object store that cannot be reached, or that refuses them for a while."""
+"""Retries for an object store that is unreachable or refuses requests for a while."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FINAL = (FileNotFoundError, PermissionError, CheckpointFailure)  # a missing buc
 
 
 class Retry:
-    """Repetition of the operations of one save. `limit_s`: seconds after the first failure in which an operation is
-    tried again; all operations share them, and 0 (a local disk) means that nothing is tried again.
+    """Retries of the operations of one save. `limit_s`: how long after its first failure an operation is repeated, in
+    seconds, for all operations together; 0 (a local disk): never.
 
-    Another thread may read `reason`: why the current operation failed last, None while all succeed.
+    `reason`: why the current operation failed last, None if it did not. Other threads may read it.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -28,7 +28,7 @@ class Retry:
         self._deadline_s: float | None = None
 
     def __call__(self, operation: Callable[[], Result]) -> Result:
-        """Return the result of an operation, which must be repeatable. Raises its last exception."""
+        """Return the result of an operation, repeated until it succeeds. Raises its last exception."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -51,5 +51,5 @@ class Retry:
 
 
 def retry_on(is_local: bool) -> Retry:
-    """Return the repetition for a save to a local disk, where there is none, or to a store."""
+    """Return the retries for a save: none on a local disk."""
     return Retry(0.0 if is_local else limit_s("DTRAIN_STORE_S"))

@@ -1,12 +1,12 @@
-"""Checkpoint store: list, check, publish and prune the checkpoints of one run.
+"""Checkpoint store: list, check, publish and remove the checkpoints of one run.
 
-    <run>/checkpoints/step_00000120/manifest.json     written last: it *is* the checkpoint
+    <run>/checkpoints/step_00000120/manifest.json     written last: a folder without it is not a checkpoint
                                     .metadata, __0_0.distcp, ...
 
-A folder without a manifest is torn: a save or a removal was interrupted. One whose manifest changed, or whose files
-differ in size from it, is damaged. Neither is ever used or counted. Changed content shows only when the files are read,
-so the checkpoint that a run resumes from is read first (`newest`). On a local disk a checkpoint is written under
-another name and renamed.
+A folder without a manifest is torn: a save or a removal was interrupted. A checkpoint is damaged if its manifest was
+changed or the sizes of its files differ from it. Neither is ever used or counted. Changed content is found only by
+reading the files, so the checkpoint that a run resumes from is read first (`newest`). On a local disk a checkpoint is
+written under another name and then renamed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEFT_OVER = re.compile(r"\.step_\d+\.(partial|replaced)")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """Complete checkpoint of a store."""
+    """Complete checkpoint in a store."""
 
     step: int
     path: str
@@ -48,7 +48,7 @@ DamageCheck = Callable[
 
 
 class CheckpointStore:
-    """Checkpoints of a run. `root` is a folder or any fsspec URL."""
+    """Checkpoints of one run. `root`: a folder or any fsspec URL."""
 
     def __init__(self, root: str) -> None:
         from fsspec.core import url_to_fs
@@ -75,8 +75,8 @@ class CheckpointStore:
         return f"{self.root}/step_{step:08d}"
 
     def partial_path(self, step: int) -> str:
-        """Return the path to write to before publishing. An object store cannot rename folders: there the manifest
-        alone marks a checkpoint as existing."""
+        """Return the path to write a new checkpoint to. An object store cannot rename folders: there it is the final
+        path, and the manifest alone marks a checkpoint as complete."""
         return f"{self.root}/.step_{step:08d}{_PARTIAL}" if self.is_local else self.path(step)
 
     def prepare(self, step: int) -> str:
@@ -87,7 +87,8 @@ class CheckpointStore:
         return path
 
     def write(self, step: int, name: str, content: bytes) -> dict[str, Any]:
-        """Write a small file of an unpublished checkpoint. Return its record for the manifest's `files`."""
+        """Write a small file of a checkpoint that is not published yet. Return its size and checksum for the manifest's
+        `files`."""
         with self._fs.open(f"{self.partial_path(step)}/{name}", "wb") as stream:
             stream.write(content)
             if self.is_local:
@@ -96,7 +97,7 @@ class CheckpointStore:
         return {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def publish(self, step: int, manifest: dict[str, Any]) -> CheckpointEntry:
-        """Write the manifest, after all else is on the disk; from now on the checkpoint exists."""
+        """Write the manifest when all other files are on the disk; from then on the checkpoint exists."""
         partial, final = self.partial_path(step), self.path(step)
         self.write(step, MANIFEST, seal(manifest))
         if self.is_local:
@@ -104,14 +105,13 @@ class CheckpointStore:
         return CheckpointEntry(step, final, manifest)
 
     def discard(self, step: int) -> None:
-        """Remove an unpublished checkpoint whose save failed. At a URL it remains: the next removal of old ones takes
-        it."""
+        """Remove a checkpoint whose save failed. At a URL it remains until old checkpoints are removed."""
         if self.is_local:
             self._remove(self.partial_path(step))
 
     def _replace(self, partial: str, final: str) -> None:
-        """Rename the new checkpoint. An existing one (the run resumed from before it) is kept until the new one
-        exists."""
+        """Rename the new checkpoint. If one of that step exists (the run resumed from before it), it is kept until the
+        new one is in place."""
         _sync_folder(self._local(partial))
         replaced = f"{self.root}/.{final.rsplit('/', 1)[-1]}{_REPLACED}"
         if self._fs.exists(final):
@@ -122,7 +122,8 @@ class CheckpointStore:
         self._remove(replaced)
 
     def entries(self) -> tuple[list[CheckpointEntry], list[str]]:
-        """Return the complete checkpoints by manifest and sizes, newest first, and why others were left out."""
+        """Return the checkpoints whose manifest is intact and whose files have the right sizes, newest first, and why
+        others were left out."""
         whole, torn = [], []
         for step in self._steps():
             try:
@@ -132,8 +133,8 @@ class CheckpointStore:
         return sorted(whole, key=lambda entry: -entry.step), torn
 
     def newest(self, look: DamageCheck | None = None) -> tuple[CheckpointEntry | None, list[str]]:
-        """Return the newest checkpoint with unchanged content, and why others were skipped. Reads that one, and the
-        skipped ones."""
+        """Return the newest checkpoint whose content is intact, and why newer ones were skipped. `look` decides how
+        much of their content is read."""
         candidates, reasons = self.entries()
         for entry in candidates:
             reason = (look or damage)(entry)
@@ -143,7 +144,8 @@ class CheckpointStore:
         return None, reasons
 
     def retain(self, keep: int, best_step: int | None) -> list[str]:
-        """Remove all but the newest `keep` and the best checkpoint, and torn or damaged ones of the same age."""
+        """Remove all checkpoints but the newest `keep` and the best, and torn or damaged ones older than those. Return
+        the removed paths."""
         whole, _ = self.entries()
         newest = whole[: max(keep, 1)]
         oldest_step = newest[-1].step if newest else 0
@@ -153,7 +155,8 @@ class CheckpointStore:
         return [self.path(step) for step in steps]
 
     def clean(self) -> list[str]:
-        """Remove the rest of interrupted saves and removals. Only for the holder of the run (`RunLock`)."""
+        """Remove what interrupted saves and removals left. Only the process that holds the run's lock (`RunLock`) may
+        call it."""
         if not self.is_local or not self._fs.exists(self.root):
             return []
         names = os.listdir(self._local(self.root))
@@ -185,7 +188,7 @@ class CheckpointStore:
 
 
 def read_entry(path: str) -> CheckpointEntry:
-    """Return the checkpoint at a path after checking that its files exist with the right sizes. Raises
+    """Return the checkpoint at a path, if its manifest is intact and its files have the right sizes. Raises
     CheckpointFailure."""
     from fsspec.core import url_to_fs
 
@@ -201,8 +204,8 @@ def read_entry(path: str) -> CheckpointEntry:
 
 
 def damage(entry: CheckpointEntry, *, part: int = 0, num_parts: int = 1) -> str | None:
-    """Return why a checkpoint must not be used, by the checksums of every `num_parts`-th file (ranks split them); None
-    if they match."""
+    """Return why the content of a checkpoint is damaged, or None. Reads every `num_parts`-th file, so that ranks can
+    share the work."""
     from concurrent.futures import ThreadPoolExecutor
 
     names = sorted(entry.manifest["files"])[part::num_parts]
@@ -213,7 +216,7 @@ def damage(entry: CheckpointEntry, *, part: int = 0, num_parts: int = 1) -> str 
 
 
 def hasty_damage(entry: CheckpointEntry) -> str | None:
-    """Check like `damage`, but only the sizes of a large checkpoint, for callers that cannot wait."""
+    """Check like `damage`, but only the sizes if the checkpoint is large: for callers that cannot wait."""
     return damage(entry) if entry.size_bytes <= HASTY_BYTES else None
 
 

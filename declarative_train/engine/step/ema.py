@@ -1,7 +1,7 @@
 """Moving average of the trained parameters (`training.ema`), updated after each optimizer step.
 
-Averages are sharded like their parameters, so that they need no communication. Polyak and Juditsky, 1992; as a moving
-average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780. The plan gives the decay of each step.
+Averages are sharded like their parameters, so updating them needs no communication. Polyak and Juditsky, 1992; as a
+moving average Tarvainen and Valpola, https://arxiv.org/abs/1703.01780. The plan gives the decay of each step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from declarative_train.engine.collectives import local_part
 
 
 class Average:
-    """Moving averages of parameters; `tensors` has them by the parameters' names. They start with the parameters'
-    values."""
+    """Moving averages of parameters, in `tensors` by the parameters' names. They start at the parameters' values."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
         self.tensors = {name: item.detach().clone() for name, item in parameters.items()}
@@ -27,11 +26,8 @@ class Average:
 
     @torch.no_grad()
     def update(self, decay: float, finite: torch.Tensor | None) -> None:
-        """Move each average by 1 - `decay` of the distance to its parameter.
-
-        `finite` is a bool tensor that the host does not wait for: if it is false, the optimizer skipped the step, and
-        the averages do not change.
-        """
+        """Move each average by 1 - `decay` of the distance to its parameter. `finite`: a bool tensor, on the device so
+        that the host need not wait; if it is false, the optimizer skipped the step and nothing changes."""
         if not self._own:  # a stage that trains nothing
             return
         if finite is None:
@@ -42,7 +38,7 @@ class Average:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Swap averages and parameters, exactly to the bit: before an evaluation, and after it."""
+        """Swap averages and parameters exactly: once before an evaluation, and once after it."""
         for own, held in zip(self._own, self._held, strict=True):
             kept = held.clone()
             held.copy_(own)
@@ -56,7 +52,7 @@ class Average:
             own.copy_(held)
 
     def _forget_gathered(self) -> None:
-        """Free parameters that fully_shard keeps gathered after a forward, since they have the old values."""
+        """Free the parameters that fully_shard keeps gathered after a forward: they have the old values."""
         for part in self._model.modules():
             reshard: Any = getattr(type(part), "reshard", None)
             if callable(reshard):

@@ -1,4 +1,5 @@
-"""Forward path of a batch: to the device, through the batch graph, through the model, to named values."""
+"""Path of a batch on a rank: to the device, through the graph of nodes on fields alone (`batch_graph`), through the
+model, to values by name."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Chunk:
-    """Batch on its device, with the values that the batch graph computed from the fields."""
+    """Part of a batch that one forward computes, on its device, with the values that were computed from fields
+    alone."""
 
     tensors: dict[str, torch.Tensor]
     num_rows: int
@@ -29,7 +31,7 @@ class Chunk:
 
 
 class ForwardPath:
-    """Forward path without parameters: `call` (the model, wrapped or not) is passed with every chunk."""
+    """Path of a batch without the model: `call`, the model (wrapped or not), is passed with every chunk."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self._device = device
@@ -47,7 +49,7 @@ class ForwardPath:
         self._compute_dtype = compute_dtype(plan.training)
 
     def chunk(self, batch: Batch) -> Chunk:
-        """Return the batch as the model and the objective need it."""
+        """Return the batch on the device, with the values computed from its fields."""
         tensors, row_weight = dict(batch.tensors), batch.row_weight
         if self._moves:
             device, hastens = self._device, self._hastens
@@ -67,12 +69,12 @@ class ForwardPath:
         return Chunk(tensors, batch.num_rows, row_weight)
 
     def inputs(self, chunk: Chunk) -> list[torch.Tensor]:
-        """Return the model's inputs, by position."""
+        """Return the model's inputs in the order of its arguments."""
         tensors = chunk.tensors
         return [tensors[name] for name in self._inputs]
 
     def values(self, chunk: Chunk, call: Callable[..., tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
-        """Run the model, and return every value that the objective may read."""
+        """Run the model; return every value that losses and metrics may read, by name."""
         if self._compute_dtype is None:
             outputs = call(*self.inputs(chunk))
         else:
@@ -81,13 +83,13 @@ class ForwardPath:
         return self.by_name(chunk, outputs)
 
     def by_name(self, chunk: Chunk, outputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-        """Return the model's outputs and the chunk's tensors, by name."""
+        """Return the model's outputs and the entries of the batch, by name."""
         values = dict(chunk.tensors)
         values.update(zip(self._outputs, outputs, strict=True))
         return values
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return the autocast context of bf16 and fp16: torch picks the operations that compute in half precision (see
+        """Return the autocast context of bf16 and fp16, in which torch chooses the dtype of each operation (see
         `precision`)."""
         if self._compute_dtype is None:
             return nullcontext()

@@ -1,8 +1,8 @@
-"""Frozen base of a run with adapters, which its checkpoints reference but do not contain.
+"""Frozen weights below adapters: checkpoints name the file that has them instead of containing them.
 
-A record of a manifest's `base` has: `weights`, how the files become parameters; `names`, the parameters that come from
-them, with the other names of tied ones; `dtype`, their dtype; `files`, by name their size and SHA-256, for a file of
-more than `WHOLE_BYTES` that of its header and of a piece from the middle of each tensor; `from_here`, the path of the
+An entry of a manifest's `base` has: `weights`, how the files become parameters; `names`, the parameters that come from
+them, with the other names of tied ones; `dtype`, their dtype; `files`, size and SHA-256 of each file (for a file of
+more than `WHOLE_BYTES`: of its header and of a piece from the middle of each tensor); `from_here`, the path of the
 files relative to the checkpoint, so that both can be moved together.
 """
 
@@ -36,11 +36,9 @@ PIECE_BYTES = 4 << 10
 
 
 def find_base_files(plan: Plan) -> list[tuple[WeightsPlan, dict[str, list[str]]]]:
-    """Return the files of a plan's base, each with the frozen parameters whose final value comes from it.
-
-    Empty if checkpoints hold all parameters. Files of other kinds, and other runs, may change: parameters from them are
-    saved in the checkpoint.
-    """
+    """Return the files with frozen parameters, each with the parameters whose final value comes from it; [] if
+    checkpoints contain all parameters. Only files that do not change count: parameters from runs or other kinds of
+    files are saved in the checkpoint."""
     if plan.checkpoint is None or plan.checkpoint.base == "whole" or not adapters_of(plan.graph):
         return []
     fills: dict[str, int] = {}
@@ -79,7 +77,7 @@ def _is_filled(weights: WeightsPlan, name: str) -> bool:
 
 
 def record_base(plan: Plan) -> list[Record]:
-    """Return the base records of a manifest. Raises RunFailure if a file is missing."""
+    """Return the entries of `base` for a manifest. Raises RunFailure if a file is missing."""
     dtype = "float64" if plan.training.precision == "fp64" else "float32"
     return [
         {"weights": asdict(weights), "names": names, "dtype": dtype, "files": _files(weights.path)}
@@ -92,7 +90,7 @@ def names_in(records: list[Record]) -> set[str]:
 
 
 def add_relative_path(record: Record, checkpoint: str) -> Record:
-    """Return a record for the manifest of a checkpoint at a path, with the files relative to it."""
+    """Return an entry with the path of its files relative to the checkpoint, if both are on this machine."""
     path, folder = local_path(record["weights"]["path"]), local_path(checkpoint)
     if path is None or folder is None:
         return record
@@ -100,8 +98,8 @@ def add_relative_path(record: Record, checkpoint: str) -> Record:
 
 
 def locate_files(record: Record, checkpoint: str) -> Record:
-    """Return a record with the current path of its files: that of the run, or the path relative to the checkpoint if a
-    folder was moved with its runs. Raises CheckpointFailure if they are missing or changed."""
+    """Return an entry with the path where its files are now: as written, or relative to the checkpoint if the folder
+    was moved together with the runs. Raises CheckpointFailure if they are missing or changed."""
     weights = record["weights"]
     places = [str(weights["path"])]
     folder = local_path(checkpoint)
@@ -127,7 +125,7 @@ def locate_files(record: Record, checkpoint: str) -> Record:
 
 
 def source_of(record: Record, checkpoint: str) -> Tensors:
-    """Return the parameters of a record by name, read from its files. Raises CheckpointFailure if they are missing or
+    """Return the parameters of an entry by name, read from its files. Raises CheckpointFailure if they are missing or
     changed."""
     weights = _weights(locate_files(record, checkpoint)["weights"])
     source = open_tensors(weights.path)
@@ -165,7 +163,7 @@ def _weights(data: Mapping[str, Any]) -> WeightsPlan:
 
 
 def _files(path: str) -> dict[str, dict[str, Any]]:
-    """Return size and checksum of each file. Raises RunFailure."""
+    """Return size and checksum of each weights file of a path. Raises RunFailure."""
     from fsspec.core import open as open_file
 
     paths = {path}

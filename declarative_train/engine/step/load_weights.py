@@ -1,6 +1,6 @@
-"""Start values from files (`model.weights`), for the parameters below a node, with names relative to it.
+"""Initial values from files (`model.weights`), for the parameters below a node; names in the file are relative to it.
 
-A rank reads only what it holds: its rows of a sharded parameter; from a local file no other byte.
+A rank reads only the rows that it holds, from a local file no other bytes.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 
 class WeightSource(Protocol):
-    """Unread tensors by name."""
+    """Interface of a file of tensors, which are read when needed."""
 
     @property
     def shapes(self) -> Shapes: ...
 
     def write(self, into: Mapping[str, torch.Tensor]) -> None:
-        """Write their values, or this rank's part of them, into tensors."""
+        """Write the values of these tensors, or this rank's shards of them, into `into`."""
 
     def whole(self, name: str) -> torch.Tensor:
         """Return one tensor, as stored."""
@@ -61,23 +61,20 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedWeights:
-    """File and the destination of its tensors: `names[name in the model]` is the name in the file."""
+    """Opened file and what is taken from it: `names[name in the model]` is the name in the file."""
 
     source: WeightSource
     names: Mapping[str, str]
 
 
 def load_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> None:
-    """Load start values in place, in the plan's order. Raises RunFailure."""
+    """Load initial values into the model, in the plan's order. Raises RunFailure."""
     write_weights(model, open_weights(model, plans, whole=whole))
 
 
 def open_weights(model: nn.Module, plans: Iterable[WeightsPlan], *, whole: bool = True) -> list[OpenedWeights]:
-    """Open files of start values, reading names and shapes only. Raises RunFailure with one message on all names that
-    do not fit.
-
-    `whole` is False for a pipeline stage: names that it does not hold belong to other stages.
-    """
+    """Open files of initial values, reading only names and shapes. Raises RunFailure with one message on all names that
+    do not fit. `whole` False: `model` is a pipeline stage, and other names belong to other stages."""
     return [_open(model, plan, whole) for plan in plans]
 
 
@@ -107,7 +104,7 @@ def _open(model: nn.Module, plan: WeightsPlan, whole: bool) -> OpenedWeights:
 def _open_published(
     model: nn.Module, plan: WeightsPlan, tensors: TensorMapPlan, source: WeightSource, whole: bool
 ) -> OpenedWeights:
-    """Open a published model, with each parameter made of the tensors that the map lists."""
+    """Open a published model's file. Each parameter is made of the tensors that the map lists."""
     assert isinstance(source, Tensors)
     source = under_names(source, tensors, plan.rename)
     _require_none(plan, check_published(ModelTensors.by(model), plan, source.shapes, whole=whole))
@@ -128,7 +125,7 @@ def _open_published(
 
 
 def write_weights(model: nn.Module, opened: Iterable[OpenedWeights]) -> None:
-    """Write into the model's tensors, in place. Raises RunFailure."""
+    """Write the values of the opened files into the model. Raises RunFailure."""
     held, packed, cuts = model.state_dict(keep_vars=True), find_packed(model), find_cuts(model)
     with torch.no_grad():
         for each in opened:
@@ -152,8 +149,8 @@ def write_packed(
     packed: Mapping[str, Packed],
     cuts: Mapping[str, RankCut] = NO_CUTS,
 ) -> None:
-    """Write also into packed weights and into this rank's parts of weights, one after the other, so that only one is
-    whole or in float32 at a time."""
+    """Write values into plain tensors and into packed weights (stored in fewer bits), one packed weight after the
+    other, so that only one is in float32 at a time."""
     if plain := {name: target for name, target in into.items() if name not in packed and name not in cuts}:
         source.write(plain)
     for name, cut in cuts.items():
@@ -165,7 +162,7 @@ def write_packed(
 
 
 def names_in(model: nn.Module, opened: Iterable[OpenedWeights]) -> Iterator[str]:
-    """Return every name of the parameters that are written: a tied one has several."""
+    """Yield every name of each parameter that is written; a tied one has several."""
     held = dict(model.named_parameters(remove_duplicate=False))
     written = {id(held[name]) for each in opened for name in each.names if name in held}
     return (name for name, item in held.items() if id(item) in written)
@@ -179,7 +176,7 @@ def _require_none(plan: WeightsPlan, problem: tuple[str, str | None] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTensors:
-    """Tensors of a run's checkpoint, written in any layout."""
+    """Tensors of a run's checkpoint, which may have been saved under any layout."""
 
     entry: CheckpointEntry
     shapes: Shapes
@@ -211,7 +208,7 @@ class CheckpointTensors:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointWithBase:
-    """Tensors of a checkpoint, and of the base that it references, in the run's storage format."""
+    """Tensors of a checkpoint together with the frozen weights that it references, rounded as they were in its run."""
 
     held: CheckpointTensors
     base: tuple[Tensors, ...]
@@ -237,16 +234,15 @@ class CheckpointWithBase:
 
 
 def open_averages(path: str) -> WeightSource:
-    """Return the weights of a checkpoint, with moving averages in place of the parameters that have one. Raises
-    RunFailure."""
+    """Return the weights of a checkpoint: the moving average where a parameter has one. Raises RunFailure."""
     entry = read_entry(path)
     weights, averages = _open_checkpoint(entry), _open_checkpoint(entry, EMA)
     return Tensors(weights.shapes, lambda name, *_: (averages if name in averages.shapes else weights).whole(name))
 
 
 def open_source(path: str) -> WeightSource:
-    """Open a `.safetensors` file, the index of several, a `.pt` file, or a checkpoint's folder (chosen by
-    `find.resolve_weights`). No code in it is run. Raises RunFailure."""
+    """Open a `.safetensors` file, the index of several, a `.pt` file, or the folder of a checkpoint. No code in it is
+    run. Raises RunFailure."""
     if path.endswith((".safetensors", INDEX)):
         return open_tensors(path)
     if path.endswith((".pt", ".pth", ".bin")):
@@ -255,7 +251,7 @@ def open_source(path: str) -> WeightSource:
 
 
 def _read_torch(path: str) -> dict[str, torch.Tensor]:
-    """Read a torch file; numbers of a local archive are read on use."""
+    """Return the tensors of a torch file; those of a local archive are read from disk when they are used."""
     import io
     import pickle
 
@@ -282,7 +278,8 @@ def _read_torch(path: str) -> dict[str, torch.Tensor]:
 
 
 def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSource:
-    """Open a checkpoint with the base that it references. Raises CheckpointFailure if the base changed."""
+    """Open a checkpoint together with the frozen weights that it references. Raises CheckpointFailure if those
+    changed."""
     from declarative_train.engine.checkpoints.format import entries
 
     records = entry.manifest.get("base", []) if kind == "model/" else []
@@ -302,7 +299,7 @@ def _open_checkpoint(entry: CheckpointEntry, kind: str = "model/") -> WeightSour
 
 
 def storages_in(entry: CheckpointEntry) -> dict[str, StorageName]:
-    """Return the storage formats of weights in a checkpoint's run, by name. Raises CheckpointFailure."""
+    """Return the storage format of each weight that has one in a checkpoint's run. Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     if PLAN not in entry.manifest["files"]:

@@ -1,6 +1,7 @@
-"""Model for training, built from the plan: initialised, frozen as requested, its units prepared.
+"""Model for training, built from the plan: with initial values, frozen parameters, and prepared units (the repeated
+blocks).
 
-Order per unit: activation checkpointing, then compile, then (with fsdp) sharding.
+Each unit gets activation checkpointing, then compilation, then (with fsdp) sharding.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class BuiltModel:
 
 
 def whole_model(plan: Plan) -> BuiltModel:
-    """Build the whole model on the meta device; `fill` adds memory and start values."""
+    """Return the whole model on the meta device, without values; `fill` gives it memory and initial values."""
     ties = {item.name: item.tie for item in plan.parameters if item.tie is not None}
     is_sharded = plan.layout.is_sharded
     model = build(plan.graph, plan.plugins, seed=plan.seed, device="meta", ties=ties, is_sharded=is_sharded)
@@ -68,11 +69,9 @@ def storages_of(plan: Plan) -> dict[str, StorageName]:
 
 
 def fill(held: BuiltModel, plan: Plan, device: torch.device, *, restores: bool = False, alone: bool = False) -> None:
-    """Allocate the model on the device, and write start values by (seed, parameter name), then those of
-    `model.weights`. Raises RunFailure.
-
-    `restores`: a checkpoint brings every parameter, and none is drawn. `alone`: the model is whole, whatever the plan.
-    """
+    """Allocate the model on the device and set initial values: random ones by (seed, parameter name), then those of
+    `model.weights`. `restores`: a checkpoint will set every parameter, so nothing is drawn. `alone`: the model is
+    whole, whatever the plan says. Raises RunFailure."""
     if alone:
         materialise(held.roots, device)
     else:
@@ -90,7 +89,8 @@ def fill(held: BuiltModel, plan: Plan, device: torch.device, *, restores: bool =
 
 
 def _start_magnitudes(model: nn.Module, given: set[str]) -> None:
-    """Initialise row norms of adapters from the weights they adapt, which have their values now."""
+    """Set the magnitudes of DoRA adapters to the row norms of the weights that they adapt, which have their values
+    now."""
     from declarative_train.components.adapters.modules.lora import LoraLinear
 
     with torch.no_grad():
@@ -106,13 +106,13 @@ def widen(held: BuiltModel, plan: Plan) -> None:
 
 
 def lay_out(held: BuiltModel, plan: Plan, device: torch.device) -> None:
-    """Set the memory format that the plan has for the device."""
+    """Set the memory format of convolutions that the plan has for this device."""
     if uses_channels_last(plan, device.type):
         lay_out_convolutions(held.model)
 
 
 def allocate(held: BuiltModel, plan: Plan, device: torch.device) -> None:
-    """Allocate memory for every tensor, without values."""
+    """Allocate memory for every tensor; values are undefined."""
     if not plan.layout.is_sharded:
         materialise(held.roots, device)
         return
@@ -121,8 +121,8 @@ def allocate(held: BuiltModel, plan: Plan, device: torch.device) -> None:
 
 
 def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Allocate memory for tensors on the meta device. Unlike `to_empty`, tensors shared under several names stay
-    shared. `dtype` replaces that of floating-point tensors."""
+    """Allocate memory for tensors on the meta device; tensors with several names stay shared, unlike with `to_empty`.
+    `dtype`: replaces that of floating-point tensors."""
     made: dict[int, torch.Tensor] = {}
     for part in (part for root in roots for part in root.modules()):
         for name, tensor in (*part._parameters.items(), *part._buffers.items()):
@@ -138,7 +138,8 @@ def materialise(roots: Sequence[nn.Module], device: torch.device, dtype: torch.d
 
 
 def build_with_start_values(plan: Plan) -> nn.Module:
-    """Return the whole model on the CPU with its start values, for any plan, without a run. Raises RunFailure."""
+    """Return the whole model on the CPU with its initial values, for a plan of any layout, without a run. Raises
+    RunFailure."""
     from declarative_train.engine.checkpoints.find import resolve_weights
     from declarative_train.engine.checkpoints.store import damage
 
@@ -148,8 +149,8 @@ def build_with_start_values(plan: Plan) -> nn.Module:
 
 
 def lay_out_convolutions(module: nn.Module) -> None:
-    """Store weights of 2d convolutions with channels last, so that their outputs have that layout too. Values and
-    shapes do not change; a library's model is skipped."""
+    """Store the weights of 2d convolutions with channels last, so that their outputs have that memory format too.
+    Values and shapes do not change; models of libraries are skipped."""
     fixed = inner_parts(module)
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d) and id(part) not in fixed:
@@ -157,7 +158,7 @@ def lay_out_convolutions(module: nn.Module) -> None:
 
 
 def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
-    """Freeze the parameters that the recipe freezes, and those that no loss reaches, so that no optimizer updates
+    """Freeze the parameters that the recipe freezes, and those that no loss depends on, so that no optimizer updates
     them."""
     frozen = {item.name for item in parameters if item.frozen}
     idle = {item.name for item in parameters if item.idle}
@@ -172,8 +173,8 @@ def freeze(module: nn.Module, parameters: tuple[ParameterPlan, ...]) -> None:
 
 
 def set_training(module: nn.Module, training: bool) -> None:
-    """Switch to training or evaluation behaviour. Modules whose parameters are all frozen by the recipe stay in
-    evaluation, with everything below them (dropout, running statistics)."""
+    """Switch to training or evaluation. Modules whose parameters are all frozen by the recipe stay in evaluation, with
+    everything inside them (dropout, running statistics)."""
     module.train(training)
     if training:
         for part in module.modules():
@@ -182,7 +183,7 @@ def set_training(module: nn.Module, training: bool) -> None:
 
 
 def frozen_parts(module: nn.Module) -> list[nn.Module]:
-    """Return the topmost modules that have parameters, all of them frozen."""
+    """Return the outermost modules that have parameters, all of them frozen."""
     parameters = list(module.parameters())
     if not parameters:
         return []
@@ -194,12 +195,10 @@ def frozen_parts(module: nn.Module) -> list[nn.Module]:
 def prepare_units(
     module: nn.Module, layout: LayoutPlan, training: TrainingPlan, groups: SampleGroups, *, draws: bool
 ) -> None:
-    """Set up activation checkpointing and compilation in place, names unchanged.
-
-    `draws`: some node draws random numbers, so that a recomputation restores the generators. A unit that mixes samples
-    and is recomputed is not compiled: the compiler cannot follow what the recomputation needs from the forward
-    (`SampleGroups.checkpoint_contexts`).
-    """
+    """Set up activation checkpointing and compilation of the units in place, without changing names. `draws`: some node
+    draws random numbers, so the generators are restored for a recomputation. A recomputed unit that mixes samples is
+    not compiled, since the compiler cannot follow what its recomputation needs from the forward
+    (`SampleGroups.checkpoint_contexts`)."""
     forgetful: list[nn.Module] = []
     if training.compile:
         from declarative_train.engine.step.compiled import share_classes
@@ -221,8 +220,8 @@ def prepare_units(
 
 
 def unit_modules(module: nn.Module, units: tuple[str, ...], *, rest: bool) -> list[nn.Module]:
-    """Return the modules of the units; with `rest` also the nodes outside units, so that together they cover the
-    model."""
+    """Return the modules of the units; with `rest` also the nodes outside of units, so that all modules together are
+    the model."""
     found = [unit for unit in units if has_module(module, unit)]
     paths = list(found)
     if rest:
@@ -250,8 +249,8 @@ def mixes_samples(unit: nn.Module) -> bool:
 def checkpoint_activations(
     unit: nn.Module, groups: SampleGroups, *, keep: frozenset[str], draws: bool, splits: bool = False
 ) -> None:
-    """Make a unit recompute its activations in backward, except those that `engine/step/selective.py` keeps by these
-    words. `splits`: the backward comes in several calls."""
+    """Make a unit recompute its activations in the backward, except results of the kinds in `keep`
+    (`engine/step/selective.py`). `splits`: the backward runs in several calls."""
     from torch.utils.checkpoint import checkpoint
 
     forward = unit.forward

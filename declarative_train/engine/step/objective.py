@@ -1,4 +1,4 @@
-"""Terms of the objective in a step: sums and counts of a chunk from the model's outputs."""
+"""Loss terms in a step: from the model's outputs, the sum and the count of each term in a chunk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values = Mapping[str, torch.Tensor]
 
 
 class Objective:
-    """Loss terms of a plan, L of them, in its order; `modules[i]` computes term i."""
+    """Loss terms of a plan, L of them in its order; `modules[i]` computes term i."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         specs = tensor_specs(plan)
@@ -41,7 +41,7 @@ class Objective:
         self.items_per_row = None if None in rows else tuple(cast(list[float], rows))
 
     def sums(self, values: Values, row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the L sums of one chunk, as scalars with their graph."""
+        """Return the L sums of a chunk, as scalars that backward can start from."""
         return tuple(
             module.sum(
                 values[source],
@@ -53,15 +53,15 @@ class Objective:
         )
 
     def rests(self) -> list[tuple[int, torch.Tensor]]:
-        """Return (term, this rank's sum) for rows that were still waiting for more after the last batch of an
-        evaluation."""
+        """Return (term, this rank's sum) for samples that waited for more samples of their group when the evaluation
+        ended."""
         return [
             (index, module.take_rest()) for index, module in enumerate(self.modules) if isinstance(module, HoldsSamples)
         ]
 
     def counts(self, values: Values, row_weight: torch.Tensor | None, num_rows: int) -> torch.Tensor:
-        """Return (L,) float64 counts on the device: this chunk's part of the divisors of the terms. Needs the batch
-        only, no outputs."""
+        """Return this chunk's part of the divisors of the terms, (L,) in float64 on the device. It needs only the
+        batch."""
         counts = [
             module.count(
                 None if target is None else values.get(target),  # a target computed by a node sets no count
@@ -75,8 +75,8 @@ class Objective:
         return torch.stack([count.to(self._device, non_blocking=True) for count in counts])
 
     def by_name(self, per_term: Sequence[float | None]) -> dict[str, float]:
-        """Return `loss`, and `loss/<term>` if there are several, from each term's value. A term of None had no valid
-        item: it adds nothing to the loss, and is nan itself; so is the loss if all terms are None."""
+        """Return `loss`, and `loss/<term>` if there are several terms, from each term's value. None means that no item
+        was valid: the term is nan and adds nothing to the loss; the loss is nan if that is so for all terms."""
         parts = [weight * value for weight, value in zip(self.weights, per_term, strict=True) if value is not None]
         values = {"loss": sum(parts) if parts else math.nan}
         if len(self.terms) > 1:
@@ -100,7 +100,8 @@ def build_term(term: TermPlan, specs: Mapping[str, TensorSpec]) -> LossModule:
 
 
 def as_run(plan: Plan) -> Plan:
-    """Return the plan with the graph that a rank runs, in which losses in chunks replace their scores."""
+    """Return the plan with the graph that a rank runs: for losses in chunks, the layer that computes the scores is
+    moved into the loss."""
     if all(term.component.get("chunks") is None for term in plan.objective.terms):
         return plan
     batch = {field.name: field.tensor for field in plan.data.fields}
@@ -109,8 +110,8 @@ def as_run(plan: Plan) -> Plan:
 
 
 def tensor_specs(plan: Plan) -> dict[str, TensorSpec]:
-    """Return the specs of everything that the objective may name: fields, nodes of the batch graph, outputs of the
-    model."""
+    """Return shape and dtype of everything that losses and metrics may name: fields, nodes on fields alone, outputs of
+    the model."""
     specs = {field.name: field.tensor for field in plan.data.fields}
     for graph in (plan.batch_graph, plan.graph):
         specs |= {name: graph.spec(edge) for name, edge in graph.outputs.items()}

@@ -35,7 +35,8 @@ def reduce_dtype(training: TrainingPlan) -> torch.dtype:
 
 
 def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
-    """Return the dtypes in which fully_shard gathers and reduces. Inputs are not cast, as in every other mode."""
+    """Return the dtypes in which fully_shard gathers parameters and reduces gradients. Inputs are not cast, as in every
+    other mode."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     return MixedPrecisionPolicy(
@@ -45,7 +46,7 @@ def shard_policy(training: TrainingPlan) -> MixedPrecisionPolicy:
 
 @contextmanager
 def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
-    """Apply `training.precision.matmul` on GPUs; those without TF32 compute as before."""
+    """Apply `training.precision.matmul` on GPUs; GPUs without TF32 ignore it."""
     if matmul == "highest" or device.type != "cuda":
         yield
         return
@@ -58,14 +59,14 @@ def matmul_precision(matmul: str, device: torch.device) -> Iterator[None]:
 
 
 class CastParameters:
-    """Context in which the modules' floating-point parameters are replaced by copies in `dtype`, cast once.
+    """Context in which floating-point parameters of modules are replaced by copies in `dtype`, cast once per step.
 
     Gradients of a chunk or microbatch are in `dtype`, pass through the cast, and accumulate in float32. Backward must
     run within the context: a recomputed unit reads its parameters again. Parameters of fully_shard are not cast here.
 
-    Autograd runs ready nodes in reverse order of the forward. The casts, which came first, would run last: every
-    gradient would stay in half precision until then, and DistributedDataParallel's buckets would wait. So a cast gets a
-    priority that runs it as soon as possible.
+    Autograd runs nodes that are ready in reverse order of the forward. The casts came first and would run last: until
+    then every gradient would stay in half precision, and DistributedDataParallel would wait. So a cast gets a priority
+    that runs it as soon as possible.
     """
 
     def __init__(self, modules: Iterable[nn.Module], dtype: torch.dtype) -> None:
@@ -97,7 +98,7 @@ class CastParameters:
 
 
 def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """Replace a parameter; a recurrent network also keeps its own list."""
+    """Replace a parameter of a module; recurrent networks keep a second list, which is updated too."""
     parameters: dict[str, Any] = module._parameters
     parameters[name] = tensor
     if isinstance(module, nn.RNNBase):
@@ -107,7 +108,7 @@ def put_parameter(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
 def parameters_in(
     dtype: torch.dtype | None, modules: Iterable[nn.Module], *, sharded: bool
 ) -> AbstractContextManager[None]:
-    """Return the context of a step's forwards and backwards, or of one evaluation."""
+    """Return the context in which the forwards and backwards of a step run, or an evaluation."""
     return nullcontext() if dtype is None or sharded else CastParameters(modules, dtype)
 
 

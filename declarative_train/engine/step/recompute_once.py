@@ -1,5 +1,5 @@
-"""Activation checkpointing for backwards in several calls, as zero-bubble schedules make them: one call for the
-gradients of a stage's inputs, and one for each group of its weights.
+"""Activation checkpointing for a backward in several calls, as in zero-bubble schedules: one call for the gradients of
+a stage's inputs, and one for each group of its weights.
 
 torch's own checkpoint recomputes a unit in each call to the autograd engine, and keeps what a call did not use: a stage
 of two llama blocks had one forward for each weight, and more memory than without checkpointing. Here a unit is
@@ -21,7 +21,7 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class _Saved:
-    """Placeholder for a saved tensor in the autograd graph."""
+    """Placeholder in the autograd graph for a tensor that is recomputed."""
 
     __slots__ = ("__weakref__", "again", "value")
 
@@ -31,14 +31,14 @@ class _Saved:
 
 
 class _AllRecomputedError(Exception):
-    """Signal that all saved tensors are recomputed, so that the rest of the forward need not run."""
+    """Signal that ends a recomputation: all saved tensors exist, so the rest of the forward need not run."""
 
 
 def checkpoint_once(
     forward: Callable[..., Any], inputs: tuple[Any, ...], *, draws: bool, contexts: Callable[[], Contexts] | None
 ) -> Any:
-    """Run a forward like `torch.utils.checkpoint.checkpoint`. `contexts` gives those of the forward and of its
-    recomputation."""
+    """Run a forward as `torch.utils.checkpoint.checkpoint` does. `contexts` returns the context managers of the forward
+    and of its recomputation."""
     saved: list[ref[_Saved]] = []
     of_forward, of_recomputation = (nullcontext(), nullcontext()) if contexts is None else contexts()
     surroundings = _capture_state(inputs, draws=draws)
@@ -84,7 +84,7 @@ def checkpoint_once(
 
 
 def _capture_state(inputs: tuple[Any, ...], *, draws: bool) -> Callable[[], AbstractContextManager[None]]:
-    """Return a context that restores the current generators and autocast settings."""
+    """Return a context manager that restores the generators and autocast settings of this moment."""
     kinds = {"cpu", *(each.device.type for each in inputs if isinstance(each, torch.Tensor))} - {"meta"}
     casts = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds}
     caches = torch.is_autocast_cache_enabled()

@@ -28,7 +28,7 @@ START = 65536.0
 
 
 class Scale:
-    """Factors of a step, given by `of`. `dtype` is that of the sums: float64 for fp64, else float32."""
+    """Factors of a step, computed by `of`. `dtype`: that of the sums, float64 for fp64, else float32."""
 
     def __init__(
         self, objective: Objective, dp_size: int, ranks: Collective, device: torch.device, dtype: torch.dtype
@@ -43,7 +43,8 @@ class Scale:
         self._weights = weights * dp_size
 
     def of(self, chunks: Sequence[Chunk], num_rows: int) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return (L scalars to multiply the sums by, L global counts). `num_rows`: real rows of the global batch."""
+        """Return (L scalars that the sums of the terms are multiplied by, L global counts). `num_rows`: real rows of
+        the global batch."""
         if self._objective.items_per_row is None:
             return self._from_counts(chunks)
         found = self._known.get(num_rows)
@@ -71,9 +72,9 @@ class Scale:
 
 
 class LossScale:
-    """Loss scale of fp16, which keeps small gradients above the smallest half-precision number.
+    """Loss scale of fp16: it keeps small gradients above the smallest number of half precision.
 
-    As torch's GradScaler, but the factor stays on the device, and the global gradient norm, which all ranks share,
+    Like torch's GradScaler, but the factor stays on the device, and the global gradient norm, which all ranks share,
     decides whether a step was finite: all ranks skip the same steps.
     """
 

@@ -34,7 +34,7 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 class Policy:
-    """Policy of one forward and of its recomputation, which count products alike. `keep`: words of
+    """Policy of a forward, and one of its recomputation, which count matrix products alike. `keep`: the values of
     `training.activation_checkpointing.keep`."""
 
     def __init__(self, keep: frozenset[str]) -> None:
@@ -54,8 +54,8 @@ class Policy:
 
 
 def make_contexts(keep: frozenset[str], others: Callable[[], Contexts] | None) -> Contexts:
-    """Return the `context_fn` result for `torch.utils.checkpoint.checkpoint`; `others` are further contexts of the
-    unit."""
+    """Return the context managers for `context_fn` of `torch.utils.checkpoint.checkpoint`. `others` returns further
+    ones of the unit."""
     mine: Contexts = create_selective_checkpoint_contexts(Policy(keep))  # type: ignore[no-untyped-call]
     if others is None:
         return mine

@@ -1,4 +1,5 @@
-"""Step of one rank, the same in every mode: forward, backward from the scaled sums, training metrics."""
+"""Forward and backward of one chunk on one rank, the same in every mode: from the batch to gradients and training
+metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ Sums = Sequence[tuple[torch.Tensor, ...]]
 
 
 class StepRunner:
-    """Parts of a rank's step that do not depend on the mode."""
+    """Parts of a rank's step that are the same in every mode."""
 
     def __init__(
         self, plan: Plan, model: nn.Module, device: torch.device, ranks: Collective, context: RankContext
@@ -60,7 +61,7 @@ class StepRunner:
     def factors(
         self, chunks: Sequence[Chunk], num_rows: int
     ) -> tuple[list[torch.Tensor], Sequence[float] | torch.Tensor]:
-        """Return the factors that backward starts from, and the global counts (see `scale`)."""
+        """Return the factor of each loss term, from which backward starts, and the global counts (see `scale`)."""
         if self._judged is not None and self.objective.items_per_row is None:
             chunks = [self._chunk_to_judge(chunk) for chunk in chunks]
         factors, counts = self.scale.of(chunks, num_rows)
@@ -71,7 +72,7 @@ class StepRunner:
     def run(
         self, step: int, position: int, chunk: Chunk, factors: Sequence[torch.Tensor], call: Call
     ) -> tuple[torch.Tensor, ...]:
-        """Run forward and backward of chunk number `position`; return its sums (L,), without their graph."""
+        """Run forward and backward of chunk number `position`; return the sums of its L terms (L,), detached."""
         self.randomness.begin(step, position)
         self.groups.begin(chunk.num_rows if chunk.row_weight is not None else None)
         values = self._to_judge(self.forward_path.values(chunk, call))
@@ -86,14 +87,14 @@ class StepRunner:
         return tuple(value.detach() for value in sums)
 
     def sums(self, values: Mapping[str, torch.Tensor], row_weight: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Return the sum of every term (L,), from which backward starts."""
+        """Return the sum of each loss term (L,), from which backward starts."""
         self.observer.enter("loss", values.values())
         sums = self.objective.sums(values, row_weight)
         self.observer.enter("backward", sums)
         return sums
 
     def finish(self, finite: torch.Tensor | None) -> None:
-        """Update running statistics by the groups of the step, after the update."""
+        """Update running statistics (of batch norms) after the optimizer's update."""
         if self._end_step:
             end_step(self._model, self._ranks, finite)
 
@@ -102,7 +103,7 @@ class StepRunner:
         return self._to_judge(self.forward_path.values(self.forward_path.chunk(batch), call))
 
     def _to_judge(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Move values to the device of losses and metrics."""
+        """Return the values that losses and metrics read, on the device that computes them."""
         if self._judged is None:
             return values
         return {name: value.to(self._judged) for name, value in values.items() if name in self._read}
@@ -113,7 +114,7 @@ class StepRunner:
 
 
 def _names_read(plan: Plan) -> set[str]:
-    """Return all names that losses and metrics read."""
+    """Return the names of all values that losses and metrics read."""
     judged: tuple[TermPlan | MetricPlan, ...] = (*plan.objective.terms, *plan.objective.metrics)
     return {name for each in judged for name in (each.input, each.target, each.mask) if name is not None}
 
@@ -131,12 +132,13 @@ class RankContext:
 
 
 def group_spans(plan: Plan, model: nn.Module, device: torch.device) -> tuple[int, ...]:
-    """Return the numbers of neighbouring ranks that share a group of samples in some node or loss."""
+    """Return how many neighbouring ranks share a group of samples: the different numbers above 1, over all nodes and
+    losses that mix samples."""
     return rank_spans(nn.ModuleList([model, Objective(plan, device).modules]), plan.batch.microbatch_size)
 
 
 def backward(sums: Sequence[torch.Tensor], factors: Sequence[torch.Tensor]) -> None:
-    """Accumulate the gradient of the sum of sums x factors; a term that reaches no parameter gives none."""
+    """Accumulate the gradient of the sum of sums x factors. A term that depends on no parameter is left out."""
     pairs = [(value, factor) for value, factor in zip(sums, factors, strict=True) if value.requires_grad]
     if pairs:
         values, grads = zip(*pairs, strict=True)

@@ -1,4 +1,4 @@
-"""Unread tensors of safetensors files by name; from a local file only the needed bytes are read."""
+"""Tensors of safetensors files, read when needed; from a local file only the needed bytes are read."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Tensors by name. `read(name, first, last, dim)` returns rows of a tensor (or columns, with dim 1), or all of it
-    (None, None)."""
+    """Tensors by name, not read yet. `read(name, first, last, dim)` returns rows of a tensor (columns with dim 1), or
+    all of it (None, None)."""
 
     shapes: Shapes
     read: Callable[[str, int | None, int | None, int], torch.Tensor]
@@ -56,7 +56,8 @@ def open_tensors(path: str) -> Tensors:
 
 
 def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, str | None]) -> Tensors:
-    """Return the tensors under the names of a map: renamed, without dropped ones, in current spelling."""
+    """Return the tensors under new names: renamed as the recipe says, without dropped ones, in the current spelling of
+    the map."""
     names = apply_renames({name: name for name in source.shapes}, rename)
     names = {respelt(tensors, new): old for new, old in names.items()}
     shapes = {new: source.shapes[old] for new, old in names.items()}
@@ -64,7 +65,7 @@ def under_names(source: Tensors, tensors: TensorMapPlan, rename: Mapping[str, st
 
 
 def under_joins(source: Tensors, made: Mapping[str, Sequence[TensorPart]]) -> Tensors:
-    """Return the tensors under the names of those that they are joined into."""
+    """Return the tensors under the names of the larger tensors that they are joined into."""
     shapes, _ = join_shapes(made, source.shapes)
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
@@ -78,7 +79,7 @@ def under_joins(source: Tensors, made: Mapping[str, Sequence[TensorPart]]) -> Te
 
 
 def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Tensors:
-    """Return the tensors rounded to the storage format of these names; each row is rounded by itself."""
+    """Return the tensors with those in `storages` rounded to their storage format, row by row."""
 
     def read(name: str, first: int | None, last: int | None, dim: int) -> torch.Tensor:
         values = source.read(name, first, last, dim)
@@ -91,7 +92,7 @@ def round_to_storage(source: Tensors, storages: Mapping[str, StorageName]) -> Te
 
 
 def join_rows(source: Tensors, parts: Iterable[TensorPart], first: int | None, last: int | None) -> torch.Tensor:
-    """Return rows `first` to `last` of the concatenated parts, or all rows; nothing else is read."""
+    """Return rows `first` to `last` of the parts stacked on each other, or all rows; nothing else is read."""
     found = []
     for part, a, b in _rows_of(parts, source.shapes, first, last):
         if part.ones < 0:  # the only row is all of the file's tensor
@@ -105,15 +106,15 @@ def join_rows(source: Tensors, parts: Iterable[TensorPart], first: int | None, l
 
 
 def _rows_at(part: TensorPart) -> int:
-    """Return the dimension of the file that holds the rows of the parameter."""
+    """Return which dimension of the tensor in the file holds the parameter's rows."""
     return part.ones + (1 if part.transpose else 0)
 
 
 def _rows_of(
     parts: Iterable[TensorPart], shapes: Shapes, first: int | None, last: int | None
 ) -> Iterator[tuple[TensorPart, int | None, int | None]]:
-    """Yield the rows of each part that are in rows `first` to `last` of all together, or else no rows of the last
-    part."""
+    """Yield which rows of each part are in rows `first` to `last` of all parts stacked; if none are, an empty piece of
+    the last part."""
     begin, found = 0, False
     parts = list(parts)
     for place, part in enumerate(parts):
@@ -126,7 +127,7 @@ def _rows_of(
 
 
 def _open_index(path: str) -> Tensors:
-    """Open a model in several files: https://huggingface.co/docs/safetensors, `model.safetensors.index.json`."""
+    """Open a model in several files (`model.safetensors.index.json`, https://huggingface.co/docs/safetensors)."""
     try:
         files = files_of_index(path, parse_json(read_bytes(path)))
     except ValueError as problem:

@@ -1,4 +1,5 @@
-"""Update of the parameters from accumulated gradients: norm, loss scale, clipping, the guard, the optimizer's step."""
+"""Update of the parameters from accumulated gradients: norm, loss scale, clipping, check for nan, the optimizer's
+step."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Update:
-    """Update of a step. `global_norm` returns the norm of the whole model's gradients, the same on every rank, so that
-    decisions from it (clipping, `non_finite: skip`, fp16's skipping) need no other message."""
+    """Update of a step. `global_norm` returns the norm of the whole model's gradients. It is the same on every rank, so
+    that decisions from it (clipping, skipping a step) need no further message."""
 
     def __init__(
         self,
@@ -31,11 +32,9 @@ class Update:
         self._global_norm = global_norm
 
     def __call__(self, lr_factor: float, measure: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Set the lr, clip the gradients and step the optimizers. A step that is not finite is left out if the training
-        is guarded (`non_finite: skip`, fp16).
-
-        Return (gradient norm before clipping, whether it is finite), each None if not computed.
-        """
+        """Set the lr, clip the gradients and update the parameters. With `non_finite: skip` or fp16, a step with nan or
+        infinite gradients changes nothing. Return (gradient norm before clipping, whether it is finite), each None if
+        not computed."""
         optimizers = self._optimizers
         optimizers.set_lr_factor(lr_factor)
         if not (measure or self._guarded or self._max_norm is not None):
@@ -64,6 +63,6 @@ class Update:
 
 
 def compute_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the 2-norm of plain tensors, or of DTensors over all ranks that hold a shard."""
+    """Return the 2-norm of plain tensors together, or of DTensors over all ranks that hold a shard."""
     total: Any = torch.nn.utils.get_total_norm(gradients)
     return total.full_tensor() if hasattr(total, "full_tensor") else total  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Messages on the numbers of the samples, compared with those that a network is initialised for.
+"""Messages on numbers of the samples that are unusual for a network: not scaled, not normalised, a row number.
 
 Each function is one message; its docstring is the manual page of its code. Each is a warning: the run is valid.
 """

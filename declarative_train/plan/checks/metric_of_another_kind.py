@@ -51,5 +51,5 @@ def _differ(measure: Measure, term: Term, data: DataSpec) -> bool:
 
 
 def _only_yes_and_no(chunks: Iterable[np.ndarray]) -> bool:
-    """Return whether all values are 0 or 1; such a regression can be measured as classes as well."""
+    """Return whether all values are 0 or 1. The accuracy of such a regression has a meaning."""
     return all(bool(((chunk == 0) | (chunk == 1)).all()) for chunk in chunks)

@@ -121,7 +121,7 @@ def _count_averaged_steps(decay: float) -> int:
 
 
 def schedule_past_the_end(span: Span, shape_error: ShapeError) -> Diagnostic:
-    """Report a problem of an lr schedule under R103."""
+    """Report a learning-rate schedule that does not fit the length of the run (R103)."""
     say = warning if shape_error.is_warning else error
     return say("R103", span, shape_error.message, shape_error.help)
 

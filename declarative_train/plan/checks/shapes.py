@@ -35,7 +35,7 @@ def no_gradient(span: Span, term: str, input: str, stops: tuple[Related, ...]) -
 
 
 def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...]) -> Diagnostic:
-    """Report a loss term that a function without a derivative precedes (G009)."""
+    """Report a loss term whose input is computed by a function without a derivative (G009)."""
     message = f"the loss `{term}` cannot be used for training: a function before `{input}` has no derivative"
     return error("G009", span, message, "for the value of `//` use `floor(detach(x / y))`", stops)
 
@@ -115,7 +115,8 @@ def step_fails(span: Span, phase: str, message: str, node: str | None) -> Diagno
 
 
 def not_finite(span: Span, term: str, value: float, culprit: tuple[str, Span] | None, *, skips: bool) -> Diagnostic:
-    """Report a loss that is not finite in the first step (G013). `skips`: the recipe skips such steps."""
+    """Report a loss that is nan or infinite in the first step (G013). `culprit`: the node that made the value. `skips`:
+    the recipe skips such steps."""
     made = (
         () if culprit is None else (Related(culprit[1], f"the first such number is in the output of `{culprit[0]}`"),)
     )

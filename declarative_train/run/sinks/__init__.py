@@ -1,4 +1,4 @@
-"""Tables of the sinks by name. Only the main rank imports the sinks."""
+"""Tables of the sinks by name. Only rank 0 imports them."""
 
 from __future__ import annotations
 

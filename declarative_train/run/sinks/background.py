@@ -1,7 +1,7 @@
 """Base class of sinks that write from a thread, because a server or the import of a library is slow.
 
-The training loop only appends to a queue. `flush` and `close` wait for the thread, but no longer than `WAIT_S`. A
-failure of the thread is raised at the next call; the run then continues without the sink.
+The training loop only appends to a queue. `flush` and `close` wait for the thread, at most `WAIT_S`. An error in the
+thread is raised at the next call; the run then continues without the sink.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class BackgroundSink(Sink):
 
 
 def read_run_id(path: Path) -> dict[str, Any]:
-    """Return what `write_run_id` wrote: the run's id on a server. Empty if there is no such file."""
+    """Return the run's id on a server, as `write_run_id` wrote it; {} if there is no such file."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -224,8 +224,8 @@ class ConsoleSink(Sink):
 
 
 def _brief(text: str) -> str:
-    """Return the text in quotation marks, on one line and shortened. Control characters, which an untrained model may
-    write, are escaped."""
+    """Return a text in quotation marks, on one line and shortened. Control characters, which an untrained model may
+    generate, are escaped."""
     found = ""
     for sign in text:
         shown = sign if sign.isprintable() and sign not in '"\\' else json.dumps(sign)[1:-1]
@@ -236,7 +236,8 @@ def _brief(text: str) -> str:
 
 
 def wrap(line: str, width: int | None) -> str:
-    """Wrap a line to `width` columns. The rest is indented: in a line `word  text`, to the column of the text."""
+    """Return a line broken to `width` columns. Continuation lines are indented: in a line `word text`, to the column of
+    the text."""
     if width is None or len(line) <= width:
         return line
     import textwrap
@@ -247,7 +248,7 @@ def wrap(line: str, width: int | None) -> str:
 
 
 def summarize(steps: Collection[StepDone]) -> dict[str, float]:
-    """Return the medians over the logging windows, and the peak of memory, under the names of the predictions."""
+    """Return medians of the measured speed and the peak of memory, under the names of the plan's predictions."""
     found = {"memory_gib": max(step.memory_bytes for step in steps) / 2**30}
     times = [step.step_s * 1e3 for step in steps if step.step_s is not None]
     shares = [step.mfu for step in steps if step.mfu is not None]
@@ -267,7 +268,8 @@ def format_memory(event: MemoryMeasured) -> str:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median, of an even number of values the upper one. (`statistics` takes 10 ms to import.)"""
+    """Return the median; for an even number of values the upper one of the two in the middle. (`statistics` takes 10 ms
+    to import.)"""
     return sorted(values)[len(values) // 2]
 
 

@@ -1,7 +1,7 @@
-"""Sink that writes `metrics.csv`: a row per logged step and per evaluation, with TensorBoard's names as columns.
+"""Sink that writes `metrics.csv`: a row per logged step and per evaluation; columns have TensorBoard's names.
 
-The first row has the columns of training. The first evaluation of a set appends its columns, and the file is rewritten:
-columns are only added, at the end. A resumed run drops the rows after the step that it resumes from.
+The header starts with the columns of training. The first evaluation of a set appends its columns, and the file is
+rewritten: columns are only added, at the end. A resumed run drops the rows after the step that it resumes from.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class CsvSink(Sink):
         csv.DictWriter(self._stream, self._columns).writerow(row)
 
     def _rewrite(self, columns: Sequence[str], *, last_step: int | None = None) -> None:
-        """Rewrite the file with these columns and the rows up to `last_step`. It is replaced when the new one is
-        complete."""
+        """Rewrite the file with these columns and the rows up to `last_step`. The old file is replaced when the new one
+        is complete."""
         self._stream.close()
         new_path = self._path.with_suffix(".csv.new")
         with new_path.open("w", encoding="utf-8", newline="") as stream:

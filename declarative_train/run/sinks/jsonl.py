@@ -41,7 +41,7 @@ _KINDS: dict[str, type] = {
 
 
 class JsonlSink(Sink):
-    """Writer that appends to `path`. Lines are in the file when `write` returns. Exceptions are steps and epochs: a
+    """Writer that appends to `path`. When `write` returns, the line is in the file, except for steps and epochs: a
     crash may lose those of the last half second that are newer than the last checkpoint."""
 
     @classmethod

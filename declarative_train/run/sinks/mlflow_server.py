@@ -30,8 +30,8 @@ _STATES = {"finished": "FINISHED", "early_stop": "FINISHED", "stopped": "KILLED"
 
 
 class MlflowSink(BackgroundSink):
-    """MLflow run. `uri` None means MLFLOW_TRACKING_URI, or else a database below `folder`. `experiment` None means the
-    recipe's name."""
+    """Sink that writes to one MLflow run. `uri` None: MLFLOW_TRACKING_URI, else a database below `folder`. `experiment`
+    None: the recipe's name."""
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
@@ -92,7 +92,7 @@ class MlflowSink(BackgroundSink):
             self._client.log_text(self._run_id, text, f"recipe/{name}")
 
     def _exists(self, run_id: str) -> bool:
-        """Return whether the server has the run. It may have been deleted, or the database may be new."""
+        """Return whether the server still has the run: it may have been deleted, or the database may be new."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -103,8 +103,8 @@ class MlflowSink(BackgroundSink):
             raise
 
     def _experiment_id(self, name: str) -> str:
-        """Return the experiment's id; create the experiment if there is none. Artifacts of the local database are put
-        into the same folder, where MLflow would use the working directory."""
+        """Return the experiment's id; create it if it does not exist. For a local database artifacts are put into the
+        same folder; MLflow would use the working directory."""
         from mlflow.exceptions import MlflowException
 
         found = self._client.get_experiment_by_name(name)
@@ -120,7 +120,8 @@ class MlflowSink(BackgroundSink):
         return str(found.experiment_id)
 
     def _params(self, hyperparameters: Mapping[str, object]) -> None:
-        """Log the hyper-parameters. MLflow refuses to change a parameter, so changes of a resumed run become tags."""
+        """Log the hyper-parameters; those that a resumed run changed become tags, because MLflow refuses to change a
+        parameter."""
         from mlflow.entities import Param
 
         there = self._client.get_run(self._run_id).data.params

@@ -109,7 +109,7 @@ def new_event_file(directory: Path) -> BinaryIO:
 
 
 class EventWriter:
-    """Writer of events as records of a stream, one or more for each event."""
+    """Writer of events to a stream, as one or more TensorBoard records each."""
 
     def __init__(self, stream: BinaryIO) -> None:
         # Deferred: the import of the protocol buffers happens in the thread that writes.
@@ -167,8 +167,8 @@ class EventWriter:
         self.put_summary(session_end(event), 0, event.time_unix_s)
 
     def draw(self, *, all_of_them: bool) -> None:
-        """Draw the latest predictions of each set, at most every `DRAW_S` unless `all_of_them`. Evaluations may be as
-        frequent as steps."""
+        """Write images of the latest predictions of each set. Unless `all_of_them`, at most every `DRAW_S` seconds,
+        since evaluations may be as frequent as steps."""
         now = time.monotonic()
         for key, event in list(self._waiting.items()) if self._can_draw else ():
             if all_of_them or now - self._drawn_s.get(key, -DRAW_S) >= DRAW_S:
@@ -222,7 +222,7 @@ def _to_markdown(prompt: str, text: str) -> str:
 
 
 def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
-    """Return the peaks as tags and values: the largest over the ranks, and each rank's if there are few."""
+    """Return (tag -> value) of the peak memory: the largest over the ranks, and each rank's if there are few."""
     kinds = {"predicted": event.predicted, "measured": event.measured}
     found = {f"utilisation/{kind}_peak_gib": max(ranks) / 2**30 for kind, ranks in kinds.items()}
     if 1 < len(event.measured) <= MOST_RANKS:
@@ -232,7 +232,7 @@ def memory_scalars(event: MemoryMeasured) -> dict[str, float]:
 
 
 def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
-    """Return the model as a serialised GraphDef for the Graphs tab. Its scopes are the parts of the paths."""
+    """Return the model as a serialised GraphDef for TensorBoard's Graphs tab."""
     from tensorboard.compat.proto.attr_value_pb2 import AttrValue
     from tensorboard.compat.proto.graph_pb2 import GraphDef
     from tensorboard.compat.proto.node_def_pb2 import NodeDef
@@ -248,7 +248,7 @@ def graph_definition(nodes: Iterable[GraphNode]) -> bytes:
 
 
 def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
-    """Return a string tensor for the named plugin of TensorBoard."""
+    """Return bytes as a string tensor for one of TensorBoard's plugins."""
     from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -260,7 +260,7 @@ def bytes_summary(tag: str, content: bytes, *, plugin: str) -> Summary:
 
 
 def comparison(names: Iterable[str]) -> Summary:
-    """Return the layout of the custom scalars tab: a chart for each prediction with its measured curve."""
+    """Return the layout of TensorBoard's custom scalars tab: a chart for each prediction with the measured curve."""
     from tensorboard.plugins.custom_scalar import layout_pb2
 
     charts = [
@@ -275,7 +275,8 @@ def comparison(names: Iterable[str]) -> Summary:
 
 
 def epoch_scalars(event: EpochDone) -> dict[str, float]:
-    """Return the training means of an epoch as tags and values. Evaluations are left out, as they have own curves."""
+    """Return (tag -> value) of the training means of an epoch. Evaluations are left out: they have curves of their
+    own."""
     own = "training/"
     return {
         f"training_epoch/{name.removeprefix(own)}": value
@@ -285,8 +286,7 @@ def epoch_scalars(event: EpochDone) -> dict[str, float]:
 
 
 def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
-    """Return step, time and values of an event, by their names on TensorBoard. Events without numbers have no
-    values."""
+    """Return step, time and (tag -> value) of an event; {} for events without numbers."""
     match event:
         case StepDone():
             return event.step, event.time_unix_s, step_scalars(event)
@@ -303,7 +303,7 @@ def scalars(event: Event) -> tuple[int, float, dict[str, float]]:
 
 
 def step_scalars(event: StepDone) -> dict[str, float]:
-    """Return the values of a logging step by their tags."""
+    """Return (tag -> value) of a logging step."""
     values = {"training/loss": event.loss}
     values |= {f"training/loss/{name}": value for name, value in event.terms.items()}
     values |= {f"training/{name}": value for name, value in event.metrics.items()}
@@ -375,15 +375,15 @@ def hparams_columns(tried: Mapping[str, Sequence[object]], metrics: Iterable[str
 
 
 def best_values(event: RunEnded) -> dict[str, float]:
-    """Return the best values of a finished run, nothing of a stopped one, which may be resumed and improve."""
+    """Return the best values of a finished run; {} for a stopped one, which may be resumed and improve."""
     if event.status not in _FINISHED:
         return {}
     return {name: value for name, value in event.values.items() if name.startswith("best/")}
 
 
 def tag_of(name: str) -> str:
-    """Return the tag of a final value: `validation/best_accuracy` for `best/validation/accuracy`, so that it is in the
-    group of its set."""
+    """Return the tag of a final value: `best/validation/accuracy` becomes `validation/best_accuracy`, so that it is in
+    the group of its set."""
     if not name.startswith("best/"):
         return name
     _, group, rest = name.split("/", 2)

@@ -18,7 +18,7 @@ from declarative_train.run.sinks.tensorboard import scalars
 
 
 class WandbSink(BackgroundSink):
-    """W&B run. `project` None means the recipe's name."""
+    """Sink that writes to one W&B run. `project` None: the recipe's name."""
 
     @classmethod
     def from_settings(cls, run_dir: Path, settings: Mapping[str, Any]) -> Self:
@@ -73,7 +73,7 @@ class WandbSink(BackgroundSink):
 
 
 def has_key() -> bool:
-    """Return whether W&B can log in without asking in the terminal."""
+    """Return whether W&B has a key and need not ask for one in the terminal."""
     import netrc
     from urllib.parse import urlsplit
 

@@ -1,1 +1,1 @@
-"""Folder of a run: its lock, its checkpoints, and which run and checkpoint a resume continues."""
+"""Folder of a run: its lock, where its checkpoints are, and which run and checkpoint a resume continues."""

@@ -54,8 +54,7 @@ MOST_CHANGES = 5  # changes of a recipe since a checkpoint that a message names
 
 @dataclass(frozen=True, slots=True)
 class RunPlace:
-    """Folder that a run writes to, and what it starts from: a checkpoint, or the plan's weights (files or
-    checkpoints)."""
+    """Folder of a run, and what the run starts from: a checkpoint (`entry`), or the initial `weights` of the plan."""
 
     run_dir: Path
     entry: CheckpointEntry | None
@@ -71,8 +70,8 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Run and checkpoint to continue. `run` None means a new run; `why` says why the checkpoint's own run is not
-    continued."""
+    """Checkpoint to start from, and the run to continue. `run` None: a new run starts from the checkpoint, and `why`
+    says why its own run is not continued."""
 
     entry: CheckpointEntry | None
     run: Path | None = None
@@ -85,7 +84,7 @@ def open_place(
     plan: Plan, resume: str | None, lock: RunLock, look: DamageCheck = damage, folder: Path | None = None
 ) -> RunPlace:
     """Create or find the run's folder, lock it and write the plan to it. `look` checks a checkpoint and returns a
-    reason to skip it. `folder` is the run's folder, instead of a new one below those of its recipe; `resume` then
+    reason to skip it. `folder`: the run's folder, instead of a new one among the runs of its recipe; `resume` then
     continues the run in it.
 
     Raises RunFailure, and leaves no new folder, if the given path has no checkpoint or one of another run, if all
@@ -139,7 +138,7 @@ def _reason(path: Path, error: OSError) -> str:
 
 
 def _save_plan(plan: Plan, run_dir: Path) -> None:
-    """Write the plan. A different plan of an earlier session is renamed to `plan.<n>.json`."""
+    """Write the plan; if an earlier session of this run had a different one, that is renamed to `plan.<n>.json`."""
     path, text = run_dir / PLAN, to_saved_json(plan)
     if path.exists() and path.read_text(encoding="utf-8") != text:
         number = 1
@@ -150,8 +149,8 @@ def _save_plan(plan: Plan, run_dir: Path) -> None:
 
 
 def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
-    """Write `run.json`, which lists of runs read, as reading a plan may take long. Its time is that of the first
-    session."""
+    """Write `run.json`, a summary for lists of runs, since reading a plan may take long. Its time is the start of the
+    first session."""
     begun = read_run(run_dir).get("started_unix_s", time.time())
     mode = {"mode": plan.layout.mode, "num_ranks": len(plan.layout.ranks)}
     entries = {"name": plan.name, **mode, "num_steps": plan.training.num_steps, "started_unix_s": begun}
@@ -163,8 +162,8 @@ def _save_run(plan: Plan, run_dir: Path, elsewhere: str | None) -> None:
 
 
 def changes_since(plan: Plan, entry: CheckpointEntry) -> tuple[list[str], list[str]]:
-    """Return (notices, warnings) about the changes of the recipe since a checkpoint. Raises CheckpointFailure, with the
-    changes and reasons, if they make it another run."""
+    """Return (notices, warnings) about changes of the recipe since a checkpoint. Raises CheckpointFailure with the
+    reasons if they make it another run."""
     if entry.manifest["fingerprint"] == plan.fingerprint:
         return [], []
     before, why = _plan_of(entry)
@@ -186,7 +185,7 @@ def _another_run(entry: CheckpointEntry, reasons: Sequence[str]) -> CheckpointFa
 
 
 def _plan_of(entry: CheckpointEntry) -> tuple[Plan | None, str]:
-    """Return the plan under which a checkpoint was saved, or the reason why it cannot be compared."""
+    """Return the plan with which a checkpoint was saved and "", or None and the reason why it cannot be compared."""
     try:
         return from_json(CheckpointStore(entry.path).text(f"{entry.path}/{PLAN}")), ""
     except OSError:
@@ -200,8 +199,8 @@ def _runs(plan: Plan) -> Path:
 
 
 def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
-    """Create an empty folder, also if other runs start at the same time; or create `folder` if it does not exist.
-    Raises OSError."""
+    """Create an empty folder for a run; runs that start at the same time get different ones. With `folder`: create that
+    if it does not exist. Raises OSError."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -220,8 +219,8 @@ def new_run_dir(plan: Plan, folder: Path | None = None) -> Path:
 
 
 def _time_of_next(runs: Path) -> str:
-    """Return the time that the name of a new run begins with: now, or a second after the newest run where the clock of
-    this machine is behind that of the machine which began it. The newest run is found by name."""
+    """Return the time with which the name of a new run begins: now, or one second after the newest run if the clock of
+    this machine is behind. The newest run is found by name."""
     now = datetime.now()
     for path in runs.iterdir():
         with suppress(ValueError):  # it is not named by its time
@@ -231,8 +230,8 @@ def _time_of_next(runs: Path) -> str:
 
 
 def _label(plan: Plan, runs: Path) -> str:
-    """Return the part of the folder's name that says what differs from the first run that still exists. So the same
-    recipe always gets the same name."""
+    """Return the part of a folder's name that says what differs from the first run that still exists. The same recipe
+    always gets the same name."""
     asked = select_overridden(plan.overrides, plan.settings)
     for path in sorted(runs.iterdir()):
         first = read_run(path).get("settings")
@@ -247,8 +246,8 @@ def _label(plan: Plan, runs: Path) -> str:
 
 
 def _find_in_folder(folder: Path, resumes: bool, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return what to continue in a folder that the user named. Raises RunFailure if it has a run and `resumes` is
-    False."""
+    """Return what to continue in the folder that the user gave for the run. Raises RunFailure if it has a run and
+    `resumes` is False."""
     if not resumes:
         if (folder / PLAN).exists() or (folder / CHECKPOINTS).exists():  # wherever its checkpoints are, it has a plan
             raise RunFailure(
@@ -268,8 +267,8 @@ def _find(plan: Plan, resume: str, lock: RunLock, look: DamageCheck) -> ResumePo
 
 
 def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Return what to continue at a path: a checkpoint's folder, a run's folder or that of its checkpoints, or the
-    folder of a recipe's runs. Raises RunFailure."""
+    """Return what to continue at a path: a checkpoint, a run's folder, its folder of checkpoints, or a recipe's folder
+    of runs. Raises RunFailure."""
     path = path if "/" in path else f"./{path}"
     root, _, name = path.rpartition("/")
     if CheckpointStore(path).has(f"{path}/{MANIFEST}") or (
@@ -290,7 +289,7 @@ def _find_at_path(plan: Plan, path: str, lock: RunLock, look: DamageCheck) -> Re
 
 
 def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest of a recipe's runs that has a complete checkpoint. Raises RunFailure if a newer run is still
+    """Return the newest of a recipe's runs with a complete checkpoint. Raises RunFailure if a newer run is still
     running."""
     passed_over: list[str] = []
     for run in map(Path, newest_first(str(path) for path in runs.glob("*") if path.is_dir())):
@@ -311,8 +310,8 @@ def _find_in_runs(runs: Path, lock: RunLock, look: DamageCheck) -> ResumePoint |
 
 
 def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | None:
-    """Return the newest complete checkpoint below `root`. It continues its run if that has a folder here; otherwise it
-    begins a new run."""
+    """Return the newest complete checkpoint of a run. If the run has no folder on this machine, a new run starts from
+    it."""
     run = owner_of(root)
     if run is not None and Path(run).is_dir():
         lock.take(Path(run))
@@ -327,8 +326,8 @@ def _find_in_run(root: str, lock: RunLock, look: DamageCheck) -> ResumePoint | N
 
 
 def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoint:
-    """Continue from one checkpoint. If the run has newer ones it begins a new run, so that they are not overwritten.
-    Raises CheckpointFailure if it is damaged."""
+    """Return one checkpoint as the start. If its run has newer ones, a new run starts from it, so that they are not
+    overwritten. Raises CheckpointFailure if it is damaged."""
     root, _, _ = path.rpartition("/")
     store = CheckpointStore(root)
     try:
@@ -355,7 +354,7 @@ def _resume_checkpoint(path: str, lock: RunLock, look: DamageCheck) -> ResumePoi
 
 def _find_external(plan: Plan, look: DamageCheck) -> ResumePoint | None:
     """Return the newest checkpoint below `checkpoint.dir` of a run whose folder is not on this machine. A new run
-    continues from it, because the old one may still be running elsewhere."""
+    starts from it, because the old one may still be running elsewhere."""
     if plan.logging.checkpoints is None:
         return None
     entry, reasons = newest_below(plan.logging.checkpoints, plan.name, look)

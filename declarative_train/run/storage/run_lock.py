@@ -1,6 +1,6 @@
-"""Lock on a run's folder: only one run writes to it. The lock file names the process that holds it.
+"""Lock on a run's folder, so that only one run writes to it. The lock file names the process that has it.
 
-Forked ranks and loader workers inherit the lock, so it lasts until the last one has ended, in whatever way.
+Forked ranks and loader workers inherit the lock, so it lasts until the last of them has ended, in whatever way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ORPHANS_S = 15.0  # how long ranks and loader workers may outlive the process th
 
 
 class RunLock:
-    """Lock of one run at a time. `is_held` is also False if the file system does not support locks."""
+    """Lock on one run's folder. `is_held` stays False if the file system does not support locks."""
 
     def __init__(self) -> None:
         self._lock = FileLock()
@@ -52,7 +52,8 @@ class RunLock:
 
 
 def is_locked(run_dir: Path) -> bool:
-    """Return whether a run holds the folder: on this machine or, if the file system shares locks, on another one."""
+    """Return whether a process has the lock of a run: on this machine or, if the file system shares locks, on
+    another."""
     try:
         with open(run_dir / LOCK, "rb") as file:
             return not try_lock(file.fileno(), shared=True)
@@ -61,8 +62,8 @@ def is_locked(run_dir: Path) -> bool:
 
 
 def _may_be_going(holder: dict[str, object]) -> bool:
-    """Return whether the run may go on: the process that started it lives, or is on another machine. If it has ended,
-    its ranks are about to end, too."""
+    """Return whether the run may still be running: the process that started it lives, or is on another machine. If that
+    process has ended, its ranks are about to end."""
     pid = holder.get("pid")
     if holder.get("host") != socket.gethostname() or not isinstance(pid, int):
         return holder != {}
