@@ -96,7 +96,8 @@ SIGUSR2, SIGHUP, and of a run `training.max_time` |
 | 130, 143 | ended by Ctrl-C or SIGTERM (others: 128 and the signal's number); of `run`, before the first step, with \
 nothing lost |
 
-torchrun does not pass these codes on: it exits with 0 or 1 ([stopping a run](launching.md#stop-and-resume)).
+Agents of several nodes exit with the same code. torchrun passes none on: it exits with 0 or 1
+([stopping a run](launching.md#stop-and-resume)).
 """
 
 

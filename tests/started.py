@@ -19,9 +19,12 @@ from collections.abc import Iterable
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from tests.machines import Machine
 
 LIMIT_S = 60
 LEAVING_S = 5.0
@@ -38,18 +41,22 @@ IMPORTED = (  # what a run has imported by its end
     "declarative_train.planner.compiler",
     "declarative_train.engine.axes.pipeline",
     "declarative_train.engine.axes.shard",
+    "declarative_train.run.agent",
     "declarative_train.run.rank",
+    "declarative_train.run.rendezvous",
 )
 
 
 class Started:
     """As a Popen: a pid, which is its session's too, and a returncode."""
 
-    def __init__(self, module: str, words: Iterable[str], cwd: Path | None, ignored: tuple[int, ...]) -> None:
+    def __init__(
+        self, module: str, words: Iterable[str], cwd: Path | None, ignored: tuple[int, ...], machine: Machine | None
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._streams = [Path(self._folder.name, name) for name in ("out", "err")]
         where = (str(cwd or Path.cwd()), dict(os.environ), [str(path) for path in self._streams])
-        self._process = server().Process(target=_main, args=(module, [*words], *where, ignored))
+        self._process = server().Process(target=_main, args=(module, [*words], *where, ignored, machine))
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -91,9 +98,16 @@ def server() -> ForkServerContext:
     return context
 
 
-def start(module: str, *words: str, cwd: Path | None = None, ignored: tuple[int, ...] = ()) -> Started:
-    """With the working directory and the environment of now. `ignored`: signals, as nohup ignores one."""
-    return Started(module, words, cwd, ignored)
+def start(
+    module: str,
+    *words: str,
+    cwd: Path | None = None,
+    ignored: tuple[int, ...] = (),
+    machine: Machine | None = None,
+) -> Started:
+    """With the working directory and the environment of now. `ignored`: signals, as nohup ignores one. `machine`: where
+    it is not this one."""
+    return Started(module, words, cwd, ignored, machine)
 
 
 def finish(process: Started, timeout: float = LIMIT_S) -> tuple[int, str, str]:
@@ -132,9 +146,17 @@ def family(pid: int) -> list[int]:
 
 
 def _main(
-    module: str, words: list[str], cwd: str, environment: dict[str, str], streams: list[str], ignored: tuple[int, ...]
+    module: str,
+    words: list[str],
+    cwd: str,
+    environment: dict[str, str],
+    streams: list[str],
+    ignored: tuple[int, ...],
+    machine: Machine | None,
 ) -> None:
     os.setsid()
+    if machine is not None:
+        machine.enter()
     for number, path in enumerate(streams, 1):
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, number)

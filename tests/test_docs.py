@@ -136,7 +136,7 @@ def command_lines() -> list[tuple[str, str]]:
 
 
 def words_of(line: str) -> list[str]:
-    plain = re.sub(r"\[.*?\]", "", line).replace("...", "").replace("\\|", "|")
+    plain = re.sub(r"\[.*?\]", "", line).replace("...", "").replace("\\|", "|").replace("$NODE", "0")
     return shlex.split(re.split(r" [#>] ", plain)[0])[1:]
 
 

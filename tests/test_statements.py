@@ -36,8 +36,8 @@ README.md
     A broken one is reported by the run, or left out with `data.on_bad_row: skip`
         data/test_skipping.py::test_without_skip_a_broken_picture_ends_the_run_with_its_place
         data/test_skipping.py::test_a_broken_picture_is_stood_in_for_alike_on_every_layout
-    torchrun, srun or mpirun starts the ranks
-        run/test_torchrun.py::test_ranks_of_a_step_of_slurm
+    On several nodes, `dtrain run` is started on each
+        run/test_nodes.py::test_two_nodes_train
     Windows: in WSL
         test_statements.py::test_windows_is_told_where_to_run
 docs/commands.md

@@ -53,8 +53,8 @@ class VisibleDevices:
     gpus: tuple[str, ...]
 
 
-def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
-    """Return the device for ranks on this machine; `num_visible`: the number of GPUs that this process sees. Without a
+def choose_device(layout: LayoutPlan, num_visible: int, where: str = "here") -> DeviceChoice:
+    """Return the device for ranks on a machine; `num_visible`: the number of GPUs that are visible there. Without a
     GPU, `auto` becomes the CPU. With fewer GPUs than the layout has, the run fails: a slow run on the CPU next to idle
     GPUs is not what was meant. Raises RunFailure."""
     if layout.device == "cpu":
@@ -74,7 +74,7 @@ def choose_device(layout: LayoutPlan, num_visible: int) -> DeviceChoice:
             else ""
         )
         return DeviceChoice("cpu", f"no GPU here: {_processes(layout)} on CPU{more}")
-    raise _too_few(layout, num_visible, "here")
+    raise _too_few(layout, num_visible, where)
 
 
 def assign_devices(layout: LayoutPlan, all_visible: Sequence[VisibleDevices]) -> DeviceChoice:

@@ -101,8 +101,11 @@ class Failure:
     is_peer_loss: bool
     is_ours: bool  # a bug: the traceback says more than the message
     trace: str
+    repeats: bool = False  # it would happen again after a restart
+    node: str | None = None  # of several
 
 
+_REPEATING = (RunFailure, DataError, ComponentError)
 _NOT_OURS = (RunFailure, PeerFailure, DataError, ComponentError, OSError, MemoryError)
 
 
@@ -123,6 +126,7 @@ def describe_failure(
         is_peer_loss=is_peer_loss(error),
         is_ours=not is_known,
         trace=trace,
+        repeats=isinstance(error, _REPEATING),
     )
 
 
@@ -279,7 +283,8 @@ def headline(failure: Failure, num_ranks: int) -> str:
     """Return `rank 1 (stage 2), step 37: ...`; a single process has no rank to name."""
     where = []
     if num_ranks > 1 and failure.kind not in _OF_ALL_RANKS:
-        where.append(f"rank {failure.rank}" + (f" (stage {failure.stage})" if failure.stage is not None else ""))
+        place = ", ".join(filter(None, [failure.node, None if failure.stage is None else f"stage {failure.stage}"]))
+        where.append(f"rank {failure.rank}" + (f" ({place})" if place else ""))
     if failure.step is not None:
         where.append(f"step {failure.step}" if failure.step else "before the first step")
     return f"{', '.join(where)}: {failure.message}" if where else failure.message

@@ -1,5 +1,5 @@
-"""Launchers (torchrun, srun, mpirun) that start this process as one rank of many, recognised by environment
-variables."""
+"""Launchers that start this process as one rank of many, or as the agent of one node of several, recognised by their
+environment variables."""
 
 from __future__ import annotations
 
@@ -75,3 +75,90 @@ def port_of_step(environment: Mapping[str, str]) -> int:
 def _is_of(launcher: Launcher, environment: Mapping[str, str]) -> bool:
     rank, world = environment.get(launcher.rank, ""), environment.get(launcher.world, "")
     return rank.isdigit() and world.isdigit() and int(world) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Number of this node, from 0, and the address of node 0, the head. `key` is where the user sets the address."""
+
+    node: int
+    head: str
+    port: int
+    key: str = "--head"
+
+    @property
+    def address(self) -> str:
+        return f"{f'[{self.head}]' if ':' in self.head else self.head}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLauncher:
+    """Launcher that starts one process on each node, with its variables for the number of the node and the number of
+    nodes, the variables that name the head, and one that must have a value if it is set: `only`."""
+
+    name: str
+    node: str
+    num_nodes: str = ""
+    heads: tuple[str, ...] = ("MASTER_ADDR",)
+    port: str = "MASTER_PORT"
+    only: tuple[str, str] = ("", "")
+
+
+# the value of `only` may be the name of a variable that must be equal
+NODE_LAUNCHERS = (
+    NodeLauncher("Kubeflow TrainJob", "PET_NODE_RANK", "PET_NNODES", ("PET_MASTER_ADDR",), "PET_MASTER_PORT"),
+    NodeLauncher("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", ("MASTER_ADDR", "SKYPILOT_NODE_IPS")),
+    NodeLauncher(
+        "Slurm",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_NODES",
+        ("MASTER_ADDR", "SLURM_STEP_NODELIST"),
+        only=("SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES"),
+    ),
+    NodeLauncher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", only=("OMPI_COMM_WORLD_LOCAL_SIZE", "1")),
+    NodeLauncher("Kubernetes", "JOB_COMPLETION_INDEX"),
+)
+HEAD_PORT = 29500
+
+
+class SeatError(ValueError):
+    """Options for the place of this node that do not make one."""
+
+
+def find_seat(
+    node: int | None = None, head: str | None = None, environment: Mapping[str, str] = os.environ
+) -> Seat | None:
+    """Return the place of this node among several, from the options `--node` and `--head` or from the variables of a
+    launcher; None if this process is not the agent of one of several nodes. Raises SeatError."""
+    if node is not None or head is not None:
+        head = head or environment.get("MASTER_ADDR")
+        if node is None or not head:
+            raise SeatError("--node and --head belong together: the number of this node, and the address of node 0")
+        return Seat(node, *_split_address(head, environment.get("MASTER_PORT", "")))
+    if OF_TORCH.rank in environment and OF_TORCH.world in environment:
+        return None
+    for each in NODE_LAUNCHERS:
+        number, count = environment.get(each.node, ""), environment.get(each.num_nodes, "many")
+        found = next((environment[name] for name in each.heads if environment.get(name)), None)
+        variable, wanted = each.only
+        is_node = not variable or environment.get(variable) == environment.get(wanted, wanted)
+        if not (number.isdigit() and is_node and found and count != "1"):
+            continue
+        if each.name == "Slurm":
+            found = environment.get("MASTER_ADDR") or first_host(environment)
+            port = environment.get(each.port) or str(port_of_step(environment))
+        else:
+            port = environment.get(each.port, "")
+        return Seat(int(number), *_split_address(found.split()[0], port), each.port)
+    return None
+
+
+def _split_address(text: str, port: str) -> tuple[str, int]:
+    """Return host and port of `host`, `host:29500`, `[fd77::1]:29500` or `fd77::1`. Raises SeatError."""
+    found = re.fullmatch(r"\[([^\]]+)\](?::(\w+))?|([^:]+)(?::(\w+))?|([0-9a-fA-F:.]+)", text)
+    if found is None:
+        raise SeatError(f"`{text}` is not the address of a node: HOST or HOST:PORT")
+    port = found[2] or found[4] or port or str(HEAD_PORT)
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise SeatError(f"`{port}` is not the number of a port")
+    return found[1] or found[3] or found[5], int(port)

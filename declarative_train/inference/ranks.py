@@ -20,7 +20,8 @@ from declarative_train.engine.devices import safe_threads, threads_per_rank
 from declarative_train.engine.failures import VICTIM_WAIT_S, RunFailure, describe_failure, explain, limit_s
 from declarative_train.inference.input import InputError
 from declarative_train.inference.trained import UsageError
-from declarative_train.run.processes import LOOPBACK, start_method
+from declarative_train.run.network import LOOPBACK
+from declarative_train.run.processes import start_method
 
 T = TypeVar("T")
 Act = Callable[[Ranks], T]

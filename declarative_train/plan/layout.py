@@ -94,7 +94,9 @@ class LayoutPlan:
     `mode`: the recipe's word, for display; code asks for the axes of the `mesh`. `device`: cuda, cpu, mps, or auto,
     which becomes CUDA at run time if there are enough GPUs. `units`: the paths of the blocks that are sharded,
     recomputed and compiled as a whole. In mode dp, `num_copies` is the number of devices of the one process and
-    `devices` are their indices; otherwise 1 and none.
+    `devices` are their indices; otherwise 1 and none. `min_nodes`: with fewer nodes the run waits; with a number from
+    there to `num_nodes` it is compiled again for them. `max_restarts`: how often the ranks are started again without
+    progress.
     """
 
     mode: Literal["single", "dp", "ddp", "fsdp", "pipeline", "tensor"]
@@ -110,6 +112,8 @@ class LayoutPlan:
     pipeline: PipelinePlan | None = None
     sharding: ShardingPlan | None = None
     cuts: Cuts | None = None
+    min_nodes: int | None = None
+    max_restarts: int = 0
 
     def size(self, *axes: Axis) -> int:
         """Return the number of ranks along the given axes together; an axis that the mesh lacks counts as 1."""

@@ -293,7 +293,8 @@ def _assemble(
     diagnostics += found
     if layout is None:
         return None, diagnostics
-    layout = replace(layout, hardware=recipe.layout.hardware)
+    asked = recipe.layout
+    layout = replace(layout, hardware=asked.hardware, min_nodes=asked.min_nodes, max_restarts=asked.num_restarts)
     plan = Plan(
         version=PLAN_VERSION,
         dtrain_version=own_version(),

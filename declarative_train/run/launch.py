@@ -6,20 +6,24 @@ Exit codes: 0 success; 3 the run failed; 75 stopped early, with a checkpoint to 
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from declarative_train.engine.devices import choose_device, num_gpus
+from declarative_train.engine.devices import num_gpus
 from declarative_train.engine.failures import RunFailure, describe_failure, explain, write_failure
-from declarative_train.run.processes import exit_unsaved, launch_ranks, print_stopping, report, say
-from declarative_train.run.rank_job import RankJob, SinkFactory, check_sinks, default_sinks
+from declarative_train.run.messages import NodeStatus
+from declarative_train.run.processes import exit_unsaved, print_stopping, report, resume_hint, say
+from declarative_train.run.rank_job import RankJob, SinkFactory
+from declarative_train.run.session import Recompile, Session
 from declarative_train.run.signals import EXIT_FAILED, StopRequest, late_reason
-from declarative_train.run.storage.run_dir import open_place
 from declarative_train.run.storage.run_lock import RunLock
 
 if TYPE_CHECKING:
+    from declarative_train.engine.launchers import Seat
     from declarative_train.plan.plan import Plan
+    from declarative_train.run.agent import Head
     from declarative_train.run.rank import FailureContext
 
 
@@ -56,40 +60,52 @@ def launch(
     sinks: SinkFactory | None = None,
     hosted: bool = False,
     folder: Path | None = None,
+    seat: Seat | None = None,
+    head: Head | None = None,
+    recompile: Recompile | None = None,
 ) -> Outcome:
-    """Run a plan and return how it ended. `resume`: None, `auto`, or a path. `max_steps`: stop after so many steps.
-    `sinks`: replaces the terminal and the plan's sinks. `folder`: the run's folder; None: a new one among the runs of
-    its recipe. `hosted`: the caller is the user's process (a notebook), which must not be ended, so a second interrupt
-    raises KeyboardInterrupt."""
+    """Run a plan and return how it ended. `resume` is None, `auto`, or a path. `max_steps` ends this session after so
+    many steps. `sinks` replaces the terminal and the plan's sinks. `folder` is the run's folder, instead of a new one
+    below those of its recipe. `seat` and `head` are those of node 0 of several, and
+    `recompile` returns the plan for another number of nodes. `hosted`: the run must not end this
+    process (a notebook), so a second interrupt raises KeyboardInterrupt."""
     lock = RunLock()
-    run_dir: Path | None = None
+    session: Session | None = None
     try:
-        device_kind, notices = choose_here(plan)
-        if sinks is None:
-            check_sinks(plan)
-            sinks = default_sinks(quiet, plan.logging.sinks, plan.logging.plugins)
-        place = open_place(plan, resume, lock, folder=folder)
-        run_dir = place.run_dir
-        job = RankJob(plan, device_kind, place, max_steps, sinks, notices, quiet, is_hosted=hosted)
-        code, why = run_here(job) if plan.layout.is_one_process else launch_ranks(job)
-        return Outcome(code, run_dir, tuple(why))
+        check_seat(plan, seat)
+        session = Session(
+            plan,
+            lock,
+            resume=resume,
+            max_steps=max_steps,
+            quiet=quiet,
+            sinks=sinks,
+            hosted=hosted,
+            folder=folder,
+            recompile=recompile,
+        )
+        if plan.layout.is_one_process and seat is None:
+            here = NodeStatus("0", 0, socket.gethostname(), 0 if session.needs_no_gpu else num_gpus())
+            code, why = run_here(session.make_job([here]))
+        else:
+            from declarative_train.run.agent import lead
+
+            code, why = lead(session, seat, head)
+        return Outcome(code, session.run_dir, tuple(why))
     except (RunFailure, OSError) as error:
+        run_dir = None if session is None else session.run_dir
         return Outcome(EXIT_FAILED, run_dir, (f"dtrain: {explain(error, Path(plan.logging.dir))}",))
     finally:
         lock.release()
 
 
-def choose_here(plan: Plan) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of device, and notices about the choice. Raises RunFailure."""
-    if plan.layout.num_nodes > 1:
+def check_seat(plan: Plan, seat: Seat | None) -> None:
+    """Raise RunFailure if the plan is for several machines, and this process does not know which of them it is."""
+    if plan.layout.num_nodes > 1 and seat is None:
         raise RunFailure(
             f"the plan is for {plan.layout.num_nodes} machines; help: start it on each, with its number from 0 as NODE "
-            f"and the address of number 0 as HEAD: torchrun --nnodes {plan.layout.num_nodes} --node-rank $NODE "
-            f"--nproc-per-node {plan.layout.gpus_per_node} --master-addr $HEAD --master-port 29500 "
-            "-m declarative_train run ..."
+            "and the address of number 0 as HEAD: dtrain run RECIPE --node $NODE --head $HEAD"
         )
-    choice = choose_device(plan.layout, 0 if plan.layout.device in ("cpu", "mps") else num_gpus())
-    return choice.kind, () if choice.notice is None else (choice.notice,)
 
 
 def exit_late(job: RankJob, context: FailureContext, watch: StopRequest) -> NoReturn:
@@ -117,6 +133,6 @@ def run_here(job: RankJob) -> tuple[int, list[str]]:
             raise
         failure = describe_failure(error, 0, context.stage, context.step, job.run_dir)
         write_failure(job.failures_dir, failure)
-        return EXIT_FAILED, report(job, failure, 1)
+        return EXIT_FAILED, [*report(job, failure, 1), *resume_hint(job)]
     finally:
         watch.restore()

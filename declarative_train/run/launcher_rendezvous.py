@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import sys
 import threading
 import time
@@ -40,7 +39,7 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
     lasting = PrefixStore("dtrain", _reach(rank))
     number = lasting.add("arrivals", 1)
     if rank != 0:
-        with _report_wait(lambda: f"rank 0 of {world}"):
+        with report_wait(lambda: f"rank 0 of {world}"):
             store = PrefixStore(str(take(lasting, f"attempt/{number}")), lasting)
         put(store, f"devices/{rank}", visible)
         return store, lasting
@@ -52,7 +51,7 @@ def open_stores(rank: int, world: int, visible: VisibleDevices) -> tuple[Store, 
         return f"{'ranks' if len(gone) > 1 else 'rank'} {in_ranges(gone)} of {world}"
 
     answered, deadline_s = 0, time.monotonic() + COMPILE_TIMEOUT_S
-    with _report_wait(missing):
+    with report_wait(missing):
         while not store.check([f"devices/{each}" for each in range(world)]):
             while answered < lasting.add("arrivals", 0):
                 answered += 1
@@ -81,12 +80,14 @@ def _reach(rank: int) -> Store:
         raise RunFailure(f"MASTER_PORT is `{port}`, not a number; help: set it to a free port of rank 0's machine")
     limit = timedelta(seconds=COMPILE_TIMEOUT_S)
     if rank == 0 and not has_agent_store():
-        listening = _listen(address, int(port))
+        from declarative_train.run.rendezvous import listen
+
+        listening = listen(address, int(port), "MASTER_PORT")
         return TCPStore(
             address, int(port), None, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
         )
     try:
-        with _report_wait(lambda: f"rank 0 at {address}, port {port}"):
+        with report_wait(lambda: f"rank 0 at {address}, port {port}"):
             return TCPStore(address, int(port), None, False, limit)
     except DistNetworkError:
         raise RunFailure(
@@ -95,28 +96,12 @@ def _reach(rank: int) -> Store:
         ) from None
 
 
-def _listen(address: str, port: int) -> socket.socket:
-    """Return a socket on which the other ranks can connect; only local ones, if `address` is a local address."""
-    try:
-        if address == "localhost" or address.startswith("127."):
-            return socket.create_server((address, port))
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
-    except OSError as error:
-        reason = os.strerror(error.errno or 0).lower()
-        raise RunFailure(
-            f"cannot listen on port {port} of {socket.gethostname()}: {reason}; help: set MASTER_PORT to a free port, "
-            "the same on every machine"
-        ) from None
-
-
 def has_agent_store() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 @contextmanager
-def _report_wait(awaited: Callable[[], str]) -> Iterator[None]:
+def report_wait(awaited: Callable[[], str]) -> Iterator[None]:
     """Print what this process waits for, at growing intervals. Only the first rank of a machine prints, if that is
     known."""
     done, begun_s = threading.Event(), time.monotonic()

@@ -12,19 +12,18 @@ import atexit
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from declarative_train.core.amounts import format_count
 from declarative_train.core.names import EVENTS
 from declarative_train.core.secrets import masked
 from declarative_train.core.untrusted import in_lines
@@ -32,20 +31,18 @@ from declarative_train.engine.devices import bind_to_gpu, device_of, safe_thread
 from declarative_train.engine.failures import (
     VICTIM_WAIT_S,
     Failure,
-    RunFailure,
     describe_failure,
     headline,
     limit_s,
-    read_failures,
     without_answer,
     write_failure,
 )
 from declarative_train.files.open_files import format_path
+from declarative_train.run.messages import NodeResult
 from declarative_train.run.rank_job import RankJob
 from declarative_train.run.signals import (
     EXIT_FAILED,
     SIGNALLED,
-    STOP_SIGNALS,
     StopRequest,
     code_without_save,
     exit_process,
@@ -62,18 +59,36 @@ if TYPE_CHECKING:
     from declarative_train.data.shared_sets import Offer
 
 OUTCOME, LATE = "outcome.json", "late"
-FORKS_TIMEOUT_S = 60.0
+START_S = 60.0
 DEAF_S = 5.0  # after the grace period: a rank that has not confirmed the request by then no longer runs Python
 QUIET_P2P = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # torch-facts, section 9
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def launch_ranks(job: RankJob) -> tuple[int, list[str]]:
-    """Start the plan's ranks and wait for all. Returns their exit code, and the lines of a failure message."""
+@dataclass(frozen=True, slots=True)
+class NodeRanks:
+    """Ranks of one node in a round: global numbers from `first` on, of `num_ranks` in all. They meet in the store at
+    `where`. `scratch` is a folder of this machine, for messages between the ranks and their agent."""
+
+    job: RankJob
+    round: int
+    first: int
+    num_local: int
+    where: tuple[str, int]
+    scratch: Path
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.job.plan.layout.ranks)
+
+
+class RoundEnded(Exception):  # noqa: N818 (no failure of this process)
+    """End of a round that the coordinator decided."""
+
+
+def launch_ranks(ranks: NodeRanks, look: Callable[[], None]) -> tuple[int | None, dict[int, int]]:
+    """Start the ranks of this node and wait for all. Return their exit code, or None and the exit codes of those that
+    failed. `look` is called meanwhile; if it raises RoundEnded, the ranks are killed."""
     import torch
-
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a parent with an OpenMP pool must not fork (torch-facts, section 4)
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
@@ -83,43 +98,28 @@ def launch_ranks(job: RankJob) -> tuple[int, list[str]]:
     # what every rank imports, torch's compiler above all, is imported once, before they are forked
     from declarative_train.engine.axes import shard  # noqa: F401
     from declarative_train.run import rank  # noqa: F401
-    from declarative_train.run.local_rendezvous import launch_config
+    from declarative_train.run.rendezvous import launch_config
 
+    job, scratch = ranks.job, ranks.scratch
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a parent with an OpenMP pool must not fork (torch-facts, section 4)
     silence_loggers()
-    num_ranks = len(job.plan.layout.ranks)
     method = start_method(job.device_kind)
-    scratch = job.run_dir / "launch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.rmtree(job.failures_dir, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    threads = threads_per_rank(num_ranks)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)  # one machine: the name of the host need not be resolved
-    watch = StopRequest(on_first=lambda: stop_ranks(job, scratch), on_second=lambda: kill_ranks(job, scratch))
-    handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGQUIT)}
-    watch.install()
+    threads = threads_per_rank(ranks.num_local)
     code: int | None = None
     deaths: dict[int, int] = {}
     try:
-        launch = elastic_launch(launch_config(num_ranks, scratch, method), rank_main)
-        with nullcontext() if method == "fork" else offer_sets(job.plan.data) as made:
-            codes = launch(job, safe_threads(threads) if method == "fork" else threads, method, made)
+        launch = elastic_launch(launch_config(ranks.num_local, scratch, method, ranks.where, look), rank_main)
+        with nullcontext() if method == "fork" and ranks.first == 0 else offer_sets(job.plan.data) as made:
+            codes = launch(ranks, safe_threads(threads) if method == "fork" else threads, method, made)
         code = max(codes.values())
     except ChildFailedError as error:
-        deaths = {rank: failure.exitcode for rank, failure in error.failures.items()}
-    except SignalException:
+        deaths = {ranks.first + local: failure.exitcode for local, failure in error.failures.items()}
+    except (SignalException, RoundEnded):
         pass
     finally:
-        watch.restore()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         torch.set_num_threads(num_threads)
-    if code is None:
-        code = read_outcome(scratch)
-    lines: list[str] = []
-    if code is None:
-        code, lines = explain_failure(job, scratch, deaths, asked_by=watch.number)
-    shutil.rmtree(scratch, ignore_errors=True)
-    return code, lines
+    return read_outcome(scratch) if code is None else code, deaths
 
 
 def start_method(device_kind: str) -> Literal["fork", "spawn"]:
@@ -145,15 +145,17 @@ def cannot_fork(device_kind: str) -> bool:
     return os.waitpid(child, 0)[1] != 0
 
 
-def rank_main(job: RankJob, num_threads: int, method: str, shared: Offer | None = None) -> int:
+def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | None = None) -> int:
     """Run one rank in its own process, and return the exit code. A forked child exits by `os._exit` (torch-facts,
     section 4)."""
     import torch
 
     from declarative_train.run.rank import FailureContext, run_rank
+    from declarative_train.run.rendezvous import connect_from_environment
 
-    rank, parent = int(os.environ["RANK"]), os.getppid()
-    scratch = job.run_dir / "launch"
+    job, scratch, parent = ranks.job, ranks.scratch, os.getppid()
+    rank = ranks.first + int(os.environ["LOCAL_RANK"])
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks.num_ranks)}
     if method == "spawn":
         atexit.register(os._exit, 0)  # before torch's own threads can abort the end of the interpreter
         replace_streams()
@@ -165,6 +167,7 @@ def rank_main(job: RankJob, num_threads: int, method: str, shared: Offer | None 
         on_late=lambda: exit_late(scratch, context.has_stepped),
     )
     watch.install()
+    threading.Thread(target=exit_with_parent, args=(parent,), name="parent", daemon=True).start()
     announce(scratch, rank)
     try:
         torch.set_num_threads(num_threads)
@@ -172,13 +175,13 @@ def rank_main(job: RankJob, num_threads: int, method: str, shared: Offer | None 
             from declarative_train.data.shared_sets import accept
 
             accept(job.plan.data, shared)
-        wait_for_forks(scratch, len(job.plan.layout.ranks))
-        join_process_group(device_of(job.plan.layout.ranks[rank], job.device_kind))
+        store = round_store(connect_from_environment(), ranks.round)
+        join_process_group(device_of(job.plan.layout.ranks[rank], job.device_kind), store)
         code = run_rank(job, context, lambda: watch.is_asked)
     except BaseException as error:
         failure = describe_failure(error, rank, context.stage, context.step, job.run_dir)
         if not write_failure(job.failures_dir, failure) and not failure.is_peer_loss:
-            say([f"dtrain: {headline(failure, len(job.plan.layout.ranks))}"])
+            say([f"dtrain: {headline(failure, ranks.num_ranks)}"])
         flush()
         if failure.is_peer_loss:
             time.sleep(VICTIM_WAIT_S)
@@ -187,16 +190,21 @@ def rank_main(job: RankJob, num_threads: int, method: str, shared: Offer | None 
         (scratch / OUTCOME).write_text(json.dumps({"code": code}))
     watch.finish()
     flush()
-    threading.Thread(target=exit_with_parent, args=(parent, code), name="parent", daemon=True).start()
     return code
 
 
-def exit_with_parent(parent: int, code: int) -> None:
-    """Exit when the parent process has ended. torch's wrapper around a rank waits until the parent has read the result,
-    which never happens if the parent was killed."""
+def exit_with_parent(parent: int) -> None:
+    """Exit when the parent has ended: no process is left that would start this rank again or end it."""
     while os.getppid() == parent:
         time.sleep(0.2)
-    exit_process(code)
+    exit_process(EXIT_FAILED)
+
+
+def round_store(store: Store, number: int) -> Store:
+    """Return the store of the ranks of a round. Entries of an earlier round must not be read."""
+    from torch.distributed import PrefixStore
+
+    return PrefixStore(f"ranks/{number}", store)
 
 
 def announce(scratch: Path, rank: int) -> None:
@@ -206,31 +214,15 @@ def announce(scratch: Path, rank: int) -> None:
     path.with_suffix(".new").rename(path)
 
 
-def wait_for_forks(scratch: Path, num_ranks: int) -> None:
-    """Wait until every sibling has been forked. Raises RunFailure if one does not start.
-
-    When a rank connects to the parent's store, a thread of the parent looks up the peer's name under a lock of glibc,
-    which a fork does not reset: a sibling forked at that moment would wait for the lock for ever. So no rank connects
-    before the last fork.
-    """
-    deadline = time.monotonic() + FORKS_TIMEOUT_S
-    while not all((scratch / f"pid_{rank}").exists() for rank in range(num_ranks)):
-        if time.monotonic() > deadline:
-            raise RunFailure(
-                f"not all of {format_count(num_ranks, 'rank')} could be started within {FORKS_TIMEOUT_S:.0f} s"
-            )
-        time.sleep(0.001)
-
-
-def join_process_group(device: torch.device, store: Store | None = None) -> None:
-    """Initialise torch's process group: gloo for CPU tensors, NCCL for CUDA tensors. `store`: None takes it from the
-    launcher's environment. NCCL gets its GPU here, so that it connects now and its errors appear here. The time limit
-    is short: with torch's default, ranks would wait half an hour for a lost rank of another machine."""
+def join_process_group(device: torch.device, store: Store) -> None:
+    """Initialise torch's process group: gloo for CPU tensors, NCCL for CUDA tensors. NCCL gets its GPU here, so that it
+    connects now and its errors appear here. The time limit is short: with torch's default, ranks would wait half an
+    hour for a lost rank of another machine."""
     from torch import distributed
 
-    settings: dict[str, Any] = {"timeout": timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))}
-    if store is not None:
-        settings |= {"store": store, "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    limit = timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S"))
+    settings: dict[str, Any] = {"timeout": limit, "store": store, "rank": rank, "world_size": world}
     if device.type == "cuda":
         bind_to_gpu(device)
         os.environ.setdefault(QUIET_P2P, "false")
@@ -256,17 +248,16 @@ def print_stopping(job: RankJob) -> None:
         print(f"\n{text}" if sys.stderr.isatty() else text, file=sys.stderr)  # below the progress bar
 
 
-def stop_ranks(job: RankJob, scratch: Path) -> None:
-    """Ask the ranks to stop, after the first signal."""
-    print_stopping(job)
-    threading.Thread(target=ask_ranks, args=(scratch, len(job.plan.layout.ranks)), daemon=True).start()
+def stop_ranks(ranks: NodeRanks) -> None:
+    """Ask the ranks of this node to stop with a checkpoint."""
+    threading.Thread(target=ask_ranks, args=(ranks.scratch, ranks.num_local), daemon=True).start()
 
 
 def ask_ranks(scratch: Path, num_ranks: int) -> None:
     """Send SIGTERM to all ranks, also to those that are still being started. A rank that does not confirm it is killed,
     as its interpreter hangs."""
     asked: dict[Path, int] = {}
-    deadline = time.monotonic() + FORKS_TIMEOUT_S
+    deadline = time.monotonic() + START_S
     while len(asked) < num_ranks and time.monotonic() < deadline:
         for path, pid in rank_pids(scratch).items():
             if path not in asked:
@@ -288,12 +279,9 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def kill_ranks(job: RankJob, scratch: Path) -> None:
-    """Kill all ranks, after the second signal."""
+def kill_ranks(scratch: Path) -> None:
     for pid in rank_pids(scratch).values():
         send(pid, signal.SIGKILL)
-    if not job.is_hosted:
-        exit_unsaved(job, "at once")
 
 
 def exit_unsaved(job: RankJob, how: str, *, loses: bool = True, number: int | None = None) -> NoReturn:
@@ -336,43 +324,42 @@ def read_outcome(scratch: Path) -> int | None:
         return None
 
 
-def explain_failure(
-    job: RankJob, scratch: Path, deaths: dict[int, int], *, asked_by: int | None
-) -> tuple[int, list[str]]:
-    """Return the exit code, and the lines of one message: which rank caused the failure, where, and how to resume.
-    `asked_by`: the signal that asked the run to stop, if any."""
+def explain_failure(job: RankJob, result: NodeResult, reason: str, *, asked_by: int | None) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of one message: the rank that caused the failure, and where. `reason` is why
+    the coordinator ended the round, if it did; `asked_by`: the signal that asked the run to stop, if one did."""
     num_ranks = len(job.plan.layout.ranks)
-    failures = read_failures(job.failures_dir)
+    failures, deaths = result.failures, result.deaths
     culprits = [failure for failure in failures if not failure.is_peer_loss]
     if culprits:
         return EXIT_FAILED, report(job, culprits[0], num_ranks)
     killed = {rank: -code for rank, code in deaths.items() if code < 0}
     if asked_by is not None and job.is_hosted and set(killed.values()) <= {signal.SIGKILL}:
-        return EXIT_FAILED, [unsaved_message("at once"), *resume_hint(job)]
+        return EXIT_FAILED, [unsaved_message("at once")]
+    step = next((failure.step for failure in failures if failure.step), None)
+    at = f", step {step}" if step else ""
     if killed:
         rank, number = next(iter(killed.items()))
-        step = next((failure.step for failure in failures if failure.step), None)
-        at = f", step {step}" if step else ""
-        lines = [f"dtrain: the run failed: rank {rank}{at}: {_describe_signal(number)}", *resume_hint(job)]
+        where = result.nodes.get(rank)
+        why = f"rank {rank}{'' if where is None else f' ({where})'}{at}: {_describe_signal(number)}"
     elif asked_by is not None:
         loses = SIGNALLED + signal.SIGTERM not in deaths.values()
-        why = (scratch / LATE).read_text() if (scratch / LATE).exists() else late_reason()
-        return code_without_save(loses, asked_by), [unsaved_message(why, loses=loses), *resume_hint(job)]
+        return code_without_save(loses, asked_by), [unsaved_message(result.late or late_reason(), loses=loses)]
+    elif reason:
+        why = f"{reason}{at}"
     elif silent := without_answer(failures, num_ranks):
-        lines = [f"dtrain: the run failed: {silent}", *resume_hint(job)]
+        why = silent
     elif failures:
-        lines = report(job, failures[0], num_ranks)
+        return EXIT_FAILED, report(job, failures[0], num_ranks)
     else:
         why = f"a rank exited without a report in {job.failures_dir} (exit codes {deaths})"
-        lines = [f"dtrain: the run failed: {why}", *resume_hint(job)]
-    return EXIT_FAILED, lines
+    return EXIT_FAILED, [f"dtrain: the run failed: {why}"]
 
 
 def report(job: RankJob, failure: Failure, num_ranks: int) -> list[str]:
     lines = [f"dtrain: the run failed: {headline(failure, num_ranks)}"]
     if failure.is_ours:
         lines.append(f"  traceback: {job.failures_dir / f'rank_{failure.rank}.txt'}")
-    return [*lines, *resume_hint(job)]
+    return lines
 
 
 def resume_hint(job: RankJob) -> list[str]:

@@ -1,7 +1,8 @@
-"""Job of a rank: the plan and the settings that the parent process passes to every rank."""
+"""RankJob of a rank: the plan and the settings that the parent process passes to every rank."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from declarative_train.components.plugin_file import import_plugin
 from declarative_train.engine.failures import RunFailure
+from declarative_train.files.open_files import local_path
 from declarative_train.run.sink import Sink
 from declarative_train.run.sinks import DEFAULT, Chosen, open_sinks, sink_problems
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan, PluginSinkPlan
     from declarative_train.run.storage.run_dir import RunPlace
 
+SHARED_DISK_S = 20.0  # longest wait until another machine sees a new folder on a shared disk
 SinkFactory = Callable[[Path], Sequence[Sink]]
 
 
@@ -78,3 +81,21 @@ def check_sinks(plan: Plan) -> None:
     """Raise RunFailure if a sink of the plan lacks a package or a key."""
     for sentence in sink_problems(plan.logging.sinks):
         raise RunFailure(sentence)
+
+
+def check_disk(job: RankJob, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
+    """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created: otherwise the first
+    save would fail, hours later."""
+    folder = local_path(job.place.checkpoints)
+    if job.plan.checkpoint is None or host == hosts[0] or folder is None:
+        return
+    made = Path(folder).parent
+    deadline = time.monotonic() + wait_s
+    while not made.is_dir():
+        if time.monotonic() > deadline:
+            raise RunFailure(
+                f"{host} does not see {made}, which rank 0 created on {hosts[0]}, and where every rank saves its "
+                "part; help: "
+                "set logging.dir or checkpoint.dir to a disk that all machines share, or checkpoint.dir to a URL"
+            )
+        time.sleep(0.2)

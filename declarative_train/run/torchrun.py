@@ -10,14 +10,12 @@ Every rank exits by `os._exit`, so that torchrun's own exit code and report rema
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -38,11 +36,11 @@ from declarative_train.engine.failures import (
     write_failure,
 )
 from declarative_train.engine.launchers import OF_TORCH, find_launcher
-from declarative_train.files.open_files import local_path
 from declarative_train.plan.run_folder import checkpoints_root
 from declarative_train.run.launcher_rendezvous import has_agent_store, open_stores, put, take
-from declarative_train.run.processes import LOOPBACK, join_process_group, say, unsaved_message
-from declarative_train.run.rank_job import RankJob, SinkFactory, check_sinks, default_sinks
+from declarative_train.run.network import allow_connections, choose_interface
+from declarative_train.run.processes import join_process_group, say, unsaved_message
+from declarative_train.run.rank_job import RankJob, SinkFactory, check_disk, check_sinks, default_sinks
 from declarative_train.run.signals import EXIT_FAILED, StopRequest, code_without_save, exit_process, late_reason
 from declarative_train.run.storage.run_dir import RunPlace, open_place
 from declarative_train.run.storage.run_lock import RunLock
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
 Compile = Callable[[], "tuple[Plan | None, int]"]
 
 PARTING_S = 10.0  # longest wait for the other ranks to finish; one of them may have been killed
-SHARED_DISK_S = 20.0  # longest wait until another machine sees a new folder on a shared disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +166,8 @@ def join(job: RankJob, rank: int, host: str, hosts: tuple[str, ...], store: Stor
 
     layout = job.plan.layout
     torch.set_num_threads(threads_per_rank(hosts.count(host)))
-    if "GLOO_SOCKET_IFNAME" not in os.environ:
-        is_one_machine = layout.num_nodes == 1 and len(set(hosts)) == 1
-        name = LOOPBACK if is_one_machine else interface_to(os.environ["MASTER_ADDR"])
-        if name is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = name
+    allow_connections()
+    choose_interface(None if layout.num_nodes == 1 and len(set(hosts)) == 1 else os.environ["MASTER_ADDR"])
     join_process_group(device_of(layout.ranks[rank], job.device_kind, job.device_index), store)
 
 
@@ -193,81 +187,6 @@ def share_sets(data: DataSpec, rank: int, host: str, hosts: tuple[str, ...], sto
             put(store, f"held/{first}", made)
     elif (made := take(store, f"held/{first}")) is not None:
         accept(data, made)
-
-
-def check_disk(job: RankJob, host: str, hosts: tuple[str, ...], wait_s: float = SHARED_DISK_S) -> None:
-    """Raise RunFailure if this machine does not see the folder for checkpoints that rank 0 created: otherwise the first
-    save would fail, hours later."""
-    folder = local_path(job.place.checkpoints)
-    if job.plan.checkpoint is None or host == hosts[0] or folder is None:
-        return
-    made = Path(folder).parent
-    deadline = time.monotonic() + wait_s
-    while not made.is_dir():
-        if time.monotonic() > deadline:
-            raise RunFailure(
-                f"{host} does not see {made}, which rank 0 created on {hosts[0]}, and where every rank saves its "
-                "part; help: "
-                "set logging.dir or checkpoint.dir to a disk that all machines share, or checkpoint.dir to a URL"
-            )
-        time.sleep(0.2)
-
-
-def interface_to(address: str) -> str | None:
-    """Return the network interface that reaches the machine of rank 0, None if unknown. gloo by itself would use the
-    address of this machine's name, which on Debian is 127.0.1.1, where no other machine can connect. Raises RunFailure
-    on rank 0's own machine if `address` is such a local one and several interfaces are possible."""
-    wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
-    if wanted and wanted[0].isalnum() and "," not in wanted:
-        return wanted
-    own, found = _own_address_to(address), _addresses()
-    if own is None or not found:
-        return None
-    if not own.is_loopback:
-        return next((name for name, addresses in found.items() if own in addresses), None)
-    others = [
-        name
-        for name, addresses in found.items()
-        if any(not (each.is_loopback or each.is_link_local) for each in addresses)
-    ]
-    if len(others) > 1:
-        raise RunFailure(
-            f"{address} is {own} here, an address that no other machine can reach; help: pass torchrun the address "
-            f"of a network, or set GLOO_SOCKET_IFNAME on each machine, here one of {', '.join(others)}"
-        )
-    return others[0] if others else LOOPBACK
-
-
-def _own_address_to(address: str) -> IPv4Address | IPv6Address | None:
-    """Return the address from which this machine sends to `address`, None if that cannot be reached."""
-    try:
-        targets = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)
-    except OSError:
-        return None
-    for family, kind, _, _, target in targets:
-        with suppress(OSError), socket.socket(family, kind) as probe:
-            probe.connect(target)  # nothing is sent
-            return ip_address(probe.getsockname()[0].partition("%")[0])
-    return None
-
-
-def _addresses() -> dict[str, list[IPv4Address | IPv6Address]]:
-    """Return the addresses of each network interface; {} on systems other than Linux."""
-    if sys.platform != "linux":
-        return {}
-    import fcntl
-
-    found: dict[str, list[IPv4Address | IPv6Address]] = {name: [] for _, name in socket.if_nameindex()}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for name, addresses in found.items():
-            with suppress(OSError):  # it has no IPv4 address
-                answer = fcntl.ioctl(probe.fileno(), 0x8915, name.encode().ljust(40, b"\0"))  # SIOCGIFADDR
-                addresses.append(IPv4Address(answer[20:24]))
-    with suppress(OSError):  # the system has no IPv6
-        for line in Path("/proc/net/if_inet6").read_text().splitlines():
-            digits, *_, name = line.split()
-            found[name].append(IPv6Address(bytes.fromhex(digits)))
-    return found
 
 
 class _Broadcaster:

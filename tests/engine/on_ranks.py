@@ -34,8 +34,8 @@ from declarative_train.engine.engine import Engine
 from declarative_train.engine.step.precision import default_dtype
 from declarative_train.engine.step.randomness import deterministic_kernels
 from declarative_train.plan.plan import Plan
-from declarative_train.run.local_rendezvous import launch_config
-from declarative_train.run.processes import announce, join_process_group, silence_loggers, wait_for_forks
+from declarative_train.run.processes import join_process_group, round_store, silence_loggers
+from declarative_train.run.rendezvous import LOCALHOST, StoreServer, connect_from_environment, launch_config, listen
 
 Seen = TypeVar("Seen")
 _ALIVE: list[object] = []
@@ -55,26 +55,26 @@ def on_ranks(
 
     silence_loggers()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with TemporaryDirectory() as scratch:
-        config = launch_config(len(plan.layout.ranks), Path(scratch), "spawn" if spawns else "fork")
+    server = StoreServer(listen(LOCALHOST, 0, ""), forks=not spawns)
+    with TemporaryDirectory() as scratch, server:
+        where, method = (LOCALHOST, server.port), "spawn" if spawns else "fork"
+        config = launch_config(len(plan.layout.ranks), Path(scratch), method, where)
         called = _as_spawned if spawns else _as_rank
-        found = elastic_launch(config, called)(look, words, scratch, device)
+        found = elastic_launch(config, called)(look, words, device)
     return [found[rank] for rank in sorted(found)]
 
 
-def _as_rank(look: Callable[..., Seen], words: tuple[object, ...], scratch: str, device: str) -> Seen:
+def _as_rank(look: Callable[..., Seen], words: tuple[object, ...], device: str) -> Seen:
     torch.set_num_threads(1)
-    announce(Path(scratch), int(os.environ["RANK"]))
-    wait_for_forks(Path(scratch), int(os.environ["WORLD_SIZE"]))
     if device == "cpu":
-        join_process_group(torch.device("cpu"))
+        join_process_group(torch.device("cpu"), round_store(connect_from_environment(), 0))
     else:  # NCCL takes no two ranks on one GPU
         torch.cuda.set_device(device)
         distributed.init_process_group("cpu:gloo,cuda:gloo", timeout=timedelta(seconds=100))
     return look(*words)
 
 
-def _as_spawned(look: Callable[..., Seen], words: tuple[object, ...], scratch: str, device: str) -> Seen:
+def _as_spawned(look: Callable[..., Seen], words: tuple[object, ...], device: str) -> Seen:
     """Nothing is as the parent has set it."""
     from tests.gpu.shared_device import shared_device
 
@@ -82,7 +82,7 @@ def _as_spawned(look: Callable[..., Seen], words: tuple[object, ...], scratch: s
     warnings.simplefilter("ignore")
     plans = [word for word in words if isinstance(word, Plan)]
     with deterministic_kernels(any(plan.training.deterministic for plan in plans)), shared_device():
-        return _as_rank(look, words, scratch, device)
+        return _as_rank(look, words, device)
 
 
 @contextmanager

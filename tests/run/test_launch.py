@@ -458,14 +458,14 @@ def test_the_ranks_leave_the_folder_of_a_checkpoint_to_rank_0(
     assert run(compiled(directory, on("fsdp", 2))) == 0, capfd.readouterr().err
 
 
-def test_many_machines_need_torchrun(directory: Path) -> None:
+def test_a_plan_for_several_machines_needs_the_number_of_this_one(directory: Path) -> None:
     plan = compiled(directory, on("ddp", 2))
     far: Plan = replace(plan, layout=replace(plan.layout, num_nodes=2))
     path = directory / "far.json"
     path.write_text(to_json(far))
     code, errors = finish(start(path))
     assert code == 3
-    assert "torchrun --nnodes 2" in errors
+    assert "dtrain run RECIPE --node $NODE --head $HEAD" in errors
 
 
 def test_a_data_file_that_went_away_is_one_message(directory: Path) -> None:

@@ -21,10 +21,9 @@ from torch.distributed import TCPStore
 from declarative_train.engine.failures import RunFailure
 from declarative_train.run import launch
 from declarative_train.run.event import CheckpointSaved, RunEnded, RunStarted
-from declarative_train.run.rank_job import RankJob
+from declarative_train.run.rank_job import RankJob, check_disk
 from declarative_train.run.sinks.jsonl import read_events
 from declarative_train.run.storage.run_dir import RunPlace
-from declarative_train.run.torchrun import check_disk
 from tests.engine.made_recipes import DIGITS, compiled, merged, write_data, write_recipe
 from tests.started import Started, family, finish, start
 
@@ -380,26 +379,23 @@ def test_a_dry_run_of_ranks_trains_nothing(directory: Path, monkeypatch: pytest.
     assert not (directory / "runs").exists()
 
 
-def lines_for_many_nodes() -> dict[str, str]:
-    """Every place that says how to start on several nodes, and the line that it says."""
+def lines_for_many_nodes(word: str) -> dict[str, str]:
+    """Every place that says how to start on several nodes, and the line that it says, up to the recipe."""
     found = {}
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*.yaml")):
         text = re.sub(r"\\\n[# ]*", "", path.read_text())
-        for number, line in enumerate(re.findall(r"torchrun --nnodes.* run \S+", text)):
+        for number, line in enumerate(re.findall(word, text)):
             found[f"{path.name} {number}"] = line
     return found
 
 
 def test_every_line_for_many_nodes_is_the_same(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = lines_for_many_nodes()
+    lines = lines_for_many_nodes(r"dtrain run \S+ --node \S+ --head \S+")
     far = compiled(directory, merged(TWO, {"layout": {"gpus": None, "nodes": 2, "gpus_per_node": 1}}))
     assert launch.run(far) == 3
     lines["dtrain run"] = capsys.readouterr().err.strip().partition("HEAD: ")[2]
     assert {"launching.md 0", "gpt_7b_auto_32xh100.yaml 0"} <= lines.keys()
-    flags = {
-        name: re.sub(r" run \S+|\b\d\b", "", line).replace("$SLURM_NODEID", "$NODE") for name, line in lines.items()
-    }
-    assert set(flags.values()) == {flags["launching.md 0"]}
+    assert {re.sub(r"run \S+", "run", line) for line in lines.values()} == {"dtrain run --node $NODE --head $HEAD"}
 
 
 IPV4, IPV6 = ("10.77.0.1", "10.77.0.2"), ("fd77::1", "fd77::2")
@@ -432,7 +428,7 @@ def networks(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("networks", [IPV6], indirect=True)
 def test_the_interface_is_found_on_machines_with_ipv6_alone(networks: tuple[str, str]) -> None:
-    code = f"from declarative_train.run.torchrun import interface_to; print(interface_to({IPV6[0]!r}))"
+    code = f"from declarative_train.run.network import interface_to; print(interface_to({IPV6[0]!r}))"
     found = [
         subprocess.run(
             ["ip", "netns", "exec", name, sys.executable, "-c", code],
@@ -451,9 +447,9 @@ def test_the_interface_is_found_on_machines_with_ipv6_alone(networks: tuple[str,
     [(IPV4, IPV4[0]), pytest.param(IPV6, IPV6[0], marks=pytest.mark.long)],
     indirect=["networks"],
 )
-def test_the_documented_line_on_two_nodes(directory: Path, networks: tuple[str, str], head: str) -> None:
+def test_the_documented_line_of_torchrun_on_two_nodes(directory: Path, networks: tuple[str, str], head: str) -> None:
     path = write_recipe(directory, merged(DIGITS, {"parallelism": "ddp", "layout": {"nodes": 2, "gpus_per_node": 1}}))
-    line = lines_for_many_nodes()["launching.md 0"]
+    line = lines_for_many_nodes(r"torchrun --nnodes.* run \S+")["launching.md 0"]
     line = line.replace("torchrun", f"{sys.executable} -m torch.distributed.run", 1).replace("RECIPE", str(path))
     line = line.replace("--nproc-per-node 8", "--nproc-per-node 1")
     environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from declarative_train.app.compile import (
+    STDIN,
     add_recipe_arguments,
     compile_recipe,
     is_missing,
@@ -17,7 +20,7 @@ from declarative_train.app.compile import (
 )
 from declarative_train.app.numbers import positive
 from declarative_train.app.printing import print_text
-from declarative_train.engine.launchers import is_one_of_many
+from declarative_train.engine.launchers import Seat, SeatError, find_seat, is_one_of_many
 from declarative_train.plan.plan import Plan
 
 
@@ -37,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="folder of this run, instead of a new one in logging.dir; with --resume, continue the run in it",
     )
+    parser.add_argument("--node", type=int, metavar="N", help="number of this node, from 0, if the recipe has several")
+    parser.add_argument("--head", metavar="HOST[:PORT]", help="address of node 0, with --node")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--quiet", action="store_true", help="show only the result and problems, no progress")
 
@@ -48,6 +53,13 @@ def run(args: argparse.Namespace) -> int:
         print("dtrain: --run-dir names the folder of the run, so --resume must have no path", file=sys.stderr)
         return 2
     how = {"resume": args.resume, "max_steps": args.max_steps, "quiet": args.quiet, "folder": folder}
+    try:
+        seat = find_seat(args.node, args.head)
+    except SeatError as error:
+        print(f"dtrain: {error}", file=sys.stderr)
+        return 2
+    if seat is not None and not args.dry_run:
+        return run_node(args, seat, compiled, how)
     if is_one_of_many():
         from declarative_train.run.torchrun import run_as_rank
 
@@ -55,6 +67,11 @@ def run(args: argparse.Namespace) -> int:
     plan, code = compiled()
     if args.dry_run and code == 0:
         return 0
+    return train(args.json, plan, code, how)
+
+
+def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> int:
+    """Run the plan, if there is one, print the result, and return the exit code."""
     run_dir = None
     if plan is not None:
         from declarative_train.run.launch import launch
@@ -64,10 +81,41 @@ def run(args: argparse.Namespace) -> int:
         say(outcome.why)
         code, run_dir = outcome.code, outcome.run_dir
     if run_dir is not None:
-        print_result(args.json, run_dir, code)
-    elif args.json:
+        print_result(as_json, run_dir, code)
+    elif as_json:
         print(json.dumps({"run": None, "state": "not started", "exit_code": code}))
     return code
+
+
+def run_node(
+    args: argparse.Namespace, seat: Seat, compiled: Callable[[], tuple[Plan | None, int]], how: dict[str, Any]
+) -> int:
+    """Run this node of several, and return the exit code. Node 0 compiles; the others get the plan from it."""
+    from declarative_train.engine.failures import RunFailure
+    from declarative_train.run.agent import follow, open_head
+    from declarative_train.run.signals import EXIT_FAILED
+
+    if seat.node > 0:
+        return follow(seat)
+    try:
+        head = open_head(seat)
+    except RunFailure as error:
+        print(f"dtrain: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    with head:
+        plan, code = compiled()
+        if plan is None:
+            head.dismiss(code)
+        return train(args.json, plan, code, {**how, "seat": seat, "head": head, "recompile": partial(recompile, args)})
+
+
+def recompile(args: argparse.Namespace, num_nodes: int) -> Plan | None:
+    """Return the plan for another number of nodes, or None if there is none. The plan for the most nodes was reported
+    already."""
+    if args.recipe.endswith(".json") or args.recipe == STDIN:
+        return None
+    changed = argparse.Namespace(**vars(args) | {"set_": [*args.set_, f"layout.nodes={num_nodes}"]})
+    return compile_recipe(changed, plugins=True).plan
 
 
 def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:

@@ -27,7 +27,7 @@ _ENDLESS = ("inf", "infinity", "infinite", ".inf", "-1")
 WORDS_FOR_NUMBERS: dict[str, dict[str, str]] = {  # by key: words of other tools
     "gpus": dict.fromkeys(_ALL, "write the number: `gpus: 2`; `dtrain doctor` counts them; the plan needs it"),
     "gpus_per_node": dict.fromkeys(_ALL, "write the number of each node: `gpus_per_node: 8`"),
-    "nodes": dict.fromkeys(_ALL, "write the number: `nodes: 4`"),
+    "nodes": dict.fromkeys(_ALL, "write the number, `nodes: 4`, or a range, `nodes: 1..4`"),
     "global_batch_size": {
         "auto": "write the number of samples of a step: results depend on it; `microbatch_size` and "
         "`gradient_accumulation_steps` fit it into memory"

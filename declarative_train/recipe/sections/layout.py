@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from declarative_train.recipe.sections.section import Section
 from declarative_train.recipe.sections.training import Count
@@ -22,10 +22,17 @@ class Layout(Section):
 
     gpus: Count | Annotated[tuple[DeviceIndex, ...], Field(min_length=1)] | None = None
     """Number of GPUs of one node, or their indices: 2, or [0, 3]."""
-    nodes: Count | None = None
-    """The number of nodes; with gpus_per_node, instead of gpus."""
+    nodes: Count | Annotated[str, Field(pattern=r"^[1-9]\d*\.\.[1-9]\d*$")] | None = None
+    """The number of nodes; with gpus_per_node, instead of gpus. A range such as 1..4: the run uses as many of them as
+    there are, with the same global batch, and the estimates are for the most.
+    """
     gpus_per_node: Count | None = None
     """The number of GPUs on each node."""
+    max_restarts: Annotated[int, Field(ge=0)] | None = None
+    """How often the ranks are started again without progress after a rank or a node was lost; restarts after which a
+    newer checkpoint was written are not counted. 0: never, the default for a fixed number of nodes; for a range it is
+    3.
+    """
     device: Literal["auto", "cuda", "cpu", "mps"] = "auto"
     """auto: CUDA, or the same ranks on the CPU if there is no GPU at all; with too few GPUs the run fails. mps: Apple's
     GPU, for `single` in fp32.
@@ -36,9 +43,25 @@ class Layout(Section):
     list hardware`.
     """
 
+    @field_validator("nodes")
+    @classmethod
+    def _ascends(cls, nodes: int | str | None) -> int | str | None:
+        if isinstance(nodes, str) and int(nodes.partition("..")[0]) > int(nodes.partition("..")[2]):
+            raise ValueError("the first number of a range must not be above the second")
+        return nodes
+
     @property
     def num_nodes(self) -> int:
-        return self.nodes or 1
+        """Number of nodes, the largest of a range."""
+        return int(self.nodes.partition("..")[2]) if isinstance(self.nodes, str) else self.nodes or 1
+
+    @property
+    def min_nodes(self) -> int:
+        return int(self.nodes.partition("..")[0]) if isinstance(self.nodes, str) else self.num_nodes
+
+    @property
+    def num_restarts(self) -> int:
+        return (3 if isinstance(self.nodes, str) else 0) if self.max_restarts is None else self.max_restarts
 
     @property
     def num_gpus_per_node(self) -> int:

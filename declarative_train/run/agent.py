@@ -1,0 +1,368 @@
+"""Agent of a node: it starts the ranks of each round with torch's elastic launcher, and does what the coordinator
+decides.
+
+The agent of node 0 holds the coordinator (`lead`); the others reach it through the store (`follow`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.core.secrets import record_variable
+from declarative_train.engine.devices import num_gpus
+from declarative_train.engine.failures import RunFailure, describe_failure, read_failures
+from declarative_train.run.coordinator import LOST_S, Coordinator
+from declarative_train.run.launcher_rendezvous import COMPILE_TIMEOUT_S, put, report_wait, take
+from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order
+from declarative_train.run.network import allow_connections, choose_interface
+from declarative_train.run.processes import (
+    LATE,
+    NodeRanks,
+    RoundEnded,
+    exit_unsaved,
+    kill_ranks,
+    launch_ranks,
+    print_stopping,
+    say,
+    start_method,
+    stop_ranks,
+    unsaved_message,
+)
+from declarative_train.run.rank_job import check_disk
+from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, STOP_SIGNALS, StopRequest, code_without_save
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+    from declarative_train.engine.launchers import Seat
+    from declarative_train.run.session import Session
+
+WAITING = "while it waited for other nodes"
+PARTING_S = 5.0  # for the other agents to read that there is no plan
+CONNECT_S = 2.0  # for one attempt to reach the head
+PAUSE_S = 0.2
+
+
+class HeadLost(Exception):  # noqa: N818 (no failure of this process)
+    """Silence of the head. `why` is a sentence."""
+
+
+class Refused(Exception):  # noqa: N818 (as above)
+    """Refusal of this agent by the coordinator."""
+
+
+class Agent:
+    """Agent of one node. `exchange` passes its status to the coordinator and returns the order, `fetch` returns the
+    assignment of a round. `head` is where the ranks find the store, as this machine reaches it."""
+
+    def __init__(
+        self,
+        status: NodeStatus,
+        exchange: Callable[[NodeStatus], Order],
+        fetch: Callable[[int], Assignment],
+        where: tuple[str, int],
+    ) -> None:
+        self.status = status
+        self._exchange, self._fetch, self._where = exchange, fetch, where
+        self._order = Order("wait")
+        self._looked_s = 0.0
+        self._ranks: NodeRanks | None = None
+        self._saves = False
+        self.max_restarts = 0
+        self.watch = StopRequest(on_first=self._stop, on_second=self._kill)
+
+    def run(self) -> int:
+        """Take part in rounds until the run is over, and return its exit code. Raises HeadLost."""
+        while True:
+            order = self._look()
+            if order.do == "exit":
+                return order.code
+            takes_part = order.do != "wait" and self.status.agent in order.agents
+            if order.do == "run" and order.number > self.status.round and takes_part:
+                self._run_round(self._fetch(order.number))
+            elif self.status.asked_by is not None and self.status.node > 0 and not takes_part:
+                say([unsaved_message(WAITING, loses=False)])
+                return self.code_if_stopped()
+            else:
+                self._wait()
+
+    def code_if_stopped(self) -> int:
+        """Return the exit code of a run that a signal stopped while no ranks worked."""
+        return code_without_save(False, self.watch.number) if self.status.run is None else EXIT_STOPPED
+
+    def _wait(self) -> None:
+        """Wait for another order, and report for what."""
+        number, do = self._order.number, self._order.do
+        with report_wait(lambda: self._order.awaited if self._order.do == "wait" else "a place, as a spare node"):
+            while True:
+                time.sleep(LOOK_S)
+                order = self._look()
+                if (order.number, order.do) != (number, do) or self.status.asked_by is not None:
+                    return
+
+    def _look(self) -> Order:
+        """Exchange status and order, at most every `LOOK_S`."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self.status = replace(self.status, beat=self.status.beat + 1, asked_by=self.watch.number)
+            self._order = self._exchange(self.status)
+            for agent, reason in self._order.refused:
+                if agent == self.status.agent:
+                    raise Refused(reason)
+        return self._order
+
+    def begin(self) -> None:
+        """Take part under a new name: the head may have begun again, and a round before is over."""
+        self.status = replace(self.status, agent=f"{self.status.node}-{secrets.token_hex(4)}", round=0, result=None)
+        self._order, self._looked_s = Order("wait"), 0.0
+
+    def _run_round(self, assignment: Assignment) -> None:
+        """Run this node's ranks of a round, from start to end, and report the end."""
+        job = assignment.job
+        self._saves, self.max_restarts = False, job.plan.layout.max_restarts
+        for name, value in assignment.taken:
+            record_variable(name, value)
+        index = [place.agent for place in assignment.places].index(self.status.agent)
+        mine = [rank.rank for rank in job.plan.layout.ranks if rank.node == index]
+        scratch = Path(tempfile.mkdtemp(prefix="dtrain-"))
+        self._ranks = NodeRanks(job, assignment.number, mine[0], len(mine), self._where, scratch)
+        self.status = replace(self.status, round=assignment.number, run=str(job.run_dir), result=None)
+        try:
+            if index > 0:
+                check_disk(job, self.status.host, (assignment.places[0].host,))
+            code, deaths = launch_ranks(self._ranks, self._look_at_round)
+            failures = [each for each in read_failures(job.failures_dir) if each.rank in mine]
+            late = (scratch / LATE).read_text() if (scratch / LATE).exists() else None
+            result = NodeResult(code, deaths, tuple(failures), late)
+        except RunFailure as failure:
+            result = NodeResult(None, {}, (describe_failure(failure, mine[0], None, None),))
+        finally:
+            self._ranks = None
+            shutil.rmtree(scratch, ignore_errors=True)
+        self.status = replace(self.status, result=result)
+        self._looked_s = 0.0
+
+    def _look_at_round(self) -> None:
+        """Look at the order while the ranks work. Raises RoundEnded if it ends the round, or if the head is lost."""
+        ranks = self._ranks
+        assert ranks is not None
+        try:
+            order = self._look()
+        except (HeadLost, Refused):
+            kill_ranks(ranks.scratch)
+            raise
+        if order.do in ("end", "exit") or order.number > ranks.round:
+            kill_ranks(ranks.scratch)
+            raise RoundEnded
+        if order.do == "save" and not self._saves:
+            self._saves = True
+            stop_ranks(ranks)
+
+    def _stop(self) -> None:
+        """Ask the ranks to stop, after the first request."""
+        if self._ranks is not None:
+            print_stopping(self._ranks.job)
+            stop_ranks(self._ranks)
+
+    def _kill(self) -> None:
+        """Kill the ranks, after the second request."""
+        if self._ranks is not None:
+            kill_ranks(self._ranks.scratch)
+            if not self._ranks.job.is_hosted:
+                exit_unsaved(self._ranks.job, "at once")
+
+
+class Head:
+    """Store of a run on several nodes, which the head opens before it compiles."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        from declarative_train.run.rendezvous import LOCALHOST, StoreServer, connect
+
+        address, port = listening.getsockname()[:2]
+        self.where = (LOCALHOST if address in ("::", "0.0.0.0") else address, port)
+        self.server = StoreServer(listening, forks=start_method("cuda" if num_gpus() else "cpu") == "fork")
+        self.store = connect(*self.where)
+        put(self.store, "beat", 0)
+        put(self.store, "order", Order("wait", awaited="node 0 to compile the recipe"))
+
+    def __enter__(self) -> Head:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.close()
+
+    def dismiss(self, code: int) -> None:
+        """Let the other agents exit with this code, because there is no plan."""
+        put(self.store, "order", Order("exit", code=code))
+        deadline_s = time.monotonic() + PARTING_S
+        while time.monotonic() < deadline_s:
+            names = [take(self.store, f"hello/{number + 1}") for number in range(self.store.add("hello", 0))]
+            if names and all(take(self.store, f"status/{name}").has_left for name in names):
+                return
+            time.sleep(LOOK_S)
+
+
+def open_head(seat: Seat) -> Head:
+    """Open the store at the head. Raises RunFailure, for example if the port is in use."""
+    from declarative_train.run.rendezvous import listen
+
+    return Head(listen(seat.head, seat.port, f"the port of {seat.key}"))
+
+
+def lead(session: Session, seat: Seat | None = None, head: Head | None = None) -> tuple[int, list[str]]:
+    """Run a plan, as the agent of the only node or of the head. Return its exit code, and lines to print. Raises
+    RunFailure."""
+    from declarative_train.run.rendezvous import LOCALHOST, listen
+
+    allow_connections()
+    choose_interface(None if seat is None else seat.head)
+    handlers = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGQUIT)}
+    is_alone = head is None
+    head = head or Head(listen(LOCALHOST, 0, ""))
+    coordinator = Coordinator(session, None if is_alone else head.store)
+    status = NodeStatus("0", 0, socket.gethostname(), 0 if session.needs_no_gpu else num_gpus())
+
+    def fetch(_: int) -> Assignment:
+        assert coordinator.assignment is not None
+        return coordinator.assignment
+
+    agent = Agent(status, coordinator.exchange, fetch, head.where)
+    agent.watch.install()
+    try:
+        code = agent.run()
+        coordinator.part()
+        return code, coordinator.lines
+    except BaseException:
+        coordinator.finish(EXIT_FAILED)
+        raise
+    finally:
+        agent.watch.restore()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        head.server.close()
+
+
+class Link:
+    """Connection of an agent to the head. A thread exchanges status and order, as a call may block for ever if the
+    network is cut."""
+
+    def __init__(self, store: Store, status: NodeStatus) -> None:
+        self._store, self._status = store, status
+        self._order = Order("wait")
+        self._beat, self._changed_s = 0, time.monotonic()
+        self._answered_s = time.monotonic()
+        self._error, self._leaves = "", False
+        put(store, f"status/{status.agent}", status)
+        put(store, f"hello/{store.add('hello', 1)}", status.agent)
+        threading.Thread(target=self._work, name="link", daemon=True).start()
+
+    def exchange(self, status: NodeStatus) -> Order:
+        """Pass the newest status to the thread, and return the newest order. Raises HeadLost: while ranks work, also
+        if the store answers and the coordinator does not."""
+        self._status = status
+        now_s = time.monotonic()
+        if self._error or now_s - self._answered_s > LOST_S:
+            raise HeadLost(self._error or "no answer")
+        if status.round and status.result is None and now_s - self._changed_s > LOST_S:
+            raise HeadLost("its process does not answer")
+        return self._order
+
+    def fetch(self, number: int) -> Assignment:
+        try:
+            found: Assignment = take(self._store, f"round/{number}")
+        except RuntimeError as error:
+            raise HeadLost(str(error)) from error
+        return found
+
+    def leave(self, status: NodeStatus) -> None:
+        """Let the coordinator know that this agent exits, if the head still answers."""
+        self._leaves = True
+        if not self._error and time.monotonic() - self._answered_s < LOST_S:
+            with suppress(RuntimeError):
+                put(self._store, f"status/{status.agent}", replace(status, has_left=True))
+
+    def _work(self) -> None:
+        try:
+            while not self._leaves:
+                put(self._store, f"status/{self._status.agent}", self._status)
+                self._order, beat = take(self._store, "order"), take(self._store, "beat")
+                self._answered_s = time.monotonic()
+                if beat != self._beat:
+                    self._beat, self._changed_s = beat, self._answered_s
+                time.sleep(LOOK_S)
+        except Exception as error:  # of torch's store, or of what it returns when it ends
+            self._error = str(error) or type(error).__name__
+
+
+def follow(seat: Seat) -> int:
+    """Run the ranks of a node that is not the head, and return the exit code. If the head is lost and the run may be
+    restarted, wait until the head is back."""
+    allow_connections()
+    link: Link | None = None
+
+    def exchange(status: NodeStatus) -> Order:
+        assert link is not None
+        return link.exchange(status)
+
+    def fetch(number: int) -> Assignment:
+        assert link is not None
+        return link.fetch(number)
+
+    agent = Agent(NodeStatus("", seat.node, socket.gethostname(), num_gpus()), exchange, fetch, (seat.head, seat.port))
+    agent.watch.install()
+    try:
+        choose_interface(seat.head)
+        while True:
+            store = _reach(seat, agent.watch)
+            if store is None:
+                say([unsaved_message(WAITING, loses=False)])
+                return agent.code_if_stopped()
+            agent.begin()
+            link = Link(store, agent.status)
+            try:
+                return agent.run()
+            except HeadLost as loss:
+                if agent.status.run is not None and not agent.max_restarts:
+                    raise RunFailure(f"node 0 at {seat.address} is lost: {loss}") from None
+                say([f"dtrain: node 0 at {seat.address} is lost: {loss}"])
+    except (Refused, RunFailure) as error:
+        say([f"dtrain: node {seat.node}: {error}"])
+        return EXIT_FAILED
+    finally:
+        if link is not None:
+            link.leave(agent.status)
+        agent.watch.restore()
+
+
+def _reach(seat: Seat, watch: StopRequest) -> Store | None:
+    """Return a client of the head's store, or None if a signal came first. Raises RunFailure if the head does not
+    answer in time."""
+    from declarative_train.run.rendezvous import connect
+
+    deadline_s, why = time.monotonic() + COMPILE_TIMEOUT_S, ""
+    with report_wait(lambda: f"node 0 at {seat.address}{f': {why}' if why else ''}"):
+        while not watch.is_asked:
+            try:
+                socket.create_connection((seat.head, seat.port), CONNECT_S).close()
+                return connect(seat.head, seat.port)
+            except (OSError, RuntimeError) as error:
+                why = (getattr(error, "strerror", None) or str(error)).lower()
+            if time.monotonic() > deadline_s:
+                raise RunFailure(
+                    f"node 0 at {seat.address} did not answer within {COMPILE_TIMEOUT_S:.0f} s ({why}); help: check "
+                    "that it runs, and that no firewall blocks it"
+                )
+            time.sleep(PAUSE_S)
+    return None

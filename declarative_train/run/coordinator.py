@@ -1,0 +1,311 @@
+"""Coordinator of a run: which nodes take part, when a round of ranks begins, why it ended, and whether another follows.
+
+It has no process of its own: the agent of node 0 calls `exchange` while it waits and while its ranks work. On one
+machine it does the same without other agents. A round ends for all nodes if it ends for one of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from declarative_train.core.amounts import in_ranges
+from declarative_train.core.secrets import list_variables
+from declarative_train.engine.failures import Failure, RunFailure
+from declarative_train.run.launcher_rendezvous import COMPILE_TIMEOUT_S, put, take
+from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order, Place
+from declarative_train.run.processes import explain_failure, resume_hint, say, unsaved_message
+from declarative_train.run.signals import EXIT_FAILED, EXIT_STOPPED, code_without_save
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+    from declarative_train.run.rank_job import RankJob
+    from declarative_train.run.session import Session
+
+LOST_S = 20.0  # an agent that did not answer for so long is lost
+SUSPECT_S = 5.0  # the same, if ranks of other nodes have lost a peer; time for the node of the culprit to report
+SETTLE_S = 3.0  # after a node came: time for others, if the number of nodes is a range
+CLOSING_S = 10.0  # for the agents to end their ranks
+PARTING_S = 5.0  # for the agents to read that the run is over
+
+
+@dataclass(slots=True)
+class Seen:
+    """Last status of an agent, and when it last changed."""
+
+    status: NodeStatus
+    changed_s: float
+    since_s: float  # when it began
+
+    @property
+    def place(self) -> Place:
+        return Place(self.status.agent, self.status.node, self.status.host)
+
+
+class Coordinator:
+    """Decisions of node 0. `store` is None if there is no other node. `ends` has the lines to print at the end."""
+
+    def __init__(self, session: Session, store: Store | None = None) -> None:
+        self._session, self._store = session, store
+        self._seen: dict[int, Seen] = {}  # the newest agent of each node
+        self._names: list[str] = []  # the other agents, in the order in which they began
+        self._refused: dict[str, str] = {}
+        self._state: Literal["waiting", "running", "closing", "over"] = "waiting"
+        self._begun_s = self._since_s = time.monotonic()
+        self._number = 0
+        self._places: tuple[Place, ...] = ()
+        self._job: RankJob | None = None
+        self._reason = ""  # why the coordinator ended the round
+        self._echo_s: float | None = None
+        self._order = Order("wait", awaited="node 0 to compile the recipe")
+        self.assignment: Assignment | None = None
+        self.lines: list[str] = []
+
+    def exchange(self, status: NodeStatus) -> Order:
+        """Take the status of this node's agent and return the newest order."""
+        now_s = time.monotonic()
+        self._seen[status.node] = Seen(status, now_s, self._begun_s)
+        if self._store is not None:
+            put(self._store, "beat", status.beat)
+            self._read_others(now_s)
+        match self._state:
+            case "waiting":
+                self._gather(now_s)
+            case "running":
+                self._watch(now_s)
+            case "closing":
+                self._close(now_s)
+            case "over":
+                pass
+        return self._order
+
+    def part(self) -> None:
+        """Wait until the other agents have read that the run is over."""
+        deadline_s = time.monotonic() + PARTING_S
+        while self._store is not None and time.monotonic() < deadline_s:
+            self._read_others(time.monotonic())
+            if all(seen.status.has_left for seen in self._others()):
+                return
+            time.sleep(LOOK_S)
+
+    def finish(self, code: int, lines: Sequence[str] = ()) -> None:
+        """End the run for all agents."""
+        self._state, self.lines = "over", list(lines)
+        self._send(Order("exit", self._number, code=code))
+
+    def _send(self, order: Order) -> None:
+        self._order = replace(order, refused=tuple(self._refused.items()))
+        if self._store is not None:
+            put(self._store, "order", self._order)
+
+    def _others(self) -> list[Seen]:
+        return [seen for seen in self._seen.values() if seen.status.agent in self._names]
+
+    def _read_others(self, now_s: float) -> None:
+        """Read the statuses of the other agents."""
+        store = self._store
+        assert store is not None
+        for number in range(len(self._names) + 1, store.add("hello", 0) + 1):
+            name = str(take(store, f"hello/{number}"))
+            self._names.append(name)
+            self._admit(take(store, f"status/{name}"), now_s)
+        for name in self._names:
+            if name in self._refused:
+                continue
+            status: NodeStatus = take(store, f"status/{name}")
+            if self._seen[status.node].status != status:
+                self._seen[status.node] = replace(self._seen[status.node], status=status, changed_s=now_s)
+
+    def _admit(self, status: NodeStatus, now_s: float) -> None:
+        """Take a new agent. A node that was started again has its place; only that of the head is not free."""
+        before = self._seen.get(status.node)
+        if before is not None and not before.status.has_left:
+            loser, winner = (status, before.status) if status.node == 0 else (before.status, status)
+            self._refused[loser.agent] = (
+                f"the place of node {status.node} has another process, on {winner.host}; help: number the nodes from "
+                "0, and start each once"
+            )
+            self._send(self._order)
+            if loser is status:
+                return
+        self._seen[status.node] = Seen(status, now_s, now_s)
+
+    def _present(self, now_s: float) -> list[Seen]:
+        """Return the agents that answer, by the number of their node."""
+        return [
+            seen
+            for _, seen in sorted(self._seen.items())
+            if not seen.status.has_left and now_s - seen.changed_s < SUSPECT_S
+        ]
+
+    def _gather(self, now_s: float) -> None:
+        """Begin a round if enough nodes are there. Of a range, wait a moment for more."""
+        present = self._present(now_s)
+        if present[0].status.asked_by is not None:
+            self._stop_waiting()
+            return
+        most, least = self._session.num_nodes, self._session.min_nodes
+        settled_s = max(self._since_s, *(seen.since_s for seen in present)) + SETTLE_S
+        if len(present) < least or (len(present) < most and now_s < settled_s):
+            self._wait_for_nodes(present, least if len(present) < least else most, now_s)
+            return
+        if (run := next((seen.status.run for seen in self._others() if seen.status.run is not None), None)) is not None:
+            self._session.adopt(run)  # this head is new, and the run is not
+        number = self._session.fit(len(present))
+        if number is None:
+            why = f"the recipe fits no number of nodes from {least} to {len(present)}"
+            self.finish(EXIT_FAILED, [f"dtrain: {why}; `dtrain plan --set layout.nodes={least}` says why"])
+            return
+        chosen = present[:number]
+        try:
+            self._job = self._session.make_job([seen.status for seen in chosen])
+        except (RunFailure, OSError) as error:
+            self.finish(EXIT_FAILED, [f"dtrain: {self._session.explain(error)}"])
+            return
+        self._number += 1
+        self._places = tuple(seen.place for seen in chosen)
+        self.assignment = Assignment(self._number, self._job, self._places, list_variables())
+        if self._store is not None:
+            put(self._store, f"round/{self._number}", self.assignment)
+        self._state, self._since_s, self._reason, self._echo_s = "running", now_s, "", None
+        self._send(Order("run", self._number, tuple(place.agent for place in self._places)))
+
+    def _wait_for_nodes(self, present: list[Seen], wanted: int, now_s: float) -> None:
+        numbers = {seen.status.node for seen in present}
+        missing = [node for node in range(wanted) if node not in numbers][: wanted - len(present)]
+        awaited = f"{'nodes' if len(missing) > 1 else 'node'} {in_ranges(missing)} of {wanted}"
+        if now_s - self._since_s > COMPILE_TIMEOUT_S:
+            self.finish(EXIT_FAILED, [f"dtrain: {awaited} did not start within {COMPILE_TIMEOUT_S:.0f} s"])
+        elif awaited != self._order.awaited or self._order.do != "wait":
+            self._send(Order("wait", self._number, awaited=awaited))
+
+    def _stop_waiting(self) -> None:
+        hint = [] if self._job is None else resume_hint(self._job)
+        code = code_without_save(False, self._asked_by) if self._job is None else EXIT_STOPPED
+        self.finish(code, [unsaved_message("while it waited for other nodes", loses=False), *hint])
+
+    def _results(self) -> dict[Place, NodeResult]:
+        """Return the ends of this round on the nodes that reported one."""
+        found = {}
+        for place in self._places:
+            seen = self._seen.get(place.node)
+            if seen is None or (seen.status.agent, seen.status.round) != (place.agent, self._number):
+                continue
+            if seen.status.result is not None:
+                found[place] = seen.status.result
+        return found
+
+    def _watch(self, now_s: float) -> None:
+        """End the round if it ended on a node, or if a node is lost."""
+        results = self._results()
+        if len(results) == len(self._places):
+            self._decide(results)
+            return
+        failed = [result for result in results.values() if result.code is None]
+        if failed and self._echo_s is None:
+            self._echo_s = now_s
+        for place in self._places:
+            if place not in results and (reason := self._find_loss(place, now_s)) is not None:
+                self._end(now_s, reason)
+                return
+        if not results and self._may_grow(now_s):
+            self._order_save()
+        is_late = self._echo_s is not None and now_s - self._echo_s > SUSPECT_S
+        if is_late or any(map(names_culprit, failed)):
+            self._end(now_s, "")
+
+    def _may_grow(self, now_s: float) -> bool:
+        """Return whether more nodes are there than the round has, and the run can use them."""
+        present = self._present(now_s)
+        most = min(len(present), self._session.num_nodes)
+        is_settled = now_s > max(seen.since_s for seen in present) + SETTLE_S
+        return is_settled and any(
+            not self._session.is_misfit(number) for number in range(len(self._places) + 1, most + 1)
+        )
+
+    def _order_save(self) -> None:
+        """End the round with a checkpoint, after which another one has more nodes."""
+        if self._order.do == "run":
+            say(["dtrain: another node is there: the run continues with it after a checkpoint"])
+            self._send(replace(self._order, do="save"))
+
+    @property
+    def _asked_by(self) -> int | None:
+        """Return the signal that asked an agent to stop."""
+        return next((seen.status.asked_by for seen in self._seen.values() if seen.status.asked_by is not None), None)
+
+    def _find_loss(self, place: Place, now_s: float) -> str | None:
+        """Return the sentence on a node that is lost, else None."""
+        seen = self._seen[place.node]
+        if seen.status.agent != place.agent:
+            return f"{place} was started again"
+        if seen.status.has_left:
+            return f"{place} left the run"
+        silent_s = now_s - seen.changed_s
+        if silent_s > (LOST_S if self._echo_s is None else SUSPECT_S):
+            return f"{place} did not answer for {silent_s:.0f} s"
+        return None
+
+    def _end(self, now_s: float, reason: str) -> None:
+        self._state, self._since_s, self._reason = "closing", now_s, reason
+        self._send(Order("end", self._number, self._order.agents))
+
+    def _close(self, now_s: float) -> None:
+        """Decide when all nodes that answer have ended their ranks."""
+        results = self._results()
+        going = [
+            place
+            for place in self._places
+            if place not in results
+            and self._seen[place.node].status.agent == place.agent
+            and now_s - self._seen[place.node].changed_s < SUSPECT_S
+        ]
+        if not going or now_s - self._since_s > CLOSING_S:
+            self._decide(results)
+
+    def _decide(self, results: dict[Place, NodeResult]) -> None:
+        """Finish, or wait for the nodes of the next round."""
+        assert self._job is not None
+        of_rank_0 = results.get(self._places[0])
+        codes = [result.code for result in results.values()]
+        was_asked = self._asked_by is not None
+        if of_rank_0 is not None and of_rank_0.code is not None:  # its work is done, whatever happened to others later
+            code = max(code for code in codes if code is not None)
+            if code == EXIT_STOPPED and self._order.do == "save" and not was_asked:
+                self._state, self._since_s = "waiting", time.monotonic()
+            else:
+                self.finish(code)
+            return
+        code, lines = explain_failure(self._job, self._merge(results), self._reason, asked_by=self._asked_by)
+        if was_asked or not self._session.restarts(self._job, results.values()):
+            self.finish(code, [*lines, *resume_hint(self._job)])
+            return
+        say([*lines, "dtrain: the run starts again"])
+        self._state, self._since_s = "waiting", time.monotonic()
+
+    def _merge(self, results: dict[Place, NodeResult]) -> NodeResult:
+        """Return one result of all nodes. With several nodes, a failure names its own."""
+        assert self._job is not None
+        failures: list[Failure] = []
+        for place, result in results.items():
+            node = str(place) if len(self._places) > 1 else None
+            failures += (replace(failure, node=node) for failure in result.failures)
+        failures.sort(key=lambda failure: failure.is_peer_loss)
+        deaths = {rank: code for result in results.values() for rank, code in result.deaths.items()}
+        late = next((result.late for result in results.values() if result.late), None)
+        nodes = (
+            {}
+            if len(self._places) == 1
+            else {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
+        )
+        return NodeResult(None, deaths, tuple(failures), late, nodes)
+
+
+def names_culprit(result: NodeResult) -> bool:
+    """Return whether a node reports more than lost peers: a failure of its own, or a rank that was killed."""
+    return any(not failure.is_peer_loss for failure in result.failures) or any(
+        code < 0 for code in result.deaths.values()
+    )

@@ -1,0 +1,187 @@
+"""Rendezvous of ranks: torch's TCPStore, served by a process of its own, and the handler for torch's elastic launcher.
+
+The agents of all nodes agree through that store who takes part in a round (`run/coordinator.py`). For torch's launcher
+each node is alone: its own barriers between nodes would wait minutes for one that is lost. Of torch's backends, `c10d`
+waits for keys of the round before if a node is replaced, and `static` admits no node again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]  # documented there
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.launcher.api import LaunchConfig
+
+from declarative_train.engine.failures import RunFailure, limit_s
+from declarative_train.run.signals import STOP_SIGNALS
+
+BACKEND = "dtrain"
+LOCALHOST = "127.0.0.1"
+MONITOR_S = 0.02
+PARENT_S = 0.1
+
+
+def listen(address: str, port: int, key: str) -> socket.socket:
+    """Return a socket that listens for other ranks or nodes, only on the loopback if `address` is on it: the store has
+    no authentication. `key` is where the user set the port. Raises RunFailure."""
+    try:
+        if address == "localhost" or address.startswith("127."):
+            return socket.create_server((address, port), backlog=4096)
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
+        return socket.create_server(("", port), backlog=4096)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
+        raise RunFailure(
+            f"cannot listen on port {port} of {socket.gethostname()}: {reason}; help: set {key} to a free port, "
+            "the same on every machine"
+        ) from None
+
+
+class StoreServer:
+    """Server of a TCPStore, which ends with this process or at the end of the `with` block.
+
+    A server in the process that forks the ranks would be a danger: its thread resolves the name of each peer under a
+    lock of glibc, which a fork does not reset. Where this process must not fork, its ranks are spawned.
+    """
+
+    def __init__(self, listening: socket.socket, *, forks: bool = True) -> None:
+        self.port: int = listening.getsockname()[1]
+        self._store: TCPStore | None = None
+        self._pid = 0
+        if not forks:
+            self._store = _serve(listening)
+            return
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                _serve_for(listening, parent)
+            finally:
+                os._exit(1)
+        listening.close()
+
+    def __enter__(self) -> StoreServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._store = None
+        if self._pid:
+            with suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+            self._pid = 0
+
+
+def _serve(listening: socket.socket) -> TCPStore:
+    address, port = listening.getsockname()[:2]
+    address = LOCALHOST if address in ("::", "0.0.0.0") else address
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+
+
+def _serve_for(listening: socket.socket, parent: int) -> None:
+    """Serve until the parent has ended. Requests to stop are for the parent."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    _store = _serve(listening)
+    while os.getppid() == parent:
+        time.sleep(PARENT_S)
+
+
+def connect(address: str, port: int) -> TCPStore:
+    """Return a client of a store that is being served."""
+    return TCPStore(address, port, None, False, timedelta(seconds=limit_s("DTRAIN_TIMEOUT_S")))
+
+
+def connect_from_environment() -> TCPStore:
+    """Return a client of the store whose address torch's launcher passed to this rank."""
+    return connect(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+
+
+def launch_config(
+    num_ranks: int,
+    scratch: Path,
+    method: Literal["fork", "spawn"],
+    where: tuple[str, int],
+    look: Callable[[], None] = lambda: None,
+) -> LaunchConfig:
+    """Return the settings of torch's launcher. `where` is the address of the store, `look` is called often while the
+    ranks work. The launcher must not handle signals that stop a run, as it would kill ranks that are still saving."""
+    rendezvous_handler_registry.register(BACKEND, _make_handler)
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_ranks,
+        run_id=BACKEND,
+        rdzv_backend=BACKEND,
+        rdzv_endpoint=LOCALHOST,
+        rdzv_configs={"where": where, "look": look},
+        local_addr=LOCALHOST,
+        max_restarts=0,
+        monitor_interval=MONITOR_S,
+        start_method=method,
+        logs_specs=DefaultLogsSpecs(log_dir=str(scratch)),
+        signals_to_handle="SIGQUIT",
+    )
+
+
+class NodeRendezvous(RendezvousHandler):
+    """Rendezvous of a single agent, which is complete at once."""
+
+    def __init__(self, where: tuple[str, int], look: Callable[[], None]) -> None:
+        self._where, self._look = where, look
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """True: the ranks also exchange their addresses in the store of the agents."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        return RendezvousInfo(HashStore(), 0, 1, RendezvousStoreInfo(*self._where))
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """Do nothing: for torch there is no other agent."""
+
+    def num_nodes_waiting(self) -> int:
+        """Return 0, after a look at what the coordinator decided, which may end the round by an exception."""
+        self._look()
+        return 0
+
+    def get_run_id(self) -> str:
+        return BACKEND
+
+    def shutdown(self) -> bool:
+        return True
+
+
+def _make_handler(parameters: RendezvousParameters) -> RendezvousHandler:
+    return NodeRendezvous(parameters.config["where"], parameters.config["look"])

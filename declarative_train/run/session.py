@@ -1,0 +1,131 @@
+"""Session of a run: its plan, and the job of each round of ranks, which continues from the newest checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from declarative_train.engine.checkpoints.store import CheckpointStore, hasty_damage
+from declarative_train.engine.devices import choose_device
+from declarative_train.engine.failures import explain
+from declarative_train.plan.codec import sign
+from declarative_train.run.messages import NodeResult, NodeStatus
+from declarative_train.run.rank_job import RankJob, SinkFactory, check_sinks, default_sinks
+from declarative_train.run.storage.run_dir import open_place
+from declarative_train.run.storage.run_lock import RunLock
+
+if TYPE_CHECKING:
+    from declarative_train.plan.plan import Plan
+
+
+Recompile = Callable[[int], "Plan | None"]
+
+
+class Session:
+    """Settings of one command, and what it did so far. `run_dir` is None before the first job. `recompile` returns the
+    plan for another number of nodes, None if the recipe does not fit it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        lock: RunLock,
+        *,
+        resume: str | None = None,
+        max_steps: int | None = None,
+        quiet: bool = False,
+        sinks: SinkFactory | None = None,
+        hosted: bool = False,
+        folder: Path | None = None,
+        recompile: Recompile | None = None,
+    ) -> None:
+        self.plan, self._lock, self._recompile = plan, lock, recompile
+        self._plans: dict[int, Plan | None] = {plan.layout.num_nodes: plan}  # by number of nodes
+        self._resume, self._folder = resume, folder
+        self._max_steps, self._quiet, self._hosted = max_steps, quiet, hosted
+        if sinks is None:
+            check_sinks(plan)
+            sinks = default_sinks(quiet, plan.logging.sinks, plan.logging.plugins)
+        self._sinks = sinks
+        self._first_step: int | None = None
+        self._last_step = 0
+        self._num_futile = 0  # restarts without progress since the last one with progress
+        self.run_dir: Path | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, the largest of a range."""
+        return self.plan.layout.num_nodes
+
+    @property
+    def min_nodes(self) -> int:
+        least = self.plan.layout.min_nodes
+        return self.num_nodes if least is None or self._recompile is None else least
+
+    def is_misfit(self, num_nodes: int) -> bool:
+        """Return whether it is known that no plan is possible for so many nodes."""
+        return num_nodes in self._plans and self._plans[num_nodes] is None
+
+    def fit(self, num_nodes: int) -> int | None:
+        """Return the largest number of nodes, up to this one, that a plan is possible for. None: there is none."""
+        possible = range(min(num_nodes, self.num_nodes), self.min_nodes - 1, -1)
+        return next((number for number in possible if self._plan_for(number) is not None), None)
+
+    def _plan_for(self, num_nodes: int) -> Plan | None:
+        """Return the plan for so many nodes. What it was asked for, and how often it may restart, remain."""
+        if num_nodes not in self._plans:
+            assert self._recompile is not None
+            found, asked = self._recompile(num_nodes), self.plan
+            if found is not None:
+                kept = {"min_nodes": asked.layout.min_nodes, "max_restarts": asked.layout.max_restarts}
+                layout = replace(found.layout, **kept)
+                found = sign(replace(found, layout=layout, overrides=asked.overrides, settings=asked.settings))
+            self._plans[num_nodes] = found
+        return self._plans[num_nodes]
+
+    def make_job(self, nodes: Sequence[NodeStatus]) -> RankJob:
+        """Return the job of the next round on these nodes. Raises RunFailure or OSError."""
+        plan = self._plan_for(len(nodes))
+        assert plan is not None
+        poorest = min(nodes, key=lambda node: node.num_gpus)
+        choice = choose_device(plan.layout, poorest.num_gpus, "here" if len(nodes) == 1 else f"on {poorest.host}")
+        place = open_place(plan, self._resume, self._lock, folder=self._folder)
+        step = 0 if place.entry is None else place.entry.step
+        if self._first_step is None:
+            self._first_step = step
+        self._last_step = step
+        self.run_dir = place.run_dir
+        if place.entry is None or place.entry.path.startswith(place.checkpoints):
+            self._resume, self._folder = "auto", place.run_dir  # a further round continues this run
+        left = None if self._max_steps is None else max(0, self._first_step + self._max_steps - step)
+        notices = () if choice.notice is None else (choice.notice,)
+        return RankJob(plan, choice.kind, place, left, self._sinks, notices, self._quiet, is_hosted=self._hosted)
+
+    @property
+    def needs_no_gpu(self) -> bool:
+        return self.plan.layout.device in ("cpu", "mps")
+
+    def adopt(self, run_dir: str) -> None:
+        """Continue a run whose head was lost, if this session has not begun one."""
+        if self.run_dir is None:
+            self._resume, self._folder = "auto", Path(run_dir)
+
+    def restarts(self, job: RankJob, results: Iterable[NodeResult]) -> bool:
+        """Return whether another round follows one that failed. Those without progress are counted."""
+        most = self.plan.layout.max_restarts
+        failures = [failure for result in results for failure in result.failures]
+        if not most or any(failure.repeats for failure in failures):
+            return False
+        try:
+            entry, _ = CheckpointStore(job.place.checkpoints).newest(hasty_damage)
+        except Exception:  # the client of a remote store has its own exceptions
+            entry = None
+        if entry is not None and entry.step > self._last_step:
+            self._num_futile = 0
+            return True
+        self._num_futile += 1
+        return self._num_futile <= most
+
+    def explain(self, error: BaseException) -> str:
+        return explain(error, Path(self.plan.logging.dir))

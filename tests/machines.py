@@ -1,0 +1,140 @@
+"""Machines for tests of several nodes: network namespaces on one bridge, each with its own host name and hosts file.
+
+    with machines(2) as made:
+        process = made[0].start("declarative_train", "run", "recipe.yaml")   # as tests.started.start
+
+As on Debian, the name of a machine stands for 127.0.1.1 on itself, and for its address on the others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests import started
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+
+
+STARTED: list[started.Started] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Machine by the name of its namespace. `address` is the one that other machines reach."""
+
+    namespace: str
+    name: str
+    address: str
+    hosts: str
+    end: str  # of its cable, in the namespace of the bridge
+    bridge: str
+
+    def enter(self) -> None:
+        """Make this process one of the machine. It must have a single thread."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open(f"/var/run/netns/{self.namespace}", "rb") as file:
+            _check(libc.setns(file.fileno(), CLONE_NEWNET))
+        _check(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS))
+        _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
+        _check(libc.mount(self.hosts.encode(), b"/etc/hosts", None, MS_BIND, None))
+        _check(libc.sethostname(self.name.encode(), len(self.name)))
+
+    def start(self, module: str, *words: str, cwd: Path | None = None) -> started.Started:
+        process = started.start(module, *words, cwd=cwd, machine=self)
+        STARTED.append(process)
+        return process
+
+    def cut_cable(self) -> None:
+        """Lose every packet to and from this machine, as where a cable is pulled: no side is told."""
+        ip(f"-n {self.bridge} link set {self.end} down")
+
+    def disturb(self, words: str) -> None:
+        """Disturb what it sends by netem, such as `delay 100ms loss 1%`."""
+        subprocess.run(
+            [
+                "ip",
+                "netns",
+                "exec",
+                self.namespace,
+                "tc",
+                "qdisc",
+                "add",
+                "dev",
+                "eth0",
+                "root",
+                "netem",
+                *words.split(),
+            ],
+            check=True,
+            timeout=20,
+        )
+
+
+def _check(code: int) -> None:
+    if code:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def ip(line: str) -> None:
+    subprocess.run(["ip", *line.split()], capture_output=True, text=True, timeout=20, check=True)
+
+
+@contextmanager
+def machines(count: int, *, version: int = 4) -> Iterator[list[Machine]]:
+    """Make machines that reach each other by IPv4 or by IPv6 alone. The test is skipped where that is not allowed."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("network namespaces want root and iproute2")
+    own = f"dt{os.getpid() % 10**6}"
+    bridge = f"{own}x"
+    addresses = [f"10.77.0.{number + 1}" if version == 4 else f"fd77::{number + 1}" for number in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        made = [
+            Machine(f"{own}m{number}", f"box{number}", address, f"{folder}/{number}", f"{own}c{number}", bridge)
+            for number, address in enumerate(addresses)
+        ]
+        names = [bridge, *(each.namespace for each in made)]
+        try:
+            try:
+                ip(f"netns add {bridge}")
+                ip(f"-n {bridge} link add br0 type bridge")
+                ip(f"-n {bridge} link set br0 up")
+                for each in made:
+                    _add(each, made)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no network namespaces here: {error.cmd}: {error.stderr.strip()}")
+            yield made
+        finally:
+            for pid in (pid for process in STARTED for pid in started.session(process.pid)):  # of a test that failed
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            STARTED.clear()
+            for name in names:
+                subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=20, check=False)
+
+
+def _add(each: Machine, made: list[Machine]) -> None:
+    own = f"{each.end}e"
+    ip(f"netns add {each.namespace}")
+    ip(f"link add {own} type veth peer name {each.end}")
+    ip(f"link set {own} netns {each.namespace}")
+    ip(f"link set {each.end} netns {each.bridge}")
+    ip(f"-n {each.bridge} link set {each.end} master br0 up")
+    ip(f"-n {each.namespace} link set lo up")
+    ip(f"-n {each.namespace} link set {own} name eth0")
+    own_address = f"{each.address}/64 dev eth0 nodad" if ":" in each.address else f"{each.address}/24 dev eth0"
+    ip(f"-n {each.namespace} addr add {own_address}")
+    ip(f"-n {each.namespace} link set eth0 up")
+    lines = [f"{'127.0.1.1' if other is each else other.address} {other.name}" for other in made]
+    Path(each.hosts).write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))

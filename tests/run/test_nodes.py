@@ -1,0 +1,263 @@
+"""`dtrain run` as the agent of a node, on machines that are network namespaces: nodes meet, train, fail, come back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from declarative_train.run.event import CheckpointSaved, Event, RunEnded, RunStarted
+from declarative_train.run.sinks.jsonl import read_events
+from tests.engine.made_recipes import DIGITS, merged, write_data, write_recipe
+from tests.machines import Machine, machines
+from tests.started import Started, family, finish
+
+PORT = 29544
+LIMIT_S = 60
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("DTRAIN_TIMEOUT_S", "40")
+    write_data(tmp_path)
+    return tmp_path
+
+
+def recipe(directory: Path, nodes: int | str = 2, changes: dict[str, Any] | None = None, per_node: int = 1) -> str:
+    layout = {"gpus": None, "nodes": nodes, "gpus_per_node": per_node}
+    several = merged(DIGITS, {"parallelism": "ddp", "layout": layout})
+    return str(write_recipe(directory, merged(several, changes or {})))
+
+
+ENDLESS = {"training": {"epochs": None, "steps": 1_000_000}, "checkpoint": {"every": "20 steps", "best": None}}
+
+
+def agent(machine: Machine, number: int, path: str, head: str, *words: str) -> Started:
+    where = ("--node", str(number), "--head", head)
+    return machine.start("declarative_train", "run", path, *where, "--quiet", *words)
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[Machine]]:
+    with machines(2) as made:
+        yield made
+
+
+def events(directory: Path) -> list[Event]:
+    (path,) = (directory / "runs" / "made").glob("*/events.jsonl")
+    return read_events(path)
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def num_saved(directory: Path) -> int:
+    paths = (directory / "runs" / "made").glob("*/events.jsonl")
+    return sum(isinstance(event, CheckpointSaved) for path in paths for event in read_events(path))
+
+
+def ranks_below(process: Started) -> dict[int, int]:
+    """Return the processes of the ranks of this agent."""
+    own = family(process.pid)
+    files = Path(tempfile.gettempdir()).glob("dtrain-*/pid_*[0-9]")
+    found = [(int(path.name.removeprefix("pid_")), int(path.read_text())) for path in files]
+    return {rank: pid for rank, pid in found if pid in own}
+
+
+def failures(said: list[tuple[int, str, str]]) -> list[str]:
+    return [line for _, _, errors in said for line in errors.splitlines() if "the run failed" in line]
+
+
+@pytest.mark.parametrize(
+    ("version", "by_name"), [(4, False), (4, True), (6, False)], ids=["an address", "a name", "IPv6 alone"]
+)
+def test_two_nodes_train(directory: Path, version: int, by_name: bool) -> None:
+    path = recipe(directory)
+    with machines(2, version=version) as (first, second):
+        address = f"[{first.address}]" if version == 6 else first.address
+        head = f"{first.name if by_name else address}:{PORT}"
+        started = [agent(second, 1, path, head), agent(first, 0, path, head)]
+        said = [finish(each) for each in started]
+    assert [code for code, _, _ in said] == [0, 0], said
+    begun, *_, ended = events(directory)
+    assert isinstance(begun, RunStarted)
+    assert (begun.num_ranks, begun.mode) == (2, "ddp")
+    assert isinstance(ended, RunEnded)
+    assert ended.status == "finished"
+    assert "state" in said[1][1]
+    assert said[0][1] == ""
+
+
+def test_a_mistake_in_the_recipe_is_reported_by_node_0_alone(directory: Path, nodes: list[Machine]) -> None:
+    path = recipe(directory, changes={"model": {"graph": {"act": {"type": "relo"}}}})
+    started = [agent(each, number, path, nodes[0].address) for number, each in enumerate(nodes)]
+    said = [finish(each) for each in started]
+    assert [code for code, _, _ in said] == [1, 1]
+    assert said[0][2].count("error[") == 1
+    assert own_lines(said[1][2]) == []
+
+
+def test_a_late_node_is_waited_for_aloud(directory: Path, nodes: list[Machine]) -> None:
+    path, head = recipe(directory), f"{nodes[0].address}:{PORT}"
+    first = agent(nodes[0], 0, path, head)
+    wait_until(lambda: "dtrain: waiting for node 1 of 2 (10 s)\n" in first.errors())
+    second = agent(nodes[1], 1, path, head)
+    said = [finish(each) for each in (first, second)]
+    assert [code for code, _, _ in said] == [0, 0], said
+
+
+def test_a_node_waits_aloud_for_the_head(directory: Path, nodes: list[Machine]) -> None:
+    second = agent(nodes[1], 1, recipe(directory), f"{nodes[0].address}:{PORT}")
+    wait_until(
+        lambda: f"waiting for node 0 at {nodes[0].address}:{PORT}: connection refused (10 s)\n" in second.errors()
+    )
+    second.send_signal(signal.SIGTERM)
+    code, _, errors = finish(second)
+    assert code == 143
+    assert errors.splitlines()[-1] == (
+        "dtrain: stopped while it waited for other nodes, before the first step: nothing is lost"
+    )
+
+
+def test_a_port_in_use_is_one_message(directory: Path, nodes: list[Machine]) -> None:
+    """Two runs on one machine, with the same port."""
+    path, head = recipe(directory), f"{nodes[0].address}:{PORT}"
+    first = agent(nodes[0], 0, path, head)
+    wait_until(lambda: has_begun(first))
+    code, _, errors = finish(agent(nodes[0], 0, path, head))
+    first.send_signal(signal.SIGTERM)
+    assert finish(first)[0] == 143
+    assert code == 3
+    assert errors == (
+        f"dtrain: cannot listen on port {PORT} of box0: address already in use; help: set the port of --head to a free "
+        "port, the same on every machine\n"
+    )
+
+
+def has_begun(process: Started) -> bool:
+    """Return whether the agent serves its store."""
+    return len(family(process.pid)) > 1
+
+
+def test_a_number_that_is_given_twice_is_refused(directory: Path, nodes: list[Machine]) -> None:
+    path, head = recipe(directory, 3), f"{nodes[0].address}:{PORT}"
+    first, second, again = (
+        agent(nodes[0], 0, path, head),
+        agent(nodes[1], 1, path, head),
+        agent(nodes[0], 1, path, head),
+    )
+    refused = [process for process in (second, again) if wait_for_one((second, again)) is process]
+    code, _, errors = finish(refused[0])
+    assert code == 3
+    assert re.search(r"dtrain: node 1: the place of node 1 has another process, on box[01]; help: number the", errors)
+    first.send_signal(signal.SIGTERM)
+    others = [each for each in (first, second, again) if each is not refused[0]]
+    assert [finish(each)[0] for each in others] == [143, 143]
+
+
+def wait_for_one(processes: tuple[Started, ...]) -> Started:
+    wait_until(lambda: any(process.poll() is not None for process in processes))
+    return next(process for process in processes if process.poll() is not None)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_signal_to_one_node_stops_all_with_a_checkpoint(directory: Path, nodes: list[Machine], number: int) -> None:
+    path, head = recipe(directory, changes=ENDLESS), f"{nodes[0].address}:{PORT}"
+    started = [agent(each, place, path, head) for place, each in enumerate(nodes)]
+    wait_until(lambda: num_saved(directory) > 0)
+    started[number].send_signal(signal.SIGTERM)
+    said = [finish(each) for each in started]
+    assert [code for code, _, _ in said] == [75, 75], said
+    *_, ended = events(directory)
+    assert isinstance(ended, RunEnded)
+    assert ended.status == "stopped"
+
+
+def start_two(directory: Path, nodes: list[Machine], **layout: Any) -> tuple[list[Started], str, str]:
+    path = recipe(directory, changes=merged(ENDLESS, {"layout": layout}))
+    head = f"{nodes[0].address}:{PORT}"
+    started = [agent(each, place, path, head) for place, each in enumerate(nodes)]
+    wait_until(lambda: num_saved(directory) > 0)
+    return started, path, head
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_killed_rank_is_reported_once_with_its_node(directory: Path, nodes: list[Machine], number: int) -> None:
+    started, _, _ = start_two(directory, nodes)
+    os.kill(ranks_below(started[number])[number], signal.SIGKILL)
+    said = [finish(each) for each in started]
+    assert [code for code, _, _ in said] == [3, 3], said
+    (line,) = failures(said)
+    assert line.startswith(f"dtrain: the run failed: rank {number} (node {number} (box{number})), step ")
+    assert "SIGKILL" in line
+    assert "continue from step" in said[0][2]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_lost_node_ends_the_run_with_its_name(directory: Path, nodes: list[Machine], number: int) -> None:
+    """Its agent and its rank are killed at once, as where the power fails."""
+    started, _, _ = start_two(directory, nodes)
+    for pid in reversed(family(started[number].pid)):
+        os.kill(pid, signal.SIGKILL)
+    finish(started[number])
+    code, _, errors = finish(started[1 - number])
+    assert code == 3
+    assert ("node 1 (box1) did not answer for" if number else "node 0 at 10.77.0.1:29544 is lost") in errors
+
+
+def own_lines(errors: str) -> list[str]:
+    """Return the lines that are not torch's: it warns that an address has no name."""
+    return [line for line in errors.splitlines() if not line.startswith("[W")]
+
+
+def sessions(directory: Path) -> list[RunStarted]:
+    paths = (directory / "runs" / "made").glob("*/events.jsonl")
+    return [event for path in paths for event in read_events(path) if isinstance(event, RunStarted)]
+
+
+def end(started: list[Started]) -> list[tuple[int, str, str]]:
+    for each in started:
+        each.send_signal(signal.SIGTERM)
+    return [finish(each) for each in started]
+
+
+def test_a_run_starts_again_when_a_rank_was_killed(directory: Path, nodes: list[Machine]) -> None:
+    started, _, _ = start_two(directory, nodes, max_restarts=2)
+    os.kill(ranks_below(started[1])[1], signal.SIGKILL)
+    wait_until(lambda: len(sessions(directory)) == 2)
+    said = end(started)
+    assert [code for code, _, _ in said] == [75, 75], said
+    assert len(failures(said)) == 1
+    assert "dtrain: the run starts again" in said[0][2]
+    again = sessions(directory)[1].first_step
+    assert again >= 20
+    assert again % 20 == 0
+    assert len(list((directory / "runs" / "made").iterdir())) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_is_killed_and_comes_back(directory: Path, nodes: list[Machine], number: int) -> None:
+    started, path, head = start_two(directory, nodes, max_restarts=2)
+    for pid in reversed(family(started[number].pid)):
+        os.kill(pid, signal.SIGKILL)
+    finish(started[number])
+    begun_s = time.monotonic()
+    started[number] = agent(nodes[number], number, path, head)
+    wait_until(lambda: len(sessions(directory)) == 2)
+    assert time.monotonic() - begun_s < 15
+    assert sessions(directory)[1].first_step >= 20
+    said = end(started)
+    assert [code for code, _, _ in said] == [75, 75], said
+    assert len(list((directory / "runs" / "made").iterdir())) == 1
