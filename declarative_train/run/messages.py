@@ -75,7 +75,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """RankJob of a round and its nodes, in the order of their ranks. `taken` are environment variables that recipes used,
+    """Job of a round and its nodes, in the order of their ranks. `taken` are environment variables that recipes used,
     with their values."""
 
     number: int
