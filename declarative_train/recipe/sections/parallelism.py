@@ -158,7 +158,7 @@ class Axes(Section):
         for name, size in self.sizes.items():
             number = rest if size == "all" else size
             is_left_out = number == 1 and (
-                (size == "all" and in_pipeline) or (name == "replicate" and self.is_sharded)
+                (size == "all" and (in_pipeline or self.tensor is not None)) or (name == "replicate" and self.is_sharded)
             )  # fmt: skip
             if not is_left_out:
                 found.append(MeshAxis(name, number))
