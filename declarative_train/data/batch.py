@@ -1,4 +1,4 @@
-"""Batch: the data of one rank for one forward, and its transfer from a loader process to the rank and its device."""
+"""Batch of one rank for one forward, and its transfer from a loader process to the rank and to its device."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SHARED_BYTES = 256 << 10  # larger tensors use shared memory, at most of a milli
 
 @dataclass(slots=True)  # not frozen, which would double the cost of making one: an eighth of the total for small rows
 class Batch:
-    """Rows of one rank for one forward. A batch is never changed.
+    """Rows for one forward of one rank. A batch is never changed.
 
     tensors      by field name, each (R, ...); R includes padding, which comes last
     num_rows     real rows; 0 on a rank that got none (then R is 1 or, padded to full, microbatch_size)
     row_weight   (R,) float32, 1 for real rows, then 0; None if every row is real
-    sample_ids   (num_rows,) int64, positions in the set's own order
+    sample_ids   (num_rows,) int64, the samples' numbers in their set
     epoch        training epoch, from 0; None in an evaluation
     """
 
@@ -89,7 +89,8 @@ def _move_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) -> list[Batch]:
-    """Make the batches of some slots with one gather. `epoch`: the training epoch."""
+    """Return a batch for each slot (this rank's part of a chunk), with all rows read by one call of `take`. `epoch`:
+    the training epoch."""
     import torch
 
     positions = [positions_of(slot) for slot in parts]
@@ -110,7 +111,7 @@ def make_batches(parts: Sequence[Slot], take: Take, epoch: int | None = None) ->
 
 
 def without(batch: Batch, skipped: np.ndarray) -> Batch:
-    """Return the batch with the skipped rows (num_rows,) moved to its padding, with weight 0."""
+    """Return the batch without the skipped rows: (num_rows,) bool. They become padding, with weight 0."""
     import torch
 
     size = len(next(iter(batch.tensors.values())))

@@ -1,7 +1,8 @@
-"""Compiler of the data section: a recipe's section -> DataSpec with what ranks need, and diagnostics on the data.
+"""Compilation of the data section: the recipe's section -> DataSpec with what ranks need to know, and diagnostics.
 
 It opens the sources, divides the rows into sets, computes the statistics of the training rows and converts every value
-once, which checks it. Prepared sets are remembered, so that a run does not read them again. It does not import torch.
+once, which checks it. Prepared sets are kept, so that a run in this process does not read them again. It does not
+import torch.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ def describe(
     inherited: Mapping[str, Inherited] | None = None,
     read: Collection[str] | None = None,
 ) -> tuple[DataSpec | None, list[Diagnostic]]:
-    """Build the DataSpec; None if there is an error or, with `offline`, if a source is on another machine.
+    """Return the DataSpec; None if there is an error or, with `offline`, if a source is on another machine.
 
     `floats`: dtype of numbers in fields without `dtype`. `inherited`: fields of an earlier run whose statistics and
-    class numbers are used. `read`: the wires that the model and the objective read; other outputs of fields
-    (`NAME.mask`) are not made. None: all are made.
+    class numbers are used. `read`: the names that the model and the objective read; further outputs of a field
+    (`NAME.mask`) are made only if they are among them. None: all are made.
     """
     draft = DataDraft(section, seed, span, floats, offline, inherited or {}, read)
     try:
@@ -98,7 +99,7 @@ def _describe(draft: DataDraft) -> DataSpec | None:
 
 
 def _check_outlines(draft: DataDraft) -> None:
-    """Check fields and sets against the columns that plugins declare."""
+    """Check fields and sets against the columns that plugins declare for their sources, whose code may not run."""
     tables = outlines(draft.section)
     find_columns(draft, tables)
     if None in tables:
@@ -110,7 +111,7 @@ def _num_own(draft: DataDraft) -> int:
 
 
 def _check_words(draft: DataDraft) -> None:
-    """Report errors that do not depend on the content of the source."""
+    """Report errors that can be seen without the content of the source."""
     if draft.window is None:
         draft.diagnostics += diagnostics.of_rows(draft.section, draft.span)
     draft.diagnostics += diagnostics.of_transforms(draft.section, draft.span)
@@ -133,7 +134,7 @@ def _report_transform(draft: DataDraft, name: str, error: TransformError) -> Non
 def _read_fields(
     draft: DataDraft, main: Table, training: SetRows, columns: Mapping[tuple[str | None, str], tuple[Column, ...]]
 ) -> dict[str, FieldReader]:
-    """Return the fields, with the statistics of the training rows."""
+    """Return a reader for each field, with the statistics of the training rows."""
     readers = []
     for name, field in draft.fields.items():
         if (None, name) not in columns:
@@ -185,7 +186,7 @@ def _prepare(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> dict[str, PreparedSet]:
-    """Convert the rows of each set; a field with a bad value is reported once, and the others are still checked."""
+    """Convert the rows of each set. A field with a bad value is reported once; the others are still checked."""
     left = dict(parts)
     found: dict[str, PreparedSet] = {}
     for name, each in sets.items():
@@ -219,7 +220,7 @@ def _prepare(
 
 
 def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepared: Mapping[str, PreparedSet]) -> None:
-    """Report the rows that were left out, and store them with the training set for the run's log."""
+    """Report the rows that were left out, and keep them with the training set, for the run's log."""
     for table in tables.values():
         draft.skipped += [Skipped("", place, why) for place, why in table.skipped]
     for each in prepared.values():
@@ -234,7 +235,7 @@ def _report_skipped(draft: DataDraft, tables: Mapping[str | None, Table], prepar
 def _report_unread(
     draft: DataDraft, main: Table, parts: Mapping[str, FieldReader], tables: Mapping[str | None, Table]
 ) -> None:
-    """Report data that fields do not read. `tables`: those that packs prepared, by source."""
+    """Report columns and rows that no field reads. `tables`: those that packs prepared, by source."""
     for table in tables.values():
         for name, message, hint in table.unread():
             draft.report(unread_messages(draft.span(f"data.fields.{name}.column"), name, message, hint))
@@ -249,7 +250,7 @@ def _fields_of_set(
     parts: Mapping[str, FieldReader],
     columns: Mapping[tuple[str | None, str], tuple[Column, ...]],
 ) -> tuple[FieldReader, ...]:
-    """Return the fields on the columns of the set's source; fields that do not fit were reported earlier."""
+    """Return the readers of the fields for a set's own source. Fields that do not fit it were reported earlier."""
     if source is None:
         return tuple(parts.values())
     own = {part: columns[source, part.name] for part in parts.values() if (source, part.name) in columns}
@@ -259,7 +260,7 @@ def _fields_of_set(
 
 
 def _report_bad(draft: DataDraft, table: Table, error: BadSampleError) -> None:
-    """Report a bad value at the key that defines the expected value if the recipe has it, else at the column."""
+    """Report a bad value at the key of the recipe that defines which values are allowed, else at the column."""
     name, field, key = base_of(error.part.name), error.part.field, error.cause.key
     column = draft.column_span(name, field, error.cause.column)
     unknown = unknown_value(error, table, draft.inherited.get(name), column)

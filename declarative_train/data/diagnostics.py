@@ -1,6 +1,4 @@
-"""Data section while it is compiled: what the steps share, and diagnostics of errors and of what needs no source to be
-seen.
-"""
+"""Diagnostics of the data section, and the state that its compilation steps share (`DataDraft`)."""
 
 from __future__ import annotations
 
@@ -67,7 +65,8 @@ def source_problem(span: Span, error: SourceError) -> Diagnostic:
 
 
 def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Related, ...] = ()) -> Diagnostic:
-    """Return the diagnostic of a bad value. `place`: place of the row; `made`: the column, if `span` is another key."""
+    """Return the diagnostic of a bad value. `place`: which row and file it is in. `made`: the column, if `span` is
+    another key."""
     name, message, hint = error.part.name, str(error.cause), error.cause.help
     if error.cause.problem == "plugin":
         return plugin_field_fails(span, name, message, place, hint)
@@ -81,7 +80,7 @@ def bad_sample(span: Span, error: BadSampleError, place: str, made: tuple[Relate
 
 
 def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[Column]) -> ShapeError:
-    """Add the first non-number to the message, if a column is text because of a few of its values."""
+    """Return the error with the first value that is not a number, if only a few such values make the column text."""
     for column in columns:
         if column.dtype != "object" or column.shape:
             continue
@@ -95,7 +94,7 @@ def with_the_odd_value(shape_error: ShapeError, table: Table, columns: Sequence[
 
 
 def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str | None:
-    """Return the place of the first training row with the value."""
+    """Return the place of the first training row with the value that prevents statistics."""
     import numpy as np
 
     if problem.value is None:
@@ -109,7 +108,8 @@ def row_with(table: Table, training: SetRows, problem: NoStatisticsError) -> str
 
 
 def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield errors that concern the window; after one of them, the sets are not divided."""
+    """Yield errors of the window (samples of several consecutive rows). If there is one, the rows are not divided into
+    sets."""
     yield from _of_joined(section, window, span)
     if window is None:
         return
@@ -123,7 +123,7 @@ def of_window(section: DataSection, window: WindowSpec | None, span: Place) -> I
 
 
 def _of_joined(section: DataSection, window: WindowSpec | None, span: Place) -> Iterator[Diagnostic]:
-    """Yield what cannot be combined with a field whose samples hold several rows."""
+    """Yield keys that cannot be combined with a field whose samples already hold several rows."""
     name = next((name for name, field in section.fields.items() if field.joined_by is not None), None)
     if name is None:
         return
@@ -197,9 +197,8 @@ def _takes_rows(cut: slice | int, length: int) -> bool:
 
 
 class DataDraft:
-    """Data section while it is compiled. `fields`: with the other outputs that are read. `skipped`: rows that are left
-    out.
-    """
+    """State of a data section while it is compiled. `fields`: the recipe's, and further outputs of them that are read.
+    `skipped`: rows that are left out."""
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class DataDraft:
 
     @property
     def cut(self) -> tuple[object, ...]:
-        """Everything that decides which rows of a source a set has."""
+        """Settings that decide which rows of a source belong to a set."""
         splits = {name: split.as_data() for name, split in self.section.split.items()}
         return splits, self.seed, None if self.window is None else asdict(self.window), self.section.on_bad_row
 

@@ -1,4 +1,4 @@
-"""Fields of a set: rows of a table -> the values of fields."""
+"""Readers of fields: rows of a table -> the values of a field."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ _CHUNK_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldReader:
-    """Field with everything that turns rows of the table into its values. `row` is the spec of one row, `sample` the
-    spec per sample of a batch.
-    """
+    """Field with everything that is needed to compute its values from rows. `row`: shape and dtype for one row;
+    `sample`: those for one sample of a batch, which may be a window of rows."""
 
     name: str
     field: Field
@@ -35,17 +34,18 @@ class FieldReader:
     sample: TensorSpec
 
     def values(self, read: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Convert the columns' values. Raises BadValueError."""
+        """Return the values (N, *row shape) for the columns' values. Raises BadValueError."""
         return self.field.convert([read[column.name] for column in self.columns], self.columns, self.statistics)
 
     def values_into(self, read: Mapping[str, np.ndarray], out: np.ndarray) -> None:
-        """Convert into `out` (N, *row shape), contiguous, of dtype `storage`. Raises BadValueError."""
+        """Write the values into `out` (N, *row shape), which is contiguous and of dtype `storage`. Raises
+        BadValueError."""
         values = [read[column.name] for column in self.columns]
         self.field.convert_into(out, values, self.columns, self.statistics)
 
     @property
     def cut(self) -> slice | int:
-        """Rows of a window that the field takes."""
+        """Rows of a window that the field uses."""
         return slice(None) if self.field.cut is None else self.field.cut
 
     @property
@@ -55,8 +55,7 @@ class FieldReader:
 
 
 def columns_of(field: Field, table: Table) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """Return the columns of the table that the field names, and the names and globs in the field that match no
-    column."""
+    """Return the columns that a field names, and the names and patterns in the field that match no column."""
     found, missed = match_columns(field.wanted, list(table.columns), field.unwanted)
     return tuple(table.columns[name] for name in found), missed
 
@@ -69,7 +68,7 @@ def make_part(
     window: WindowSpec | None,
     chain: TransformChain | None = None,
 ) -> FieldReader:
-    """Make the reader of a field. Raises TransformError."""
+    """Return the reader of a field. `chain`: the recipe's transforms of images. Raises TransformError."""
     if field.is_lazy:
         row = (chain or NO_TRANSFORMS).spec(name, field, columns)
     else:
@@ -78,7 +77,7 @@ def make_part(
 
 
 def _sample(field: Field, row: TensorSpec, window: WindowSpec | None) -> TensorSpec:
-    """Return the spec per sample: the window's rows are the first dimension."""
+    """Return shape and dtype for a sample; in a window, the first dimension are its rows."""
     if window is None or isinstance(field.cut, int):
         return row
     length = len(range(*(field.cut or slice(None)).indices(window.length)))
@@ -90,7 +89,7 @@ def column_names(parts: Sequence[FieldReader]) -> list[str]:
 
 
 def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> Iterator[tuple[str, Field]]:
-    """Yield every field, followed by those of its other outputs that are read."""
+    """Yield each field, followed by those of its further outputs (`NAME.mask`) that are read."""
     for name, field in fields.items():
         yield name, field
         for output in field.outputs[1:]:
@@ -99,12 +98,12 @@ def each_output(fields: Mapping[str, Field], read: Collection[str] | None) -> It
 
 
 def base_of(name: str) -> str:
-    """Return the field in the recipe to which an output belongs."""
+    """Return the name of the recipe's field that an output belongs to: `NAME` for `NAME.mask`."""
     return name.partition(".")[0]
 
 
 class BadSampleError(Exception):
-    """Error: a value of a set that a field cannot take; `part` and `row` (of the table) locate it."""
+    """Error: a field cannot convert a value. `part`: the field's reader. `row`: the row's number in the table."""
 
     def __init__(self, part: FieldReader, row: int, cause: BadValueError) -> None:
         super().__init__(f"field `{part.name}`: {cause}")
@@ -128,7 +127,7 @@ def failing(read: Mapping[str, np.ndarray], rows: np.ndarray, parts: Sequence[Fi
 def convert_chunks(
     table: Table, rows: SetRows, parts: Sequence[FieldReader]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yield the fields' values in chunks of rows, each with its first position in the set."""
+    """Yield (first position in the set, values by field) for all rows, in chunks."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         yield start, convert_rows(table, numbers, parts)
 
@@ -149,7 +148,8 @@ def values_of(
 
 @contextmanager
 def in_row(part: FieldReader, numbers: slice | np.ndarray) -> Iterator[None]:
-    """Convert a BadValueError of these rows into a BadSampleError."""
+    """Convert a BadValueError into a BadSampleError, which has the number of the row in the table. `numbers`: the rows
+    that are read."""
     try:
         yield
     except BadValueError as error:

@@ -1,6 +1,6 @@
-"""Late fields: fields whose values are made when a batch is requested, such as images.
+"""Lazy fields: fields, such as images, whose values are read each time a batch needs them.
 
-The reader that makes them is a subclass of `LazyReader` in a pack. The field's class names it in `lazy`, as
+A pack provides their reader, a subclass of `LazyReader`. The field's class names it in `lazy`, as
 `package.module:name`.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LazyValues(NamedTuple):
-    """Values (N,) of each column of a lazy field, as they are in the table."""
+    """Content of the columns of a lazy field, as the table has it: N values of each column."""
 
     field: Field
     columns: tuple[Column, ...]
@@ -36,7 +36,7 @@ class LazyValues(NamedTuple):
 
 
 class LazyFieldError(Exception):
-    """Error: a value of the field `name` cannot be read; `row` counts within the given values."""
+    """Error: a value of the field `name` cannot be read. `row`: its index within the given values."""
 
     def __init__(self, name: str, row: int, cause: BadValueError) -> None:
         super().__init__(str(cause))
@@ -46,7 +46,8 @@ class LazyFieldError(Exception):
 
 
 class TransformError(Exception):
-    """Error: the transform at `place` does not fit; without a place, the resulting values differ in size."""
+    """Error: a transform does not fit its field. `place`: its index in the list; None: the images differ in size after
+    all transforms."""
 
     def __init__(self, place: int | None, shape_error: ShapeError) -> None:
         super().__init__(shape_error.message)
@@ -55,8 +56,8 @@ class TransformError(Exception):
 
 
 class LazyReader(ABC):
-    """Reader of the lazy fields of one kind, which may share random draws. Draws depend on (seed, epoch, sample, place
-    in the list of transforms) only."""
+    """Reader of all lazy fields of one kind, which share random draws: an image and its mask are flipped together.
+    Draws depend only on (seed, epoch, sample, place in the list of transforms)."""
 
     def __init__(self, transforms: tuple[Transform, ...], seed: int) -> None:
         self.transforms = transforms
@@ -64,13 +65,12 @@ class LazyReader(ABC):
 
     @abstractmethod
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
-        """Return the spec of the field after all transforms, the same in training and evaluation. Raises
-        TransformError.
-        """
+        """Return shape and dtype of the field after all transforms, which are the same in training and evaluation.
+        Raises TransformError."""
 
     @abstractmethod
     def glance(self, given: LazyValues, row: int) -> None:
-        """Check a row without decoding it whole. Raises BadValueError and MissingPackageError."""
+        """Check the value of a row without decoding all of it. Raises BadValueError and MissingPackageError."""
 
     @abstractmethod
     def arrays(
@@ -80,13 +80,13 @@ class LazyReader(ABC):
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return (N, *shape) by field. `keys`: the numbers of the samples; `epoch`: None outside of training. Raises
-        LazyFieldError and MissingPackageError."""
+        """Return the decoded and transformed values (N, *shape) of each field. `keys`: the numbers of the samples.
+        `epoch`: None outside of training. Raises LazyFieldError and MissingPackageError."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformChain:
-    """Transforms of a recipe, and the seed of their random draws. It asks the reader of each lazy field."""
+    """Transforms of a recipe, and the seed of their random draws. Each lazy field's own reader applies them."""
 
     transforms: tuple[Transform, ...] = ()
     seed: int = 0
@@ -101,11 +101,11 @@ class TransformChain:
         return made
 
     def spec(self, name: str, field: Field, columns: Sequence[Column]) -> TensorSpec:
-        """Return the spec of a lazy field. Raises TransformError."""
+        """Return shape and dtype of a lazy field after all transforms. Raises TransformError."""
         return self._reader(field.lazy).spec(name, field, columns)
 
     def glance(self, given: LazyValues, row: int) -> None:
-        """Check a row. Raises BadValueError and MissingPackageError."""
+        """Check the value of a row without decoding all of it. Raises BadValueError and MissingPackageError."""
         self._reader(given.field.lazy).glance(given, row)
 
     def arrays(
@@ -115,7 +115,8 @@ class TransformChain:
         keys: np.ndarray,
         epoch: int | None,
     ) -> dict[str, np.ndarray]:
-        """Return (N, *shape) by field. Raises LazyFieldError and MissingPackageError."""
+        """Return the decoded and transformed values (N, *shape) of each field. Raises LazyFieldError and
+        MissingPackageError."""
         found: dict[str, np.ndarray] = {}
         for address in dict.fromkeys(each.field.lazy for each in given.values()):
             mine = {name: each for name, each in given.items() if each.field.lazy == address}

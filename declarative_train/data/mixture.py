@@ -37,7 +37,8 @@ MIXTURE = ("source", "share", "samples", "times an epoch", "read from")
 
 
 def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
-    """Return the integer share of each source; without weights those of the sizes: each sample once per epoch."""
+    """Return each source's part of the mixture as an integer. Without weights, the sizes of the sources: each sample
+    once per epoch."""
     if None in weights:
         found = list(sizes)
     else:
@@ -52,15 +53,15 @@ def shares(weights: Sequence[float | None], sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Inner node of a schedule's tree: of every `parts` turns, `left` go to the first of `ways`, the others to the
-    second. A way is a node or the number of a source."""
+    """Inner node of a schedule's tree: of every `parts` turns, `left` go to the first of the two `ways`, the others to
+    the second. A way is a node or the number of a source."""
 
     parts: int
     left: int
     ways: tuple[_Choice | int, _Choice | int]
 
     def count_left(self, turns: np.ndarray) -> np.ndarray:
-        """Return how many of this number of turns go left."""
+        """Return how many of the first `turns` turns go to the first way."""
         if self.parts > _MOST_PARTS:  # exact at the price of Python's numbers
             exact = (turns.astype(object) * self.left + self.parts // 2) // self.parts
             return np.asarray(exact, np.int64)
@@ -70,7 +71,7 @@ class _Choice:
 
 
 class Schedule:
-    """Schedule of a mixture: the source at each position, by the shares."""
+    """Schedule of a mixture: which source gives the sample at each position."""
 
     def __init__(self, parts: Sequence[int]) -> None:
         heap: list[tuple[int, int, _Choice | int]] = [(each, number, number) for number, each in enumerate(parts)]
@@ -83,8 +84,7 @@ class Schedule:
         self._ways = dict(_ways(self._root, ()))
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two int64 arrays: the source at each position, and how many samples of that source come before the
-        position."""
+        """Return two int64 arrays: the source at each position, and how many samples of that source come before it."""
         positions = np.asarray(positions, np.int64)
         source, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         waiting = [(self._root, positions, np.arange(len(positions)))]
@@ -100,7 +100,7 @@ class Schedule:
         return source, turn
 
     def before(self, source: int, positions: np.ndarray) -> np.ndarray:
-        """Return how many samples of the source come before these positions."""
+        """Return how many samples of one source come before each position."""
         turns = np.asarray(positions, np.int64)
         for choice, is_left in self._ways[source]:
             left = choice.count_left(turns)
@@ -120,9 +120,10 @@ def _ways(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixturePositions:
-    """Positions of a mixture, (N,) each: the source, its pass, and the place in that pass.
+    """What is at N positions of a mixture: the source, which pass over the source it is, and the place in that pass.
+    All are (N,).
 
-    For a block-shuffled source, the place is one in the layout of the pass (data/block_shuffle.py), else in its order.
+    For a block-shuffled source, the place is one in the layout of the pass (data/shuffle.py), else in its order.
     """
 
     sources: np.ndarray
@@ -130,7 +131,7 @@ class MixturePositions:
     places: np.ndarray
 
     def pieces(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Yield source, pass, and indices of the positions, by ascending passes."""
+        """Yield (source, pass, indices of the positions in it), in ascending order of passes."""
         for source in np.unique(self.sources).tolist():
             mine = np.flatnonzero(self.sources == source)
             for number in np.unique(self.passes[mine]).tolist():
@@ -138,10 +139,10 @@ class MixturePositions:
 
 
 class MixedOrder:
-    """Order of a mixture.
+    """Order of the samples of a mixture.
 
     `starts` (sources + 1,): the first sample of each source in the set, and the number of samples. `blocks`: as for
-    `RolledOrder`, of the whole set, if a source is block-shuffled.
+    `RolledOrder`, for the whole set, if a source is block-shuffled.
     """
 
     def __init__(
@@ -187,14 +188,14 @@ class MixedOrder:
         return MixturePositions(sources, passes, places)
 
     def samples(self, placed: MixturePositions) -> np.ndarray:
-        """Return int64 samples of the set."""
+        """Return the numbers of the samples in the set, int64."""
         found = np.empty(len(placed.sources), np.int64)
         for source, number, mine in placed.pieces():
             found[mine] = self.of_source(source, number, placed.places[mine])
         return found
 
     def of_source(self, source: int, number: int, places: np.ndarray) -> np.ndarray:
-        """Return the samples at places of pass `number` of a source."""
+        """Return the numbers of the samples at these places of pass `number` over a source."""
         if source in self.rolled:
             return self.rolled[source].epoch(number).samples(places)
         start, size = int(self._starts[source]), int(self._sizes[source])
@@ -203,17 +204,16 @@ class MixedOrder:
         return start + permute(key_of("order", self._keys[source], number), places, size)
 
     def numbers(self, samples: np.ndarray, placed: MixturePositions) -> np.ndarray:
-        """Return a unique number for each use of a sample: the sample, plus the size of the set for each earlier
-        pass.
-        """
+        """Return a number for each use of a sample that no other use has: the sample's number, plus the size of the set
+        for each earlier pass."""
         found: np.ndarray = samples + placed.passes * self.num_samples
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class MixturePart:
-    """Use of one source in an epoch, for display: the part of the epoch's samples that comes from it, and how often
-    each sample of the source is used."""
+    """One source of a mixture for display: which part of an epoch's samples it gives, and how often each of its samples
+    is used."""
 
     name: str
     num_samples: int
@@ -231,9 +231,7 @@ def measure_parts(members: Sequence[MemberSpec]) -> list[MixturePart]:
 
 
 def mixture(data: DataSpec) -> list[tuple[str, ...]]:
-    """Return a table of the mixture for display: part of each source, its size, and how often an epoch uses a
-    sample.
-    """
+    """Return a table of the mixture for display: each source's part, its size, and how often an epoch uses a sample."""
     members = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", data.source["of"])
     rows: list[tuple[str, ...]] = []
     for each in measure_parts(data.mix):
@@ -246,17 +244,15 @@ def mixture(data: DataSpec) -> list[tuple[str, ...]]:
 
 
 def sources_in(prepared: PreparedSet) -> np.ndarray:
-    """Return (sources + 1,) int64 for a mixture: the first sample of each source in the set, and the number of samples.
-
-    A set keeps the rows of one source together, in any order of rows.
-    """
+    """Return (sources + 1,) int64: the first sample of each source in the set, and the number of samples. (The samples
+    of a source are consecutive in the set, whatever the order of its rows.)"""
     rows = prepared.rows
     places = [bisect_left(range(len(rows)), first, key=_row_of(rows)) for _, first in prepared.table.members]
     return samples_before(np.asarray([*places, len(rows)], np.int64), prepared.windows)
 
 
 def make_mixed_order(spec: DataSpec, training: PreparedSet, batch_size: int) -> MixedOrder:
-    """Return the order of a mixture. Raises DataError."""
+    """Return the order of a mixture. Raises DataError if a source has another number of samples than in the plan."""
     starts = sources_in(training)
     if np.diff(starts).tolist() != [member.num_samples for member in spec.mix]:
         raise DataError("the numbers of samples in the sources of the mixture have changed since the plan was made")
@@ -271,10 +267,8 @@ def _row_of(rows: SetRows) -> Callable[[int], int]:
 def list_members(
     training: PreparedSet, weights: Sequence[float | None], window: int | None, streams: int | None, *, shuffle: bool
 ) -> tuple[MemberSpec, ...]:
-    """Return the sources of a mixture as the training set has them.
-
-    `window` and `streams` are as in `choose_roll`; the memory is divided by the shares of the sources.
-    """
+    """Return the sources of a mixture, with their numbers of samples in the training set. `window`, `streams`: as in
+    `choose_roll`; the memory is divided by the sources' shares."""
     starts = sources_in(training)
     sizes = np.diff(starts).tolist()
     parts = shares(weights, sizes)

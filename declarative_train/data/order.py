@@ -18,12 +18,13 @@ _AT_ONCE = 1 << 14  # numbers that stay in a cache of the processor
 
 
 def sample_index(seed: int, epoch: int, positions: np.ndarray, num_samples: int) -> np.ndarray:
-    """Return int64 samples at these positions (int64, each in 0..num_samples-1) of the shuffled epoch."""
+    """Return the samples at these positions of a shuffled epoch. Both are int64 in 0..num_samples-1."""
     return permute(key_of("order", seed, epoch), positions, num_samples)
 
 
 def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
-    """Return int64: the images of the positions under the permutation of 0..size-1 that belongs to `key`."""
+    """Return int64: the values at these positions of the permutation of 0..size-1 that `key` defines. No memory of
+    `size` is needed for large sizes."""
     if size <= _SORTED:
         order: np.ndarray = _sort_keys(key, size)[positions]
         return order
@@ -31,7 +32,8 @@ def permute(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def shuffle_all(key: int, size: int) -> np.ndarray:
-    """Return int64: all of 0..size-1 in an order that belongs to `key`, at a tenth of the cost of `permute`.
+    """Return int64: a whole permutation of 0..size-1 that `key` defines (another than that of `permute`), at a tenth of
+    the cost per number.
 
     The numbers below the next power of two are multiplied by odd numbers and their upper halves folded into the lower,
     four times, each a permutation of them, as in the finalisers of hash functions; results of `size` and more are
@@ -82,7 +84,8 @@ def _walk_cycle(key: int, positions: np.ndarray, size: int) -> np.ndarray:
 
 
 def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Return a permutation of 0..2^bits-1: each round changes one half by a function of the other."""
+    """Return a permutation of 0..2^bits-1 (a Feistel network): each round changes one half of the bits by a function of
+    the other."""
     low_bits = np.uint64(bits - bits // 2)
     low_mask, high_mask = (np.uint64((1 << width) - 1) for width in (bits - bits // 2, bits // 2))
     low, high = numbers & low_mask, numbers >> low_bits
@@ -96,7 +99,8 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Share of one rank in a chunk: `num_rows` positions from `start` on, then `num_padding` repeats of `filler`."""
+    """One rank's part of a chunk: `num_rows` positions from `start` on, then `num_padding` times the position
+    `filler`."""
 
     start: int
     num_rows: int
@@ -106,7 +110,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class StepSlice:
-    """Position of an optimizer step: `epoch` counts from 0; its global batch is `size` positions from `start` on."""
+    """Data of an optimizer step: `size` positions of epoch `epoch` (from 0), from position `start` on."""
 
     epoch: int
     start: int
@@ -114,7 +118,7 @@ class StepSlice:
 
 
 def locate(step: int, batch: BatchSpec, num_samples: int) -> StepSlice:
-    """Return the position of a step; `step` counts from 1."""
+    """Return which positions of which epoch are the data of optimizer step `step` (from 1)."""
     epoch, number = divmod(step - 1, batch.steps_per_epoch)
     start = number * batch.global_batch_size
     return StepSlice(epoch, start, min(batch.global_batch_size, num_samples - start))
@@ -128,7 +132,8 @@ def samples_until(step: int, batch: BatchSpec, num_samples: int) -> int:
 
 
 def slots(found: StepSlice, batch: BatchSpec, rank: int) -> list[Slot]:
-    """Return one slot per chunk, in order: accumulation x microbatches, whatever the size of the last batch."""
+    """Return one rank's part of each chunk of a step, in order: there are accumulation x num_microbatches chunks, even
+    if the last batch of an epoch is smaller."""
     size = batch.microbatch_size
     chunk = batch.data_parallel_size * size
     return [
@@ -138,7 +143,8 @@ def slots(found: StepSlice, batch: BatchSpec, rank: int) -> list[Slot]:
 
 
 def full_batch_positions(start: int, num_steps: int, batch: BatchSpec, rank: int) -> np.ndarray:
-    """Return int64: the positions of `slots` for a rank in `num_steps` full batches from `start` on, as one array."""
+    """Return int64: the positions in the `slots` of a rank for `num_steps` full batches from `start` on, as one
+    array."""
     positions = np.arange(start, start + num_steps * batch.global_batch_size)
     mine: np.ndarray = positions.reshape(-1, batch.data_parallel_size, batch.microbatch_size)[:, rank]
     return mine.ravel()
@@ -152,7 +158,8 @@ def _slot(start: int, size: int, offset: int, wanted: int, pad_to_full: bool) ->
 
 
 def evaluation_slots(num_positions: int, batch_size: int, num_ranks: int, rank: int, pad_to_full: bool) -> list[Slot]:
-    """Return the slots of a rank, the same number for each rank; each rank takes its slice of a batch of all ranks."""
+    """Return one rank's part of each batch of an evaluation. `batch_size` is per rank; every rank gets the same number
+    of batches."""
     chunk = batch_size * num_ranks
     return [
         _slot(start, num_positions - start, rank * batch_size, batch_size, pad_to_full)

@@ -1,10 +1,10 @@
-"""Prefetch: results in order, made ahead of their use by threads or by loader processes, and copied to a GPU.
+"""Prefetching: results in order, computed ahead of their use by threads or by loader processes, and copied to a GPU.
 
 An error is raised in place of its result. Closing the iterator early ends the threads or the processes.
 
 A wait is reported after half a minute, and again after twice the time, with the file that is being read. A thread or
-loader process that itself waits for another one passes on what that one does; only the training loop's own wait is
-reported, and ends in an error.
+loader process that waits for another one passes on what that one does; only the training loop's own wait is reported,
+and ends in an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """Limits of this process for waits: how long it waits for data, and where it reports waits."""
+    """How long this process waits for data, and where it reports waits."""
 
     def __init__(self) -> None:
         self.reset()
@@ -60,7 +60,8 @@ PATIENCE = Patience()
 
 
 class Wait:
-    """Wait for data. `of` returns what the awaited thread or process does; None: unknown."""
+    """Wait for data, which is reported if it is long. `of` returns what the awaited thread or process is doing; None:
+    unknown."""
 
     def __init__(self, of: Callable[[], FileActivity | None]) -> None:
         self._of = of
@@ -68,7 +69,8 @@ class Wait:
         self._report_s = REPORT_S
 
     def look(self) -> None:
-        """Check the wait; call it from time to time. Raises DataError if there was no progress for too long."""
+        """Report the wait if it is time to. Call it repeatedly. Raises DataError if there was no progress for too
+        long."""
         now, doing = time.monotonic(), self._of()
         if is_loader() or threading.current_thread().name.startswith(OURS):
             note(doing or FileActivity(None, self._begun))
@@ -113,9 +115,10 @@ class _Failure:
 
 
 class Prefetcher(Generic[K, T]):
-    """Results of `make` for names, in their order, made ahead by threads of this process.
+    """Results of `make(name)` for a sequence of names, computed ahead in that order by threads of this process.
 
-    No more than `room` is kept (by `size_of`), except for one that is made while all others are in use.
+    The results kept have at most `room` in total (measured by `size_of`), but one more is computed if all others are in
+    use.
     """
 
     def __init__(
@@ -180,7 +183,7 @@ class Prefetcher(Generic[K, T]):
         return sum(self._sizes.values()) + self._size_of(self._next) <= self._room
 
     def get(self, name: K) -> T:
-        """Wait for the result of a name; it is kept until it is dropped."""
+        """Return the result for a name, when it is ready. It is kept until it is dropped."""
         with self._changed:
             if name not in self._made:
                 self._wanted = name
@@ -203,7 +206,7 @@ class Prefetcher(Generic[K, T]):
         return self._is_closed or (self._next is None and name not in self._sizes)
 
     def drop(self, is_done: Callable[[K], bool]) -> list[T]:
-        """Drop the results of these names and return them."""
+        """Drop the results of the names for which `is_done` is true, and return them."""
         with self._changed:
             done = [name for name in self._made if is_done(name)]
             found = [self._made.pop(name) for name in done]
@@ -232,14 +235,14 @@ def is_gpu(device: torch.device | None) -> TypeGuard[torch.device]:
 def from_workers(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield the batches of loader processes on the device."""
+    """Yield the batches that loader processes made, moved to the device."""
     return from_host(([unpack_batch(batch) for batch in batches] for batches in made), first, count, device)
 
 
 def from_host(
     made: Iterator[list[Batch]], first: int, count: int, device: torch.device | None
 ) -> Iterator[list[Batch]]:
-    """Yield `count` results of `made` on the device; for a GPU, a thread fetches and copies them ahead."""
+    """Yield `count` results of `made`, moved to the device; for a GPU, a thread fetches and copies them ahead."""
     if is_gpu(device) and count:
         yield from copy_ahead(in_thread(made), first, count, device)
         return
@@ -250,11 +253,8 @@ def from_host(
 def copy_ahead(
     make: Callable[[int], list[Batch]], first: int, count: int, device: torch.device
 ) -> Iterator[list[Batch]]:
-    """Yield `make(first)`, `make(first + 1)`, ... on the device, made and copied ahead by a thread.
-
-    It copies on its own CUDA stream: on the computing stream, a copy would wait for the kernels before it, and later
-    kernels for the copy.
-    """
+    """Yield `make(first)`, `make(first + 1)`, ... on the device. A thread makes and copies them ahead, on a CUDA stream
+    of its own: on the computing stream a copy would wait for earlier kernels, and later kernels for the copy."""
     import torch
 
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -276,10 +276,8 @@ def copy_ahead(
 
 
 def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> list[Batch]:
-    """Let the computing stream wait for the copies, and keep their memory until it has used them.
-
-    The memory belongs to the copying stream, which could otherwise reuse it too early.
-    """
+    """Make the computing stream wait for the copies, and keep their memory until it has used them: that memory belongs
+    to the copying stream, which could reuse it too early."""
     import torch
 
     stream = torch.cuda.current_stream(device)
@@ -292,10 +290,8 @@ def wait_for_copies(batches: list[Batch], event: Any, device: torch.device) -> l
 
 
 def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
-    """Return a function that takes the batches of loader processes, for use in a thread.
-
-    The processes are forked here: a fork while another thread computes may inherit a lock that is never released.
-    """
+    """Return a function that fetches the batches of loader processes in a thread. The processes are forked here
+    already: a fork while another thread computes may inherit a lock that is never released."""
     waiting = [next(made)]
 
     def take(_: int) -> list[Batch]:
@@ -305,7 +301,8 @@ def in_thread(made: Iterator[list[Batch]]) -> Callable[[int], list[Batch]]:
 
 
 def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: int) -> Iterator[T]:
-    """Yield the same from `num_workers` processes, which take turns; each is at most `DEPTH` results ahead.
+    """Yield `make(first)` to `make(first + count - 1)` from `num_workers` processes, which take turns; each is at most
+    `DEPTH` results ahead.
 
     They are forked from this process, so that they share its data, and are workers of torch's DataLoader: results come
     through shared memory, a dead worker is noticed, and no worker outlives its parent.
@@ -347,7 +344,7 @@ def by_workers(make: Callable[[int], T], first: int, count: int, num_workers: in
 
 @atexit.register
 def _end(workers: Iterable[Process] = _WORKERS) -> None:
-    """Kill the remaining workers: multiprocessing would send them SIGTERM, and wait for them without a limit."""
+    """Kill the remaining loader processes at exit. (multiprocessing would send SIGTERM and wait without a limit.)"""
     for worker in set(workers) & set(multiprocessing.active_children()):
         worker.kill()
         worker.join()
@@ -377,13 +374,13 @@ def _next(iterator: Iterator[T], slots: ActivitySlots, turn: int) -> T:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Error of a loader process, as text, since not every exception can be pickled."""
+    """Error of a loader process as text: not every exception can be pickled."""
 
     message: str
 
 
 class _Numbered(Generic[T]):
-    """Map-style dataset: entry k is the result of number `first + k`."""
+    """Dataset for torch's DataLoader: entry k is `make(first + k)`."""
 
     def __init__(self, make: Callable[[int], T], first: int, count: int) -> None:
         self._make = make
@@ -406,10 +403,8 @@ def _as_it_is(result: T) -> T:
 
 
 def _start(slots: ActivitySlots, worker: int) -> None:
-    """Ignore the signals that stop a run: they are handled by the rank.
-
-    A terminal and Slurm send them to every process of a run, and the rank still needs data up to the end of its step.
-    """
+    """Ignore the signals that stop a run, in a loader process. Terminals and Slurm send them to every process of a run,
+    but the rank needs data until its step ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     slots.mine(worker)

@@ -1,7 +1,7 @@
-"""Preparation of sets: rows of a table and fields -> statistics of the training rows, and a set of samples.
+"""Preparation of a set: a table, its rows of the set and the fields -> samples that batches can be made of.
 
-A small set is stored in memory as arrays, a larger one is read row by row. It does not import torch: lint prepares
-the sets too, because the conversion checks every value.
+A small set is kept in memory as arrays, a larger one is read row by row. This module does not import torch: lint
+prepares the sets too, because the conversion checks every value.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ LOOKED_AT_ROWS = 1 << 16  # rows of a set that is not held whose values are chec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSet:
-    """Set that is ready for training. `held`: the values of its rows by field, in memory, in the order of the set;
-    None: rows are read when a batch needs them, as images always are. `chain`: the transforms of images. `skips`: bad
-    rows are skipped."""
+    """Set that is ready for training. `held`: its values in memory, by field, in the order of the set; None: rows are
+    read when a batch needs them. (Lazy fields, such as images, are always read then.) `chain`: the transforms of
+    images. `skips`: the bad rows, if the recipe skips them."""
 
     name: str
     table: Table
@@ -53,7 +53,7 @@ class PreparedSet:
 
     @property
     def lazy(self) -> tuple[FieldReader, ...]:
-        """Fields of images, which are decoded when a batch is made."""
+        """Readers of the lazy fields (images), whose values are read when a batch is made."""
         return tuple(part for part in self.parts if part.field.is_lazy)
 
     @property
@@ -67,7 +67,7 @@ class PreparedSet:
 
     @property
     def size_bytes(self) -> int | None:
-        """Size of all its rows in memory and of its images in files; None if unknown."""
+        """Size of all rows in memory, and of the images in their files; None if unknown."""
         parts = [part for part in self.parts if not part.field.is_lazy]
         numbers = sum(storage_dtype(part, len(self.rows)).itemsize * part.row.num_elements for part in parts)
         if not self.lazy:
@@ -84,11 +84,8 @@ class PreparedSet:
     def gather(
         self, samples: np.ndarray, names: Collection[str] | None = None, epoch: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return (N, *sample shape) by field (default: all), for int64 sample numbers.
-
-        `epoch`: the training epoch; random changes of images happen only in training. Raises BadSampleError,
-        SourceError.
-        """
+        """Return (N, *sample shape) of each field (`names`; None: all), for sample numbers (N,) int64. `epoch`: the
+        training epoch; images are changed at random only in training. Raises BadSampleError, SourceError."""
         if self.skips is None or self.windows is not None or self.is_held:
             return self._gather(samples, names, epoch)
         samples = np.asarray(samples, np.int64)
@@ -99,7 +96,7 @@ class PreparedSet:
                 self.skip(error)
 
     def skip(self, error: BadSampleError) -> None:
-        """Replace a bad row by the next good sample from now on. Raises the error if none is left."""
+        """Replace a bad row by the next good sample from now on. Raises the error if no good sample is left."""
         assert self.skips is not None
         if not self.skips.add(error.row) or self.skips.num_bad >= len(self.rows):
             raise error
@@ -132,7 +129,7 @@ class PreparedSet:
     def pictures(
         self, given: Mapping[str, LazyValues], samples: np.ndarray, epoch: int | None
     ) -> dict[str, np.ndarray]:
-        """Return all fields of images, which may share random draws. Raises BadSampleError."""
+        """Return the values of all lazy fields, which share random draws. Raises BadSampleError."""
         try:
             return self.chain.arrays(given, {part.name: part.sample.shape for part in self.lazy}, samples, epoch)
         except LazyFieldError as error:
@@ -141,7 +138,7 @@ class PreparedSet:
             raise BadSampleError(part, row, error.cause) from error
 
     def read_columns(self, samples: np.ndarray) -> dict[str, LazyValues]:
-        """Read the columns for the fields of images. Raises SourceError."""
+        """Return the content of the lazy fields' columns for these samples. Raises SourceError."""
         lazy = self.lazy
         read = self.table.read(column_names(lazy), self.rows.at(samples))
         return {part.name: LazyValues.of(part.field, part.columns, read) for part in lazy}
@@ -165,7 +162,8 @@ class PreparedSet:
         return {part.name: whole[part.name][:, part.cut] for part in parts}
 
     def _runs(self, starts: np.ndarray, length: int, parts: Sequence[FieldReader]) -> dict[str, np.ndarray]:
-        """Read windows over consecutive rows: each field reads the rows that it takes, as slices."""
+        """Return windows of consecutive rows from each of `starts`; of each field only the rows of the window that it
+        uses."""
         read = self.table.read_runs(column_names(parts), np.asarray(starts, np.int64), length)
         found = {}
         for part in parts:
@@ -195,11 +193,9 @@ def prepare(
     is_checked: bool = False,
     skips: Skips | None = None,
 ) -> PreparedSet:
-    """Prepare a set. Raises BadSampleError, SourceError, MissingPackageError.
-
-    `skips`: bad rows are left out or, in a set that is not in memory, replaced. `known`: cache that records whether the
-    values were checked earlier; `is_checked`: they were.
-    """
+    """Return a prepared set. `known`: cache that remembers whether the values were checked before; `is_checked`: they
+    were. `skips`: bad rows are left out or, in a set that is not in memory, replaced. Raises BadSampleError,
+    SourceError, MissingPackageError."""
     chain = chain or NO_TRANSFORMS
     for prepare_fields in hooks("prepare_fields"):
         table, rows, every = prepare_fields(table, rows, every, skips=skips is not None)
@@ -238,7 +234,7 @@ def prepare(
 
 
 def _bad_rows(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int) -> Iterator[BadSampleError]:
-    """Yield the bad rows among the first `most`."""
+    """Yield an error for each bad row among the first `most`."""
     for start, numbers in rows.chunks(chunk_rows(parts)):
         if start >= most:
             return
@@ -254,10 +250,8 @@ def glance(
     skips: Skips | None = None,
     name: str = "",
 ) -> None:
-    """Check the headers of the first images, and the coordinates of boxes; other errors are found when images are read.
-
-    `skips` collects bad rows. Raises BadSampleError, SourceError and MissingPackageError.
-    """
+    """Check the headers of the first images, and the coordinates of boxes. Other errors are found when images are read.
+    `skips`: collects bad rows. Raises BadSampleError, SourceError and MissingPackageError."""
     for part in lazy:
         if part.name != base_of(part.name):
             continue
@@ -282,9 +276,8 @@ def _with(
 
 
 def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
-    """Return the dtype that stores a field of a set: its own, or a narrower one for large integer fields of
-    known range.
-    """
+    """Return the dtype in which a set stores a field: the field's own, or a narrower one for large integer fields whose
+    range is known."""
     size = part.row.num_values
     if size is None or part.row.dtype in FLOATING or part.row.num_elements * num_rows * 8 <= NARROW_BYTES:
         return part.storage
@@ -293,14 +286,13 @@ def storage_dtype(part: FieldReader, num_rows: int) -> np.dtype[np.generic]:
 
 
 def _own(array: np.ndarray) -> np.ndarray:
-    """Return the array, copied if it is a view or read-only: a view may belong to a mapped
-    file, which can be truncated, or to the table.
-    """
+    """Return the array, copied if it is a view or read-only: a view may belong to the table, or to a mapped file that
+    can be truncated."""
     return array.copy() if array.base is not None or not array.flags.writeable else array
 
 
 def look_at(table: Table, rows: SetRows, parts: Sequence[FieldReader], most: int = LOOKED_AT_ROWS) -> None:
-    """Convert the first rows, to find values that the fields cannot take. Raises BadSampleError and SourceError."""
+    """Convert the first rows, to find values that the fields cannot convert. Raises BadSampleError and SourceError."""
     for start, _ in convert_chunks(table, rows, parts):
         if start >= most:
             return

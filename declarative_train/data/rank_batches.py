@@ -1,7 +1,7 @@
-"""Batches: the rows of an epoch's order that a rank takes, and their tensors.
+"""Batches of one rank: which samples it reads in each step, and their tensors.
 
-The content of a step depends only on the step's number: a resumed run computes its position, and neither the number
-of ranks nor of loader processes changes which samples are in one batch.
+The content of a step depends only on the step's number. A resumed run computes its position, and neither the number of
+ranks nor that of loader processes changes which samples are in a batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BLOCK_POSITIONS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Run of `count` full steps of an epoch, from position `start` on."""
+    """Consecutive full steps of an epoch: `count` of them, from position `start` on."""
 
     epoch: int
     start: int
@@ -46,9 +46,9 @@ TakeRuns: TypeAlias = "Callable[[Sequence[_Run]], Taken]"
 
 
 class TrainingBatches:
-    """Training set as optimizer steps, for one data-parallel rank.
+    """Training set as batches for one data-parallel rank.
 
-    `device`: device of the tensors; None leaves them in host memory. `hold_on_device` keeps an in-memory set on the
+    `device`: device of the tensors; None leaves them in host memory. `hold_on_device`: keep an in-memory set on the
     device, if it fits next to the `steps_bytes` that a step needs; otherwise batches are copied through pinned memory.
     `bytes_on_device`: memory of the set that stays on the device for the whole run.
     """
@@ -86,7 +86,7 @@ class TrainingBatches:
             self._set = self._set.to(self._device)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return the samples at these positions of an epoch's order."""
+        """Return the numbers of the samples at these positions of an epoch."""
         if isinstance(self._order, MixedOrder):
             return self._order.samples(self._order.at(epoch, positions))
         if not self._spec.shuffle:
@@ -96,18 +96,19 @@ class TrainingBatches:
         return sample_index(self._spec.seed, epoch, positions, self._set.num_samples)
 
     def step(self, step: int) -> list[Batch]:
-        """Return the batches of optimizer step `step` (1-based), one per chunk. Raises DataError."""
+        """Return this rank's batches of optimizer step `step` (from 1), one per chunk. Raises DataError."""
         return self._mix_pairs(self._one(step))
 
     def _one(self, step: int) -> list[Batch]:
         return [move_batch(batch, self._device) for batch in self._on_host(step)]
 
     def _mix_pairs(self, batches: list[Batch]) -> list[Batch]:
-        """Mix pairs of samples, on the device: the number of rows is even, so that both samples are in one batch."""
+        """Return the batches with pairs of samples mixed, on the device. The number of rows is even, so that both
+        samples of a pair are in one batch."""
         return batches if self._pairs is None else [self._pairs.mix(batch) for batch in batches]
 
     def iterate(self, first_step: int, num_steps: int) -> Iterator[list[Batch]]:
-        """Yield the batches of the steps `first_step`, `first_step + 1`, ... Raises DataError.
+        """Yield this rank's batches of the steps `first_step`, `first_step + 1`, ... Raises DataError.
 
         Steps are prepared ahead: by loader processes if the recipe asks for workers, by a thread if the set is not in
         memory, else a few steps at once. Close the iterator to end it early.
@@ -190,7 +191,7 @@ class TrainingBatches:
         return make_batches(slots(found, self._batch, self._rank), take, found.epoch)
 
     def _on_host(self, step: int) -> list[Batch]:
-        """Make the batches of a step in host memory, for loader processes, which do not use the device."""
+        """Return the batches of a step in host memory."""
         return self._step_on_host(step, self._at_once)
 
     def _make_packed(self, step: int) -> list[Batch]:
@@ -211,7 +212,7 @@ class TrainingBatches:
             step += sum(run.count for run in runs)
 
     def _full_steps(self, step: int, most: int) -> list[_Run]:
-        """Return up to `most` steps of full batches, from `step` on; they may span several epochs."""
+        """Return up to `most` steps of full batches, from `step` on, grouped by epoch."""
         batch = self._batch
         num_full = self._set.num_samples // batch.global_batch_size
         runs: list[_Run] = []
@@ -225,7 +226,7 @@ class TrainingBatches:
         return runs
 
     def _block(self, runs: Sequence[_Run], take: TakeRuns) -> Iterator[list[Batch]]:
-        """Yield full steps from one gather: positions are in the order (step, chunk, row)."""
+        """Yield the batches of full steps, all read at once. Rows are in the order (step, chunk, row)."""
         batch, size = self._batch, self._batch.microbatch_size
         num_chunks = batch.accumulation * batch.num_microbatches
         samples, gathered = take(runs)
@@ -251,10 +252,10 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """Pass over a set, in the order of the file, for one data-parallel rank.
+    """One pass over a set in the order of its rows, as batches for one data-parallel rank.
 
-    Every rank gets the same number of batches; short ones are padded with weight 0. `max_samples`: evaluate that many
-    samples, spread evenly over the set.
+    Every rank gets the same number of batches; short ones are padded with rows of weight 0. `max_samples`: evaluate
+    that many samples, spread evenly over the set.
     """
 
     def __init__(
@@ -307,7 +308,7 @@ class EvaluationBatches:
         return ahead(self.batch, 0, len(self))
 
     def _iterate_kept(self) -> Iterator[Batch]:
-        """Yield this rank's batches of a small set and keep them after the first pass."""
+        """Yield this rank's batches of a small set, which are kept in host memory after the first pass."""
         key = tuple(self._slots), self.num_samples
         made = iter(self._set.kept[key]) if key in self._set.kept else self._read_and_keep(key)
         for (batch,) in from_host(([batch] for batch in made), 0, len(self), self._device):
@@ -315,7 +316,7 @@ class EvaluationBatches:
 
     @property
     def _in_blocks(self) -> bool:
-        """True if blocks can be read one after the other: the whole set is read, and no images are loaded later."""
+        """True if the set can be read block after block: all of it is evaluated, and no field is lazy."""
         return self._order is not None and self.num_samples == self._total and not self._set.prepared.lazy
 
     def _by_windows(self) -> Iterator[Batch]:
@@ -355,10 +356,9 @@ class EvaluationBatches:
 
 
 def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrder | None:
-    """Return the order of a set that is read in blocks and not shuffled: each block is read once, ahead of its use.
-
-    None if bad rows are skipped (the next good row replaces them), or with loader processes (each makes whole steps).
-    """
+    """Return the order in which a set that is not shuffled is read in blocks, so that each block is read once, ahead of
+    its use. None if that is not possible: the set is in memory or has no blocks, bad rows are skipped (the next good
+    row replaces them), or loader processes make whole steps."""
     prepared = samples.prepared
     if spec.workers or samples.is_held or prepared.skips is not None:
         return None
@@ -367,7 +367,7 @@ def file_order(spec: DataSpec, samples: SampleSet, batch_size: int) -> RolledOrd
 
 
 def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> bool:
-    """Return whether an in-memory set fits on the device."""
+    """Return whether an in-memory set fits on the device next to `steps_bytes`."""
     import torch
 
     if not is_gpu(device):
@@ -376,5 +376,6 @@ def has_room(samples: SampleSet, device: torch.device, steps_bytes: int = 0) -> 
 
 
 def spread(positions: np.ndarray, num_samples: int, total: int) -> np.ndarray:
-    """Return the samples of a set of `total` at these positions of an evaluation of `num_samples` of them."""
+    """Return the samples at these positions of an evaluation of `num_samples` samples, spread evenly over a set of
+    `total`."""
     return positions if num_samples == total else positions * total // num_samples

@@ -1,5 +1,5 @@
-"""Rows of a set: the row numbers of a table that belong to a set, in the set's order, in little memory; and windows
-over consecutive rows."""
+"""Rows of a set: the numbers of its rows in the table, stored in little memory; and windows of consecutive rows as
+samples."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from declarative_train.data.spec import WindowSpec
 
 
 class SetRows(ABC):
-    """Row numbers by their place in the set."""
+    """Row numbers of a set in the table, by the row's place in the set."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return int64 row numbers at these places."""
+        """Return the row numbers at these places, int64."""
 
     @abstractmethod
     def between(self, start: int, stop: int) -> slice | np.ndarray:
-        """Return the row numbers from place `start` up to `stop`, in the form that `Table.read` takes."""
+        """Return the row numbers from place `start` up to `stop`, in the form that `Table.read` accepts."""
 
     def chunks(self, size: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-        """Yield all rows, `size` at a time, each with its first place."""
+        """Yield (first place, row numbers) for all rows, `size` at a time."""
         for start in range(0, len(self), size):
             yield start, self.between(start, min(start + size, len(self)))
 
@@ -42,7 +42,7 @@ class SetRows(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RowRange(SetRows):
-    """Consecutive rows."""
+    """Rows from `start` up to `stop`."""
 
     start: int
     stop: int
@@ -59,7 +59,7 @@ class RowRange(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowList(SetRows):
-    """Arbitrary rows, by number."""
+    """Rows that are listed by number."""
 
     numbers: np.ndarray
 
@@ -76,14 +76,14 @@ class RowList(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowChain(SetRows):
-    """Rows of several tables that are concatenated. `firsts`: the first row of each table."""
+    """Rows of several tables that are concatenated into one. `firsts`: the first row of each table."""
 
     pieces: tuple[SetRows, ...]
     firsts: tuple[int, ...]
 
     @property
     def begins(self) -> np.ndarray:
-        """Places at which the pieces begin, (pieces + 1,)."""
+        """Places at which the tables' pieces begin, and the number of places: (pieces + 1,)."""
         return np.cumsum([0, *map(len, self.pieces)])
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class RowChain(SetRows):
         return np.concatenate(listed) if listed else np.empty(0, np.int64)
 
     def pick(self, places: np.ndarray) -> SetRows:
-        """Return the rows at ascending places; the rows of each table stay separate."""
+        """Return the rows at ascending places, still as one piece per table."""
         cuts = np.searchsorted(places, self.begins[1:-1])
         parts = zip(self.pieces, np.split(places, cuts), self.begins.tolist(), strict=False)
         return RowChain(tuple(piece.pick(mine - begin) for piece, mine, begin in parts), self.firsts)
@@ -119,7 +119,7 @@ class RowChain(SetRows):
 
 @dataclass(frozen=True, slots=True)
 class RowDraw(SetRows):
-    """Places of a random permutation of other rows, for sets too large to list; not in the order of the file."""
+    """Random rows of `base`: those from `start` up to `stop` of a random permutation. For sets too large to list."""
 
     base: SetRows
     key: int
@@ -138,13 +138,13 @@ class RowDraw(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowShare(SetRows):
-    """Random share of each block of rows, in the order of the file: for sets too large to list that are read in blocks.
-    Of the first n rows of `base`, where n is a block's end, round(n * fraction) are taken.
+    """Random share of each block of rows, in the order of the file: for sets that are too large to list and are read in
+    blocks. Of the first n rows of `base`, where n is the end of a block, round(n * fraction) are taken.
 
-    starts   (blocks + 1,) first row of each block, from row 0 on
-    base     rows of which this is a share; None: all rows
-    others   True for the rows of the base that are not in the share
-    counts   (blocks + 1,) number of these rows before each block
+        starts   (blocks + 1,) first row of each block, from row 0 on
+        base     rows of which this is a share; None: all rows
+        others   True for the rows of the base that are not in the share
+        counts   (blocks + 1,) number of these rows before each block
     """
 
     starts: np.ndarray
@@ -155,7 +155,7 @@ class RowShare(SetRows):
 
     @classmethod
     def of(cls, starts: np.ndarray, base: RowShare | None, key: int, num_rows: int, others: bool) -> RowShare:
-        """Return a share of `num_rows` rows of `base`, or the others."""
+        """Return a share of `num_rows` rows of `base`; with `others`, the rows that are not in that share."""
         whole = starts if base is None else base.counts
         taken = np.floor(whole * (num_rows / max(int(whole[-1]), 1)) + 0.5).astype(np.int64)
         taken[-1] = num_rows
@@ -165,7 +165,7 @@ class RowShare(SetRows):
         return int(self.counts[-1])
 
     def before(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many rows of the set come before these rows, each the start of a block, or the end."""
+        """Return how many rows of the set come before each of these rows, which are starts of blocks, or the end."""
         found: np.ndarray = self.counts[np.searchsorted(self.starts, np.minimum(rows, self.starts[-1]))]
         return found
 
@@ -196,10 +196,11 @@ class RowShare(SetRows):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows:
-    """Samples of `length` places of the set, in runs: the k-th sample of a run begins `k * stride` after the run.
+    """Samples that are windows of `length` consecutive places of a set. The places are divided into runs (no window
+    crosses two); the k-th window of a run begins `k * stride` after the run.
 
-    begins  (runs,) places where a run begins
-    counts  (runs + 1,) number of samples in earlier runs
+        begins  (runs,) places where a run begins
+        counts  (runs + 1,) number of samples in earlier runs
     """
 
     length: int
@@ -211,7 +212,7 @@ class Windows:
         return int(self.counts[-1])
 
     def starts(self, samples: np.ndarray) -> np.ndarray:
-        """Return int64 places where these samples begin."""
+        """Return the places where these samples begin, int64."""
         if len(self.begins) == 1:
             return np.asarray(samples * np.int64(self.stride) + self.begins[0])
         run = np.searchsorted(self.counts, samples, side="right") - 1
@@ -221,14 +222,16 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOrder:
-    """Rows of a table in the order of the windows. `order` None: the order of the file, one group."""
+    """Order of a table's rows for windows, and the sizes of the groups in which windows stay. `order` None: the order
+    of the file, as one group."""
 
     order: np.ndarray | None
     sizes: np.ndarray | None  # rows per group
 
 
 def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
-    """Return the order of the rows for windows. Raises ValueError, with the recipe's names, if they have no order."""
+    """Return the order of the rows for windows. Raises ValueError, with the recipe's names, if a column does not order
+    them."""
     if window is None or (window.by is None and window.sort is None):
         return RowOrder(None, None)
 
@@ -238,7 +241,8 @@ def row_order(table: Table, window: WindowSpec | None) -> RowOrder:
 
 
 def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Order the rows from `first` up to `stop`; two sources of a mixture have no groups in common."""
+    """Return the order of the rows from `first` up to `stop`, and the sizes of the groups. (Two sources of a mixture
+    have no group in common.)"""
 
     def read(column: str) -> np.ndarray:
         return table.read([column], slice(first, stop))[column]
@@ -249,10 +253,8 @@ def _order_rows(table: Table, window: WindowSpec, first: int, stop: int) -> tupl
 
 
 def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
-    """Return the set's rows in the order of the windows, and the windows.
-
-    A run ends at the end of its group, and where the next row belongs to another set.
-    """
+    """Return the set's rows in the order that the windows need, and the windows. No window crosses the end of a group,
+    or a row of another set."""
     if order.order is None or order.sizes is None:
         if isinstance(rows, RowChain):
             return _chain_windows(rows, window, order)
@@ -272,7 +274,7 @@ def make_windows(rows: SetRows, window: WindowSpec, order: RowOrder) -> tuple[Se
 
 
 def _chain_windows(rows: RowChain, window: WindowSpec, order: RowOrder) -> tuple[SetRows, Windows]:
-    """Make the windows of each source of a mixture; no window holds rows of two sources."""
+    """Return the windows of a mixture: each source's own, so that no window has rows of two sources."""
     found = [make_windows(piece, window, order) for piece in rows.pieces]
     before = np.cumsum([0, *(int(windows.counts[-1]) for _, windows in found)])
     begins = [windows.begins + place for (_, windows), place in zip(found, rows.begins, strict=False)]

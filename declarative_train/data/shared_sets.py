@@ -1,10 +1,10 @@
-"""Sets of a run: a DataSpec -> its prepared sets, read again or mapped from another process of the machine; and samples
-of them, for checks of values before the run.
+"""Prepared sets of a run, from its DataSpec: read, or shared with another process of this machine; and samples of them,
+for checks of values before the run.
 
 Sets that `describe` prepared in this process are not read again. To share sets, one process moves them to a file
-without a name (memfd), which disappears with the last process that has it open, however it ends. Each process maps it
-privately, so that writes are not shared. If that is not possible (another system, sets that are not in memory, user
-code that cannot be pickled), every process prepares its own.
+without a name (memfd), which disappears with the last process that has it open. Each process maps it privately, so that
+writes are not shared. If that is not possible (another system, sets that are not in memory, user code that cannot be
+pickled), every process prepares its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MOST_COLUMNS = 64  # of a field whose extremes are looked for: an image has the
 
 
 def remember(spec: DataSpec, sets: dict[str, PreparedSet]) -> None:
-    """Keep these sets for the next `prepare_sets` of an equal spec; drop those of any other."""
+    """Keep these sets for the next call of `prepare_sets` with an equal spec, in place of any others."""
     _keep(_key(spec), sets)
 
 
@@ -65,7 +65,7 @@ def _keep(key: str, sets: dict[str, PreparedSet]) -> None:
 
 
 def _key(spec: DataSpec) -> str:
-    """Return the spec as JSON; without `asdict`, which would first copy the record of each of 10,000 files."""
+    """Return the spec as JSON. (`asdict` would first copy the record of each of 10,000 files.)"""
     return json.dumps(spec, default=_as_fields, sort_keys=True)
 
 
@@ -74,7 +74,7 @@ def _as_fields(value: Any) -> dict[str, object]:
 
 
 def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
-    """Return the sets by name, `training` first. Raises DataError if the data differ from the spec."""
+    """Return the prepared sets by name, `training` first. Raises DataError if the data differ from the spec."""
     key = _key(spec)
     if key not in _latest:
         try:
@@ -87,7 +87,7 @@ def prepare_sets(spec: DataSpec) -> dict[str, PreparedSet]:
 
 
 def training_values(spec: DataSpec, field: str) -> Iterator[np.ndarray]:
-    """Yield the values (N, ...) of a field in the training samples, in chunks, for counts before training."""
+    """Yield the values (N, ...) of a field for all training samples, in chunks."""
     training = prepare_sets(spec)[TRAINING]
     for start in range(0, training.num_samples, _COUNTED):
         samples = np.arange(start, min(start + _COUNTED, training.num_samples))
@@ -157,9 +157,9 @@ def _prepare_one(
 
 
 class Offer(NamedTuple):
-    """Open file of another process, in which it shares its sets. `mark`: first bytes of the file; in another container
-    a process of the same number has other ones. `ends`: where the pickled sets and their arrays end in the file.
-    """
+    """Reference to the file in which another process shares its sets. `mark`: the first bytes of the file, which show
+    that it is that file: in another container a process may have the same number. `ends`: where the pickled sets and
+    their arrays end in the file."""
 
     pid: int
     file: int
@@ -168,10 +168,8 @@ class Offer(NamedTuple):
 
 
 def offer(spec: DataSpec) -> Offer | None:
-    """Prepare the sets of the spec and move them to shared memory, which this process uses from now on, too.
-
-    None: they cannot be shared. Raises DataError.
-    """
+    """Prepare the sets and move them to shared memory, which this process uses too. Return the reference for other
+    processes, None if the sets cannot be shared. Raises DataError."""
     sets = prepare_sets(spec)
     if not hasattr(os, "memfd_create") or not all(each.is_held for each in sets.values()):
         return None
@@ -188,7 +186,7 @@ def offer(spec: DataSpec) -> Offer | None:
 
 @contextmanager
 def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
-    """Offer the sets for as long as the other processes may request them."""
+    """Offer the sets within the context, during which other processes may map them."""
     try:
         made = offer(spec)
     except DataError:  # which the others find, too, and say
@@ -201,8 +199,8 @@ def offer_sets(spec: DataSpec) -> Iterator[Offer | None]:
 
 
 def accept(spec: DataSpec, made: Offer) -> bool:
-    """Make `prepare_sets` of the spec return the sets that another process offers. Return False if they cannot be
-    mapped."""
+    """Map the sets that another process offers, so that `prepare_sets` returns them. Return False if that is not
+    possible."""
     try:
         sets = _read(made)
     except (OSError, ValueError, pickle.UnpicklingError, AttributeError, ImportError):
@@ -251,7 +249,7 @@ def _align(place: int) -> int:
 
 
 class _ClosedTable(Table):
-    """Table of a set in memory in a process that has not opened its files: what is known without reading."""
+    """Table of a set in memory, in a process that has not opened its files: what is known without reading them."""
 
     def __init__(self, table: Table) -> None:
         self.columns, self.num_rows, self.files = {}, table.num_rows, table.files
@@ -262,8 +260,8 @@ class _ClosedTable(Table):
 
 
 class Sample:
-    """Rows for checks of their values: those of the training set first, then those of the other sets in the order of
-    the recipe. `is_whole`: no row of any set is left out. `num_training`: number of rows of the training set."""
+    """Samples for checks of values: those of the training set, then those of the other sets in the order of the recipe.
+    `is_whole`: no sample of any set is left out. `num_training`: the number of training samples."""
 
     def __init__(self, sets: Sequence[PreparedSet], most: int) -> None:
         self._sets = sets
@@ -275,7 +273,7 @@ class Sample:
         self._values: dict[str, np.ndarray | None] = {}
 
     def first(self, name: str, num_rows: int) -> np.ndarray | None:
-        """Return the values of the first training samples."""
+        """Return a field's values for the first training samples."""
         if name in self._values:
             found = self._values[name]
             return None if found is None else found[: min(num_rows, self.num_training)]
@@ -287,11 +285,9 @@ class Sample:
             return None
 
     def pick_extremes(self, names: Sequence[str], num_rows: int, most: int) -> dict[str, np.ndarray | None]:
-        """Return the first training samples, and up to `most` others with extreme values.
-
-        A value is extreme if it is the least, the greatest, or the closest to zero in a field: there, logarithms,
-        roots and divisions fail first. Of a set that is not in memory, only the first samples are returned.
-        """
+        """Return fields' values for the first training samples, and for up to `most` others with extreme values: the
+        least, the greatest, or the closest to zero in a field, where logarithms, roots and divisions fail first. Of a
+        set that is not in memory, only the first samples are returned."""
         if self._sets[0].held is None:
             return {name: self.first(name, num_rows) for name in names}
         found = {name: self.values(name) for name in names}
@@ -308,7 +304,7 @@ class Sample:
             yield from (int(np.argmin(column)), int(np.argmax(column)), int(np.argmin(np.abs(column))))
 
     def values(self, name: str) -> np.ndarray | None:
-        """Return (N, *sample shape) of a field; None if it cannot be read now, or is of images."""
+        """Return (N, *sample shape) of a field; None if it is lazy (images) or cannot be read now."""
         if name not in self._values and self._is_late(name):
             self._values[name] = None
         if name not in self._values:
@@ -322,11 +318,11 @@ class Sample:
         return self._values[name]
 
     def _is_late(self, name: str) -> bool:
-        """Return whether the field is of images, which take too long to decode."""
+        """Return whether a field is lazy: images take too long to decode."""
         return any(part.name == name and part.field.is_lazy for part in self._sets[0].parts)
 
     def place(self, row: int) -> str:
-        """Return the place of a row of the sample, for messages; for a window, that of its first row."""
+        """Return where a sample is in its file, for messages; for a window, its first row."""
         for each, chosen in zip(self._sets, self._samples, strict=True):
             if row < len(chosen):
                 places = chosen[row : row + 1]
@@ -339,14 +335,15 @@ class Sample:
 
 
 def sample(spec: DataSpec) -> Sample:
-    """Return some rows of each prepared set, for checks of their values. Raises DataError."""
+    """Return samples of each prepared set, for checks of their values. Raises DataError."""
     sets: Mapping[str, PreparedSet] = prepare_sets(spec)
     largest = max((field.tensor.num_elements for field in spec.fields), default=1)
     return Sample(tuple(sets.values()), max(16, min(MOST_ROWS, MOST_ELEMENTS // max(largest, 1))))
 
 
 def _choose_samples(each: PreparedSet, most: int) -> np.ndarray:
-    """Return ascending sample numbers: all, or spread over the set; the first ones if they have to be read."""
+    """Return ascending sample numbers: all, or some spread over the set; the first ones, if the set is not in
+    memory."""
     if each.held is None:
         return np.arange(min(each.num_samples, most, MOST_READ))
     if each.num_samples <= most:

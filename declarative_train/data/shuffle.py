@@ -37,7 +37,8 @@ _LEAST_BLOCKS = 2  # of a window, as long as there may be fewer streams
 
 
 def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int | None, streams: int | None) -> RollSpec:
-    """Return the streams and blocks per window that are closest to `window` samples in memory (None: `POOL_BYTES`)."""
+    """Return the number of streams, and of blocks per window, that keep about `window` samples in memory (None:
+    `POOL_BYTES`)."""
     per_block = max(num_samples / max(num_blocks, 1), 1e-9)
     blocks = (window or max(1, POOL_BYTES // max(sample_bytes, LEAST_BYTES))) / per_block  # in memory at a time
     if streams is None:
@@ -50,7 +51,7 @@ def fit_roll(num_samples: int, num_blocks: int, sample_bytes: int, window: int |
 
 @dataclass(frozen=True, slots=True)
 class BlockPiece:
-    """Run of `count` samples of one block, from `first` on."""
+    """Consecutive samples of one block: `count` of them, from `first` on."""
 
     first: int
     count: int
@@ -59,8 +60,7 @@ class BlockPiece:
 @dataclass(frozen=True, slots=True, eq=False)
 class ShuffleWindow:
     """Samples that are shuffled together. `start`: place of the first one in the layout of the epoch. `key`: key of the
-    permutation; None: no shuffle.
-    """
+    permutation; None: they are not shuffled."""
 
     epoch: int
     number: int
@@ -70,11 +70,11 @@ class ShuffleWindow:
     key: int | None
 
     def order(self) -> np.ndarray:
-        """Return (size,) int64: the sample at each place of the window, numbered as in its pieces."""
+        """Return (size,) int64: which sample of the window is at each of its places."""
         return np.arange(self.size) if self.key is None else shuffle_all(self.key, self.size)
 
     def inner(self, places: np.ndarray) -> np.ndarray:
-        """Return the window's samples at places of the layout, numbered as in its pieces."""
+        """Return which samples of the window are at these places of the layout."""
         places = places - self.start
         return places if self.key is None else np.asarray(_window_order(self.key, self.size)[places])
 
@@ -85,9 +85,8 @@ def _window_order(key: int, size: int) -> np.ndarray:
 
 
 class RolledOrder:
-    """Order of a block-shuffled set. `starts` (blocks + 1,): first sample of each block, and the end of the last.
-    `seed` None: blocks and samples keep their order.
-    """
+    """Order of a block-shuffled set. `starts` (blocks + 1,): the first sample of each block, and the number of samples.
+    `seed` None: blocks and samples keep their order."""
 
     def __init__(self, seed: int | None, starts: np.ndarray, roll: RollSpec, batch_size: int) -> None:
         self.num_samples = int(starts[-1] - starts[0])
@@ -102,29 +101,26 @@ class RolledOrder:
         self.epoch = lru_cache(maxsize=3)(self._epoch)
 
     def samples(self, epoch: int, positions: np.ndarray) -> np.ndarray:
-        """Return int64 samples at these positions of the epoch, slot by slot of its batches."""
+        """Return the numbers of the samples at these positions of an epoch, int64."""
         return self.epoch(epoch).samples(self.places(positions))
 
     def places(self, positions: np.ndarray) -> np.ndarray:
-        """Return the places in the layout of positions of an epoch; they are the same in every epoch."""
+        """Return the places in the layout for positions of an epoch; they are the same in every epoch."""
         streams, turns = self.turns(positions)
         return np.asarray(self.stretches[streams] + turns)
 
     def places_of_batches(self, positions: np.ndarray, count: int) -> np.ndarray:
-        """Return the places of slots of a full batch, and of the same slots in the next full batches, `count` in
-        all.
-        """
+        """Return the places for positions of a full batch, and for the same positions within the next full batches;
+        `count` batches in all."""
         size, streams = self._batch_size, self.num_streams
         if size % streams:
             return self.places((positions + size * np.arange(count)[:, None]).ravel())
         return np.asarray((self.places(positions) + size // streams * np.arange(count)[:, None]).ravel())
 
     def runs_of_batch(self, positions: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return runs of places for slots of a full batch that cover some streams completely.
-
-        The result is the first place of each run and the length of the runs; the next full batches continue there.
-        Length 0: the slots are not such.
-        """
+        """Return runs of consecutive places, if these positions of a full batch are complete streams: the first place
+        of each run, and the length of all runs. The next full batches continue there. Length 0: they are not complete
+        streams."""
         length, rest = divmod(self._batch_size, self.num_streams)
         if rest or len(positions) % length:
             return np.empty(0, np.int64), 0
@@ -132,9 +128,7 @@ class RolledOrder:
         return places[:, 0], length if bool((np.diff(places) == 1).all()) else 0
 
     def turns(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the streams of positions of an epoch, slot by slot of its batches, and the index of the sample
-        in the stream.
-        """
+        """Return, for each position of an epoch, its stream and the index of its sample in the stream."""
         size, count = self._batch_size, self.num_streams
         positions = np.asarray(positions, np.int64)
         slot = positions % size
@@ -145,10 +139,8 @@ class RolledOrder:
         return self._turns_of_run(slot, begin, np.minimum(size, self.num_samples - begin))
 
     def places_of_run(self, slot: np.ndarray, begin: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Return the places of slots in runs of the sequence that are sorted by stream.
-
-        A run has `length` positions from `begin` on; there is one value of each for each slot.
-        """
+        """Return the places for slots within runs of the sequence, which are sorted by stream. `length` positions from
+        `begin` on form a run; there is one value of each for each slot."""
         streams, turns = self._turns_of_run(slot, begin, length)
         return np.asarray(self.stretches[streams] + turns)
 
@@ -164,7 +156,7 @@ class RolledOrder:
         return streams, turn + slot - before
 
     def first_position(self, stream: np.ndarray, turn: np.ndarray) -> np.ndarray:
-        """Return the position in the sequence of a sample of a stream; earlier batches do not need that sample."""
+        """Return the position in the sequence at which a sample of a stream is first needed."""
         return np.asarray(turn * self.num_streams + stream)
 
     def _epoch(self, epoch: int) -> EpochLayout:
@@ -174,9 +166,8 @@ class RolledOrder:
 def _stream_of(
     slot: np.ndarray, rounds: np.ndarray, first: np.ndarray, phase: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Return the stream of each slot: `first` streams of rounds + 1 slots, up to `phase` of rounds, up to `last` of
-    rounds + 1, then rounds.
-    """
+    """Return the stream of each slot: the first `first` streams have rounds + 1 slots, those up to `phase` have rounds,
+    those up to `last` rounds + 1, and the rest rounds."""
     more = rounds + 1
     end_first = first * more
     end_phase = end_first + (np.maximum(phase, first) - first) * rounds
@@ -189,8 +180,7 @@ def _stream_of(
 
 
 class EpochLayout:
-    """Order of the blocks of one epoch, and the windows that they form. The memory of this object grows with the number
-    of blocks."""
+    """Order of the blocks in one epoch, and the windows made of them. Its memory grows with the number of blocks."""
 
     def __init__(self, seed: int | None, epoch: int, starts: np.ndarray, stretches: np.ndarray, window: int) -> None:
         self._epoch = epoch
@@ -215,7 +205,7 @@ class EpochLayout:
         return found
 
     def number_of(self, places: np.ndarray) -> np.ndarray:
-        """Return the numbers of the windows that hold these places of the layout."""
+        """Return the number of the window that each place of the layout is in."""
         found: np.ndarray = np.searchsorted(self.cuts, places, side="right") - 1
         return found
 
@@ -231,7 +221,7 @@ class EpochLayout:
         return ShuffleWindow(self._epoch, number, stream, start, stop - start, key)
 
     def pieces(self, window: ShuffleWindow) -> list[BlockPiece]:
-        """Return the pieces of a window, in the order that `ShuffleWindow.inner` numbers."""
+        """Return the pieces of blocks in a window, in the order in which `ShuffleWindow.inner` numbers samples."""
         start, stop = window.start, window.start + window.size
         first = int(np.searchsorted(self._laid, start, side="right")) - 1
         last = int(np.searchsorted(self._laid, stop, side="left"))
@@ -245,7 +235,7 @@ def _pairs(stretches: np.ndarray) -> Sequence[tuple[int, tuple[int, int]]]:
 
 
 def _cut(laid: np.ndarray, start: int, stop: int, window: int, stream: int, num_streams: int) -> np.ndarray:
-    """Return the places where the windows of a stretch begin."""
+    """Return the places at which the windows of a stream begin."""
     first = int(np.searchsorted(laid, start, side="right"))
     ends = laid[first : int(np.searchsorted(laid, stop, side="left"))]  # of its blocks but for the last
     second = 1 + stream * window // num_streams
@@ -257,11 +247,8 @@ MOST_SAMPLES = 1 << 17  # of a block that may be cut: windows of a text that ove
 
 
 def sample_blocks(table: Table, rows: SetRows, windows: Windows | None) -> np.ndarray | None:
-    """Return (blocks + 1,) int64: the first sample of each block, and the number of samples.
-
-    A sample belongs to the block of its first row. None if consecutive samples are not stored together: the table has
-    no blocks, or the rows are in another order than in the files.
-    """
+    """Return (blocks + 1,) int64: the first sample of each block (the one that its first row belongs to), and the
+    number of samples. None if the table has no blocks, or the rows are in another order than in the files."""
     if table.blocks is None:
         return None
     places = _places(np.asarray(table.blocks, np.int64), rows)
@@ -279,7 +266,8 @@ def samples_before(places: np.ndarray, windows: Windows | None) -> np.ndarray:
 
 
 def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int | None) -> int:
-    """Return the largest size in bytes of a set that is kept in memory: 0 if the recipe asks for a smaller `window`."""
+    """Return up to how many bytes a set is kept in memory: 0 if the recipe asks for a shuffle in smaller windows
+    (`window`)."""
     num_samples = len(rows) if windows is None else len(windows)
     if table.blocks is None or window is None or window >= num_samples:
         return HOLD_BYTES
@@ -287,18 +275,14 @@ def most_held(table: Table, rows: SetRows, windows: Windows | None, window: int 
 
 
 def most_held_beside(training: PreparedSet) -> int:
-    """Return the same limit for the other sets of the training set's source: 0 if that is read in blocks.
-
-    Rows from all over the files would otherwise mean reading all files before the first step.
-    """
+    """Return up to how many bytes another set of the training set's source is kept in memory: 0 if that source is read
+    in blocks, as its rows from all over the files would mean reading all files before the first step."""
     return 0 if training.table.blocks is not None and training.held is None else HOLD_BYTES
 
 
 def choose_roll(training: PreparedSet, window: int | None, streams: int | None) -> RollSpec | None:
-    """Return how the training set is block-shuffled, by the keys of the recipe; None for a full shuffle.
-
-    A full shuffle costs nothing if all samples are in memory, or if the source reads single rows efficiently.
-    """
+    """Return how the training set is block-shuffled, from the recipe's keys; None for a full shuffle: it costs nothing
+    if all samples are in memory, or if the source reads single rows efficiently."""
     size, num_samples = training.size_bytes, training.num_samples
     if training.table.blocks is None or training.is_held or not num_samples or size is None:
         return None
@@ -314,7 +298,7 @@ def blocks_of(prepared: PreparedSet) -> np.ndarray | None:
 
 
 def cut(starts: np.ndarray, most: int) -> np.ndarray:
-    """Cut blocks (blocks + 1,) of more than `most` samples into equal ones."""
+    """Return the starts of blocks (blocks + 1,) with blocks of more than `most` samples cut into equal parts."""
     sizes = np.diff(starts)
     pieces = -(-sizes // most)
     block = np.repeat(np.arange(len(sizes)), pieces)
@@ -323,7 +307,7 @@ def cut(starts: np.ndarray, most: int) -> np.ndarray:
 
 
 def _places(starts: np.ndarray, rows: SetRows) -> np.ndarray | None:
-    """Return, for each start, the position in the set of its first row from there on."""
+    """Return, for each start of a block, the place in the set of the first row from there on."""
     if isinstance(rows, RowRange):
         return np.asarray(np.clip(starts, rows.start, rows.stop) - rows.start)
     if isinstance(rows, RowShare):

@@ -1,5 +1,5 @@
-"""Windows of a block-shuffled set in memory: each is read and converted once, and its rows copied to batches in few
-large operations."""
+"""Windows of a block-shuffled set in memory: each window is read and converted once; its rows are copied to batches by
+few large copies."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ _LONG = 8  # rows of a window from which on they are moved together
 
 
 class Arena:
-    """Memory for the rows of windows, one array per field, so that a batch takes rows of several windows in one gather.
+    """Memory for the rows of several windows, one array per field, so that the rows of a batch are copied from one
+    array.
 
-    It is reused, the first pages first: touching a new page costs as much as filling it, and pages that are never used
-    cost nothing. It is safe for threads.
-    rows  by field, (capacity, *row shape)
+    Freed rows are reused, those at the beginning first: touching a new page costs as much as filling it, and pages that
+    are never used cost nothing. Threads may share an arena.
+
+    `rows`: by field, (capacity, *row shape).
     """
 
     def __init__(self, capacity: int, kinds: Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]) -> None:
@@ -40,7 +42,7 @@ class Arena:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> int | None:
-        """Return the first of `count` consecutive free rows, with any content; None: there is no such run."""
+        """Return the first of `count` consecutive free rows, whose content is undefined; None if there are none."""
         with self._lock:
             for place, (first, end) in enumerate(self._free):
                 if end - first >= count:
@@ -49,7 +51,7 @@ class Arena:
         return None
 
     def give(self, first: int, count: int) -> None:
-        """Free rows that were taken. They must not be read afterwards."""
+        """Free `count` rows from `first` on. They must not be read afterwards."""
         with self._lock:
             stretches = sorted([*self._free, (first, first + count)])
             self._free = stretches[:1]
@@ -61,9 +63,8 @@ class Arena:
 
 
 class Runs(NamedTuple):
-    """Runs of rows of a batch that are also consecutive elsewhere. (R,) each, in the order of the batch: the place of a
-    run in the batch, the number of its first row, and its length.
-    """
+    """Consecutive rows of a batch that are consecutive in their source too. (R,) each, in the order of the batch: the
+    place of a run in the batch, the number of its first row, and its length."""
 
     places: np.ndarray
     firsts: np.ndarray
@@ -71,15 +72,13 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Runs:
-        """Find the runs in (N,) int64, the numbers of the rows of a batch."""
+        """Return the runs in `numbers` (N,) int64, the row numbers of a batch."""
         places = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1])
         return cls(places, numbers[places], np.diff(places, append=len(numbers)))
 
     def cut(self, ends: np.ndarray) -> tuple[Runs, np.ndarray]:
-        """Cut the runs so that none crosses one of `ends`; return them with the index of the last end up to each.
-
-        `ends` are ascending numbers; the first is at or before each run.
-        """
+        """Return the runs, cut so that none crosses one of `ends`, and for each run the index of the last end at or
+        before it. `ends`: ascending row numbers; the first is at or before each run."""
         last = np.searchsorted(ends, self.firsts + self.lengths - 1, side="right") - 1
         of = np.searchsorted(ends, self.firsts, side="right") - 1
         if (of == last).all():
@@ -92,13 +91,13 @@ class Runs(NamedTuple):
         return Runs(self.places[run] + begins - self.firsts[run], begins, stops - begins), of
 
     def by(self, owners: np.ndarray) -> Iterator[tuple[int, Runs]]:
-        """Yield the runs of each owner. `owners` (R,)."""
+        """Yield (owner, its runs). `owners` (R,): the owner of each run."""
         order = np.argsort(owners, kind="stable")
         for mine in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             yield int(owners[mine[0]]), Runs(self.places[mine], self.firsts[mine], self.lengths[mine])
 
     def numbers(self, first: int = 0) -> slice | np.ndarray:
-        """Return the numbers of all rows in turn, counted from `first`; as a slice if all runs are consecutive."""
+        """Return the numbers of all rows, counted from `first`; as a slice if they are consecutive."""
         begins = self.firsts - first
         if bool((begins[1:] == begins[:-1] + self.lengths[:-1]).all()):
             return slice(int(begins[0]), int(begins[-1] + self.lengths[-1]))
@@ -108,11 +107,11 @@ class Runs(NamedTuple):
         return _count_from(self.firsts, self.lengths)
 
     def list_places(self) -> np.ndarray:
-        """Return the places of all rows in the batch, in turn."""
+        """Return the place in the batch of each row."""
         return _count_from(self.places, self.lengths)
 
     def put(self, found: np.ndarray, rows: np.ndarray) -> None:
-        """Write the rows to their places in a batch."""
+        """Write rows to their places in the batch `found`."""
         lengths, count, done = self.lengths, len(self.lengths), 0
         begin = int(count > 1 and lengths[0] != lengths[1])  # the end of a window has cut it, or the last
         stop = count - int(count > 1 and lengths[-1] != lengths[-2])
@@ -134,7 +133,7 @@ def _put(found: np.ndarray, places: np.ndarray, lengths: np.ndarray, rows: np.nd
 
 
 def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return consecutive numbers, `lengths` of them from each of `begins` on."""
+    """Return consecutive numbers: `lengths[i]` of them from `begins[i]` on, one run after the other."""
     before = np.cumsum(lengths) - lengths
     found: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(begins - before, lengths)
     return found
@@ -143,11 +142,9 @@ def _count_from(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def convert_good(
     prepared: PreparedSet, numbers: slice | np.ndarray, parts: Sequence[FieldReader], lazy: Sequence[FieldReader]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], np.ndarray | None]:
-    """Convert consecutive rows and replace bad ones. Raises BadSampleError and SourceError.
-
-    Returns the values of `parts`, the columns of `lazy` and, if rows were skipped, the index of the value that replaces
-    each row: its own, or that of the next good row.
-    """
+    """Convert consecutive rows; replace bad ones. Returns the values of `parts`, the columns of `lazy` and, if rows
+    were skipped, the index of the value that stands for each row: its own, or that of the next good row. Raises
+    BadSampleError and SourceError."""
     table = prepared.table
     read = read_once(table, column_names([*parts, *lazy]), numbers)  # together: files of a sample lie side by side
     raw = {name: read[name] for name in column_names(lazy)}
@@ -173,10 +170,8 @@ def convert_into(
     parts: Mapping[FieldReader, np.ndarray],
     lazy: Sequence[FieldReader],
 ) -> dict[str, np.ndarray]:
-    """Convert consecutive rows into the given arrays of each part; return the columns of `lazy`.
-
-    Raises BadSampleError and SourceError.
-    """
+    """Convert consecutive rows into the given array of each field; return the columns of the lazy fields. Raises
+    BadSampleError and SourceError."""
     read = read_once(prepared.table, column_names([*parts, *lazy]), numbers)
     for part, out in parts.items():
         with in_row(part, numbers):
@@ -185,7 +180,8 @@ def convert_into(
 
 
 def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray) -> dict[str, np.ndarray]:
-    """Read rows in ascending order, as one slice if they are dense. Raises SourceError."""
+    """Return the columns for these rows, which are read in ascending order, and as one slice if there are few gaps.
+    Raises SourceError."""
     if isinstance(numbers, slice):
         return table.read_once(columns, numbers)
     first, last = int(numbers[0]), int(numbers[-1]) + 1
@@ -195,7 +191,7 @@ def read_once(table: Table, columns: Sequence[str], numbers: slice | np.ndarray)
 
 
 class HeldWindow:
-    """Samples of a window in memory: the rows of its pieces, by field, or the columns of images.
+    """Window in memory: its rows by field, or for images the columns that name them.
 
     samples  (size,) int64, the numbers of the samples in the window's order
     index    (size,) int64, the first row of each: in the arena or, if that was full, in its own arrays. Consecutive
@@ -203,7 +199,7 @@ class HeldWindow:
     """
 
     def __init__(self, prepared: PreparedSet, order: RolledOrder, name: WindowName, arena: Arena) -> None:
-        """Read a window. Raises DataError."""
+        """Read the window `name`. Raises DataError."""
         layout = order.epoch(name[0])
         self.window: ShuffleWindow = layout.window(name[1])
         self._prepared = prepared
@@ -224,11 +220,12 @@ class HeldWindow:
 
     @property
     def is_apart(self) -> bool:
-        """True if the samples of this window must be gathered separately from those of other windows."""
+        """True if the arena was full: the samples of this window are gathered separately from those of other
+        windows."""
         return self._place is None
 
     def _room(self, parts: Sequence[FieldReader], num_rows: int) -> dict[FieldReader, np.ndarray]:
-        """Return memory for the rows of each field."""
+        """Return an array for the rows of each field."""
         self._num_rows, self._place = num_rows, None if self._prepared.lazy else self._arena.take(num_rows)
         if self._place is None:
             own = {part: np.empty((num_rows, *part.row.shape), window_dtype(self._prepared, part)) for part in parts}
@@ -238,7 +235,7 @@ class HeldWindow:
         return {part: self._rows[part.name][self._place : self._place + num_rows] for part in parts}
 
     def _read(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray | None:
-        """Read the pieces; return the first row of each sample, or None if sample k has row k."""
+        """Read the pieces of the window; return the first row of each sample, None if sample k begins at row k."""
         offsets = np.cumsum([0, *(each.num_rows for each in pieces)]).tolist()
         rows = self._room(parts, offsets[-1])
         raw = [
@@ -256,7 +253,7 @@ class HeldWindow:
         return np.concatenate([piece.starts() + offset for piece, offset in zip(pieces, offsets, strict=False)])
 
     def _read_good(self, pieces: Sequence[_Stretch], parts: Sequence[FieldReader]) -> np.ndarray:
-        """Read the pieces. A bad row is replaced by the next good row of the same piece."""
+        """Read the pieces of the window. A bad row is replaced by the next good row of the same piece."""
         starts, offset = [], 0
         values: list[dict[str, np.ndarray]] = []
         raws: list[dict[str, np.ndarray]] = []
@@ -272,15 +269,13 @@ class HeldWindow:
         return np.concatenate(starts)
 
     def release(self) -> None:
-        """Give the memory of the window back to the arena. The rows must not be read afterwards."""
+        """Give the memory of the window back to the arena. Its rows must not be read afterwards."""
         if self._place is not None:
             self._arena.give(self._place, self._num_rows)
 
     def gather(self, places: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the numbers of the samples at these places of the window, and (N, *sample shape) by field.
-
-        Raises DataError.
-        """
+        """Return the numbers of the samples at these places of the window, and (N, *sample shape) of each field. Raises
+        DataError."""
         pictures = self._pictures(places, self.index.take(places)) if self._raw else {}
         index = self.index[places]  # after the pictures, in whose place others may stand
         return self.samples[places], gather_rows(self._prepared, self._rows, index) | pictures
@@ -296,7 +291,7 @@ class HeldWindow:
         return self._pictures(places, self.index.take(places))
 
     def _skip(self, error: BadSampleError, places: np.ndarray) -> None:
-        """Replace a sample with a broken image by the next sample of the window. Raises the error if none is left."""
+        """Replace a sample whose image is broken by the next sample of the window. Raises the error if none is left."""
         prepared, size = self._prepared, self.window.size
         if prepared.skips is None:
             raise error
@@ -310,10 +305,8 @@ class HeldWindow:
 
 
 def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np.ndarray) -> dict[str, np.ndarray]:
-    """Return (N, *sample shape) by field of `rows`, for samples with these first rows.
-
-    It uses NumPy, which is several times faster than `index_select` on short rows, and runs in one thread.
-    """
+    """Return (N, *sample shape) of each field, for samples that begin at these rows. NumPy copies short rows several
+    times faster than `index_select` does, in one thread."""
     windows, found = prepared.windows, {}
     for part in prepared.parts:
         if part.name in rows:
@@ -329,9 +322,8 @@ def gather_rows(prepared: PreparedSet, rows: Mapping[str, np.ndarray], index: np
 
 
 def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
-    """Return (N, length, *row shape): consecutive rows from each of `begins` on, copied as a whole, in a third of the
-    time of single rows.
-    """
+    """Return (N, length, *row shape): `length` rows from each of `begins` on. They are copied together, in a third of
+    the time of single rows."""
     shape = len(rows) - length + 1, length, *rows.shape[1:]
     strides = rows.strides[0], *rows.strides
     every = np.lib.stride_tricks.as_strided(rows, shape, strides, writeable=False)
@@ -339,18 +331,18 @@ def _runs(rows: np.ndarray, begins: np.ndarray, length: int) -> np.ndarray:
 
 
 def window_dtype(prepared: PreparedSet, part: FieldReader) -> np.dtype[np.generic]:
-    """Return the dtype of a field's rows in a window: tokens are as narrow as in a set in memory."""
+    """Return the dtype in which a window stores a field, the same as that of a set in memory."""
     return storage_dtype(part, len(prepared.rows))
 
 
 def _of_pieces(pieces: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return int64: the numbers of the samples of all pieces (first, count)."""
+    """Return the sample numbers of all pieces (first, count), int64."""
     return np.concatenate([np.arange(first, first + count) for first, count in pieces])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stretch:
-    """Rows of a piece, with `count` samples from `first` on."""
+    """Rows of one piece of a window, which has `count` samples from `first` on."""
 
     rows: slice | np.ndarray
     num_rows: int

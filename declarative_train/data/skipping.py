@@ -38,9 +38,8 @@ class Skipped(NamedTuple):
 
 
 class SkipLog:
-    """Log of skipped rows, for this process and those that it forks: each write is a whole line, so that lines of
-    several processes do not mix.
-    """
+    """Log of skipped rows, which this process and those forked from it write; each write is a whole line, so that lines
+    do not mix."""
 
     def __init__(self) -> None:
         self._path: str | None = None
@@ -67,7 +66,7 @@ LOG = SkipLog()
 
 
 def read_skipped(path: str) -> list[Skipped]:
-    """Return the rows that the processes of a run have skipped, each once."""
+    """Return the rows that the processes of a run have skipped, without repeats."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]
@@ -78,14 +77,14 @@ def read_skipped(path: str) -> list[Skipped]:
 
 
 def in_words(found: Sequence[Skipped]) -> str:
-    """Return a sentence such as `5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
+    """Return a sentence: `5 rows skipped: row 3 of a.csv (`x` is missing), ..., and 2 more`."""
     shown = [f"{each.place} ({each.why})" for each in found[:SHOWN]]
     more = [f"and {len(found) - SHOWN:,} more"] if len(found) > SHOWN else []
     return f"{len(found):,} {'row' if len(found) == 1 else 'rows'} skipped: {', '.join([*shown, *more])}"
 
 
 class Skips:
-    """Bad rows of a set that this process knows. `left_out`: rows that were removed from the set."""
+    """Bad rows of a set that this process has found. `left_out`: rows that were removed before the run."""
 
     def __init__(self, left_out: Sequence[Skipped] = ()) -> None:
         self.left_out = list(left_out)
@@ -105,11 +104,11 @@ class Skips:
         return len(self._rows)
 
     def bad(self, rows: np.ndarray) -> np.ndarray:
-        """Return (N,) bool: which of the rows are bad."""
+        """Return (N,) bool: which of the rows are known to be bad."""
         return np.isin(rows, self._sorted)
 
     def instead(self, samples: np.ndarray, rows: SetRows) -> np.ndarray:
-        """Return the samples with the next good one in place of each bad one."""
+        """Return the samples, each bad one replaced by the next good one."""
         if not self._rows:
             return samples
         found = np.asarray(samples, np.int64)
@@ -125,7 +124,7 @@ class Skips:
 
 
 def as_numbers(table: Table, fields: Collection[Field]) -> None:
-    """Read text columns that a field takes numbers from as numbers; values that are not numbers become missing."""
+    """Make text columns that a field reads as numbers numeric; values that are not numbers become missing."""
     if not isinstance(table, MemoryTable):
         return
     for field in fields:
@@ -136,17 +135,15 @@ def as_numbers(table: Table, fields: Collection[Field]) -> None:
 
 
 def is_scanned(table: Table) -> bool:
-    """Return whether rows with missing values are searched before a run."""
+    """Return whether rows with missing values are searched before a run: the table is not too large."""
     return table.num_rows <= _SCANNED
 
 
 def whole_rows(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, tuple[Field, Collection[str]]]
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return the rows of each set without those that lack a value that a field needs, and the rows left out.
-
-    `fields`: the fields with their columns. Raises SourceError.
-    """
+    """Return each set's rows without those that lack a value that a field needs, and the rows left out. `fields`: each
+    field with its columns. Raises SourceError."""
     asked = {
         column: name
         for name, (field, columns) in fields.items()
@@ -192,7 +189,8 @@ def _missing(values: np.ndarray) -> np.ndarray:
 
 
 def bad_places(size: int, fails: Callable[[int, int], Exception | None]) -> list[tuple[int, Exception]]:
-    """Return the rows (of `size`) for which `fails` returns an error, with it; found by halving."""
+    """Return (row, error) for each of `size` rows that fail, found by halving. `fails(start, stop)` returns an error if
+    a row in that range fails."""
     found = []
     waiting = [(0, size)]
     while waiting:

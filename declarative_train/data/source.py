@@ -1,5 +1,5 @@
-"""Sources: opened, with the columns of the fields and the rows that are usable; and records of their files, which show
-later whether they changed."""
+"""Sources of a recipe: opening them, the columns that fields read, the rows that can be used; and records of their
+files, which show later whether they changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def may_run(component: object) -> bool:
 
 
 def unrun(section: DataSection, span: Place) -> list[Diagnostic]:
-    """Return a diagnostic for each component whose code was not run."""
+    """Return a diagnostic for each component of a plugin whose code was not run."""
     return [
         plugin_data_not_run(span((*path, "type")), what, component.type, _tells(component))
         for what, path, component in _parts(section)
@@ -50,7 +50,7 @@ def unrun(section: DataSection, span: Place) -> list[Diagnostic]:
 
 
 def outlines(section: DataSection) -> dict[str | None, Table]:
-    """Return the columns of the sources that declare them, the main source under None."""
+    """Return an empty table for each source that declares its columns; None is the main source."""
     found: dict[str | None, Table] = {}
     for name, source in sources(section).items():
         outline = source.outline() if isinstance(source, PluginDataset) else None
@@ -60,7 +60,7 @@ def outlines(section: DataSection) -> dict[str | None, Table]:
 
 
 def sources(section: DataSection) -> dict[str | None, Dataset]:
-    """Return the main source under None, and the own sources of sets under their names."""
+    """Return the main source under None, and sets' own sources under the sets' names."""
     own = {name: split.own_source for name, split in section.split.items()}
     return {None: section.source, **{name: source for name, source in own.items() if source is not None}}
 
@@ -81,17 +81,15 @@ def _parts(section: DataSection) -> Iterator[tuple[str, Path, Component]]:
 def arrange_rows(
     rows: Mapping[str, SetRows], window: WindowSpec | None, order: RowOrder
 ) -> dict[str, tuple[SetRows, Windows | None]]:
-    """Return the rows of sets of one table in the order of their samples, with their windows."""
+    """Return each set's rows in the order of its samples, and its windows (None without windows)."""
     if window is None:
         return {name: (each, None) for name, each in rows.items()}
     return {name: make_windows(each, window, order) for name, each in rows.items()}
 
 
 def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) -> Table:
-    """Open a source. Raises SourceError.
-
-    `skips`: rows that cannot be parsed are left out, and a text column with few non-numbers is read as numbers.
-    """
+    """Return the table of a source. `skips`: rows that cannot be parsed are left out, and a text column with few
+    non-numbers is read as numbers. Raises SourceError."""
     with skip_bad_rows(skips):
         table = dataset.open()
     if skips:
@@ -104,10 +102,7 @@ def open_table(dataset: Dataset, fields: Mapping[str, Field], *, skips: bool) ->
 def usable(
     table: Table, rows: Mapping[str, SetRows], fields: Mapping[str, Field], *, skips: bool
 ) -> tuple[dict[str, SetRows], dict[str, list[Skipped]]]:
-    """Return the rows of sets without those that lack a value, if these are skipped, and the rows left out.
-
-    Raises SourceError.
-    """
+    """Return each set's rows and the rows left out: with `skips`, those that lack a value. Raises SourceError."""
     if not skips:
         return dict(rows), {}
     columns = {name: (field, [column.name for column in columns_of(field, table)[0]]) for name, field in fields.items()}
@@ -133,7 +128,7 @@ def open_sources(draft: DataDraft) -> dict[str | None, Table]:
 def find_columns(
     draft: DataDraft, tables: Mapping[str | None, Table]
 ) -> dict[tuple[str | None, str], tuple[Column, ...]]:
-    """Return the columns by source and field; omit fields that do not fit."""
+    """Return the columns for each (source, field). Fields that do not fit are reported and left out."""
     found: dict[tuple[str | None, str], tuple[Column, ...]] = {}
     for source, table in tables.items():
         for name, field in draft.section.fields.items():
@@ -169,7 +164,7 @@ def _missing_column(
 
 
 def has_unknown_columns(draft: DataDraft, main: Table) -> bool:
-    """Report columns that the splits and the window name and the source lacks; return whether there are any."""
+    """Report columns that splits and the window name and the source lacks; return whether there are any."""
     asked = [
         (f"data.split.{name}.{'sort' if split.type == 'last' else 'column'}", column)
         for name, split in draft.section.split.items()
@@ -190,18 +185,15 @@ def _other_shape(field: Field, main: Sequence[Column], own: Sequence[Column]) ->
 
 
 def records(paths: Iterable[str]) -> list[FileRecord]:
-    """Return the records of all files that a recipe uses. Raises SourceError."""
+    """Return a record of each file that the data consist of, by which changes are noticed. Raises SourceError."""
     sizes = {path: 0 if _is_remote_folder(path) else size_bytes(path) for path in paths}
     are_few = sum(sizes.values()) <= ALL_BYTES
     return [record(path, whole=are_few and size <= WHOLE_BYTES) for path, size in sizes.items()]
 
 
 def record(path: str, *, whole: bool) -> FileRecord:
-    """Return the record of a file or folder. Raises SourceError.
-
-    For a folder of files: names, sizes and the latest date. For a file that is not hashed `whole`, `sha256` covers the
-    size and the first, middle and last 64 KiB, and its date is kept, which changes with the rest.
-    """
+    """Return the record of a file or folder. Raises SourceError. For a folder: names, sizes and the latest date. For a
+    file that is not hashed `whole`: a hash of the size and of the first, middle and last 64 KiB, and its date."""
     local = local_path(path)
     if local is not None and os.path.isdir(local):
         return _folder_record(path, local)
@@ -231,7 +223,8 @@ def _is_remote_folder(path: str) -> bool:
 
 
 def _remote_folder_record(path: str) -> FileRecord:
-    """Return the record of a remote folder from its listing: names, and sizes and tags if it has them."""
+    """Return the record of a remote folder: a hash of the names in its listing, and of sizes and tags where it has
+    them."""
     root = path.rstrip("/")
     found = {name: stamp_from_listing(root, name) for name in sorted(list_remote(root, endings_in_folders()))}
     digest = hashlib.sha256("".join(f"{name}\0{size}\0{tag}\n" for name, (size, tag) in found.items()).encode())

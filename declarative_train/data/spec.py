@@ -1,7 +1,7 @@
-"""Data part of the plan: everything about the data that ranks need, as plain data.
+"""Data part of the plan: everything that ranks need to know about the data, as plain data.
 
-Component mappings (`source`, a field, a split) hold the fields of the component's model, `type` included; paths in
-them are absolute (or URLs), resolved by the recipe.
+The mappings for components (`source`, a field, a split) have the keys of the recipe, `type` included; paths in them are
+absolute (or URLs).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from declarative_train.core.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """File that the plan depends on. `sha256` covers all of it or, with `modified_ns`, its size and a sample; then the
-    date shows, on this machine, whether the rest may have changed (0: unknown).
-    """
+    """File that the plan depends on. `sha256` covers its content, unless `modified_ns` is set: then it covers the size
+    and samples of the content, and the date shows, on this machine, whether the rest may have changed (0: unknown)."""
 
     path: str
     size_bytes: int
@@ -27,9 +26,10 @@ class FileRecord:
 class FieldSpec:
     """Named tensor of a sample.
 
-    `component` is the field's model. `statistics` are those of the training rows (`subtract`, `divide`, `fill`,
-    `vocabulary`, ... as the field type needs), computed when the recipe is compiled, or those of a run whose weights
-    the model starts from; then `statistics_from` names it. `columns` are the columns of its names and globs, in order.
+    `component`: the field's keys in the recipe. `statistics`: numbers from the training rows (`subtract`, `divide`,
+    `fill`, `vocabulary`, ... as the type of field needs). They are computed when the recipe is compiled, or taken from
+    the run whose weights the model starts from; then `statistics_from` names that run. `columns`: the columns that it
+    reads, in order.
     """
 
     name: str
@@ -50,7 +50,8 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class RollSpec:
-    """Block shuffle of the training set (data/shuffle.py): number of streams, and blocks per window of each."""
+    """Block shuffle of the training set (data/shuffle.py): the number of streams, and of blocks per window of a
+    stream."""
 
     streams: int
     window: int
@@ -58,8 +59,8 @@ class RollSpec:
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """One source of a mixture. `share`: an integer; its part of the positions is `share` / the sum of all shares.
-    `roll`: as in `DataSpec`."""
+    """Source of a mixture. `share`: an integer; the source gives `share` / (sum of all shares) of the samples. `roll`:
+    as in `DataSpec`."""
 
     name: str
     share: int
@@ -69,9 +70,8 @@ class MemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec:
-    """Named set of samples. `source` is None for a part of the main source; `split` decides its rows. `held_bytes`: its
-    size if it is kept in memory, else 0.
-    """
+    """Named set of samples. `source` None: it is part of the main source, and `split` says which rows. `held_bytes`:
+    its size if it is kept in memory, else 0."""
 
     name: str
     num_samples: int
@@ -81,15 +81,15 @@ class SetSpec:
 
 
 def may_lie_on_gpu(held_bytes: int, free_bytes: int, steps_bytes: int) -> bool:
-    """Return whether a set fits on a GPU: into the memory that steps leave, and into an eighth of the free memory."""
+    """Return whether a set is kept on a GPU: if it fits into the memory that steps leave, and into an eighth of the
+    free memory."""
     return held_bytes <= min(free_bytes // 8, free_bytes - steps_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """Data of a run. `sets` holds `training` first, then the others in the order of the recipe. `roll`: None for a full
-    shuffle. `mix`: the sources of a mixture in order (data/mixture.py).
-    """
+    """Data of a run. `sets`: `training`, then the others in the order of the recipe. `roll`: None for a full shuffle.
+    `mix`: the sources of a mixture in order (data/mixture.py)."""
 
     source: dict[str, object]
     fields: tuple[FieldSpec, ...]

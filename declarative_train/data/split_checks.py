@@ -1,6 +1,5 @@
-"""Division of rows into sets, and what is found about the sets: empty ones, rows that two sets share, classes that a
-set lacks.
-"""
+"""Split of the rows into sets, with checks of the result: empty sets, rows that two sets share, classes that a set
+lacks."""
 
 from __future__ import annotations
 
@@ -40,7 +39,8 @@ _NOT_WHICH = {"rows"}  # how many there are, and not which ones
 
 @dataclass(frozen=True, slots=True)
 class RowsOfSet:
-    """Rows of a set in the order of their samples. `source` is the set's name if it has its own."""
+    """Rows of a set in the order of its samples. `source`: the name of the set if it has a source of its own, else
+    None."""
 
     source: str | None
     table: Table
@@ -91,7 +91,7 @@ def _empty_sources(draft: DataDraft, training: RowsOfSet) -> list[Diagnostic]:
 
 
 def _check_cuts(draft: DataDraft, main: Table, cuts: Mapping[str, SetRows]) -> None:
-    """Report splits that are possible and probably not intended."""
+    """Report splits that are possible, but probably not intended."""
     for diagnostic in group_in_two_sets(main, cuts, draft.section.split, draft.span):
         draft.report(diagnostic)
     sorts = {f"data.split.{name}.sort": getattr(split, "sort", None) for name, split in draft.section.split.items()}
@@ -132,10 +132,8 @@ def _set_rows(
 def overlaps(
     source: Dataset, split: Mapping[str, Split], tables: Mapping[str | None, Table], span: Place
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each own source of a set that is also read by training or by another set.
-
-    Sets that are divided from one source never share a row.
-    """
+    """Yield a diagnostic for each set with a source of its own that training or another set reads too. (Sets that are
+    divided from one source never share a row.)"""
     known: list[tuple[str, str, Dataset, Table | None]] = [("training", "data.source", source, tables.get(None))]
     for name, each in split.items():
         own = each.own_source
@@ -163,11 +161,8 @@ def _find_shared(own: Dataset, table: Table | None, other: Dataset, other_table:
 
 
 def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iterator[Diagnostic]:
-    """Yield each set held in memory that has no row of some class of a target, though another set has.
-
-    Targets with more than `MOST_CLASSES` are checked where a row is of one class: of the tokens of a text, each set
-    lacks many.
-    """
+    """Yield each set in memory that has no row of some class of a target, though another set has. A target with more
+    than `MOST_CLASSES` is checked only if it has one class per row: each set lacks many of the tokens of a text."""
     for field in data.fields:
         if field.name not in targets:
             continue
@@ -184,7 +179,7 @@ def without_class(data: DataSpec, targets: Collection[str], span: Place) -> Iter
 
 
 def undefined_metrics(data: DataSpec, metrics: Iterable[tuple[str, Metric, str]], span: Place) -> Iterator[Diagnostic]:
-    """Yield each metric (name, component, target) that is nan in a set that is evaluated and held in memory."""
+    """Yield each metric (name, component, target) that would be nan in a set that is evaluated and in memory."""
     sets = {name: each.held or {} for name, each in prepare_sets(data).items() if name != TRAINING}
     for metric, component, target in metrics:
         for name, held in sets.items():
@@ -216,7 +211,7 @@ def _sets_without_class(
 
 
 def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str:
-    """Return the missing classes: a few by number and word, many as a count with the first ones."""
+    """Return words for the missing classes: a few by name, many as a number with the first names."""
     names = [_name_class(field, each) for each in lacking[:4]]
     if num_classes > MOST_CLASSES and len(lacking) > len(names):
         return f"of {len(lacking):,} of the {num_classes:,} classes of `{field.name}`: {', '.join(names)}, ..."
@@ -224,7 +219,7 @@ def _name_classes(field: FieldSpec, lacking: list[Any], num_classes: int) -> str
 
 
 def _name_class(field: FieldSpec, number: float) -> str:
-    """Return the name of a class: its number, and the word that it stands for."""
+    """Return the name of a class: its number, and the word in the column."""
     found = field.statistics.get("vocabulary")
     vocabulary = found[0] if isinstance(found, list) and len(found) == 1 else None
     unknown = field.component.get("unknown")

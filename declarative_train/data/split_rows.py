@@ -1,4 +1,4 @@
-"""Splitting: splits and a table -> the rows of every set. Rows are split before windows are made of them."""
+"""Split of a table's rows into sets. (Windows are made afterwards, within each set.)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LISTED_MADE = (
 
 
 class SplitError(Exception):
-    """Error: the split of one set is not possible; the message is for the user."""
+    """Error: a set cannot be split off; the message is for the user."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -29,10 +29,10 @@ class SplitError(Exception):
 def split_rows(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None = None, sort: str | None = None
 ) -> dict[str, SetRows]:
-    """Return the rows of `training`, then of every set that is divided from this table; a row is in one set at most.
+    """Return the rows of `training`, then of every other set that is divided from this table; no row is in two sets.
 
-    Sets by value are taken first, then the last rows, then whole groups, then random single rows. `by` and `sort` are
-    those of the window. Raises SplitError.
+    Sets of given values are taken first, then those of the last rows, then those of whole groups, then those of random
+    single rows. `by` and `sort` are those of the window. Raises SplitError.
     """
     own = {name: split for name, split in splits.items() if split.own_source is None}
     if table.members:
@@ -81,7 +81,8 @@ def split_rows(
 def _of_mixture(
     table: Table, splits: Mapping[str, Split], seed: int, by: str | None, sort: str | None
 ) -> dict[str, SetRows]:
-    """Split each source of a mixture by itself; a split that is `of` one source takes no rows of the others."""
+    """Return the sets of a mixture: each source is split by itself; a split with `of` takes rows of that source
+    only."""
     sources = tuple(name for name, _ in table.members)
     _check_sources(sources, splits)
     cuts = [
@@ -108,9 +109,8 @@ def _check_sources(sources: tuple[str, ...], splits: Mapping[str, Split]) -> Non
 
 
 def _block_starts(table: Table, rows: SetRows) -> np.ndarray | None:
-    """Return the starts of the blocks, if the rows are in the order of the file, so that each block can give a
-    share.
-    """
+    """Return the starts of the table's blocks, if the rows are in the order of the file, so that each block gives a
+    share; else None."""
     if isinstance(rows, RowShare):
         return rows.starts
     if table.blocks is None or not isinstance(rows, RowRange) or rows.start:
@@ -159,7 +159,7 @@ def _shuffle(name: str, seed: int, size: int) -> np.ndarray:
 
 
 def _separate(rows: SetRows, chosen: np.ndarray | range) -> tuple[SetRows, SetRows]:
-    """Return the rows at the chosen places (ascending), and the others."""
+    """Return the rows at the chosen places (ascending), and the rows at all others."""
     if isinstance(chosen, range) and isinstance(rows, RowRange) and chosen.stop == len(rows):
         middle = rows.start + chosen.start
         return RowRange(middle, rows.stop), RowRange(rows.start, middle)

@@ -1,7 +1,8 @@
-"""Statistics of fields: measured from the training rows, read from a cache on disk, or taken from an earlier run.
+"""Statistics of fields (means, vocabularies): computed from the training rows, read from a cache on disk, or taken from
+an earlier run.
 
-A model that starts from the weights of a run was trained on numbers made with that run's statistics; new ones would
-change what they mean.
+A model that starts from the weights of a run was trained on numbers that were made with that run's statistics; others
+would change what the numbers mean.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _SHOWN = 8
 def measure(
     table: Table, training: SetRows, parts: Sequence[FieldReader]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return the statistics by field, from one pass over the rows, and the error of each field that failed."""
+    """Return the statistics of each field, from one pass over the training rows, and the error of each field that
+    failed."""
     tallies = {part.name: tally for part in parts if (tally := part.field.tally(part.columns)) is not None}
     counted = [part for part in parts if part.name in tallies and tallies[part.name].needs_rows]
     problems: dict[str, Problem] = {}
@@ -67,13 +69,13 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class StatisticsCache:
-    """Cache for the rows of one set; `cut` is everything that decides which rows these are."""
+    """Cache on disk of the statistics of one set. `cut`: everything that decides which rows the set has."""
 
     table: Table
     cut: tuple[object, ...]
 
     def statistics(self, parts: Sequence[FieldReader], measure: Callable[[], Measured], *, may_keep: bool) -> Measured:
-        """Return the cached result of `measure`, or call it; errors are not cached."""
+        """Return the cached result of `measure`, or call it. Errors are not cached."""
         place = self._place("statistics", parts) if may_keep else None
         kept: Statistics | None = load(place)
         if kept is not None:
@@ -84,7 +86,7 @@ class StatisticsCache:
         return found, problems
 
     def check_once(self, parts: Sequence[FieldReader], look: Callable[[], None]) -> None:
-        """Check the values, unless an earlier check succeeded."""
+        """Call `look` to check the values, unless an earlier check succeeded."""
         place = self._place("looked", parts)
         if load(place) is None:
             look()
@@ -101,7 +103,8 @@ class StatisticsCache:
 
 
 class Inherited(NamedTuple):
-    """Field of the run called `origin` (`runs/x step 40`); `span` is the place where the recipe names the run."""
+    """Field of an earlier run. `origin`: the run's name (`runs/x step 40`). `span`: the place where the recipe names
+    the run."""
 
     spec: FieldSpec
     origin: str
@@ -112,19 +115,21 @@ class Inherited(NamedTuple):
         return {key: value for key, value in self.spec.statistics.items() if key not in _OF_THE_DATA}
 
     def is_alike(self, field: Field) -> bool:
-        """Return whether the run has all statistics that the field needs."""
+        """Return whether the field has the same keys here as in the run, so that no statistics are missing."""
         return bool(self.statistics) and self.spec.component == field.as_data()
 
 
 def origin_of(inherited: Inherited | None) -> str:
-    """Return the run from which a field takes its statistics; "" if they were computed from this recipe's rows."""
+    """Return the name of the run that a field's statistics come from; "" if they are computed from this recipe's
+    rows."""
     return inherited.origin if inherited is not None and inherited.statistics else ""
 
 
 def measure_missing(
     table: Table, training: SetRows, parts: Sequence[FieldReader], inherited: Mapping[str, Inherited]
 ) -> tuple[dict[str, dict[str, object]], dict[str, Problem]]:
-    """Return statistics as `measure` does: those of the run, and the missing ones from the training rows."""
+    """Return statistics and errors as `measure` does: those of the run where it has them, the rest computed from the
+    training rows."""
     taken = {name: each.statistics for name, each in inherited.items()}
     asked = [part for part in parts if part.name not in taken or not inherited[part.name].is_alike(part.field)]
     statistics, problems = measure(table, training, asked)
@@ -132,9 +137,8 @@ def measure_missing(
 
 
 def misread(part: FieldReader, inherited: Inherited, span: Span) -> list[Diagnostic]:
-    """Return why the run's statistics and classes would have another meaning here; `span` is the place of the
-    columns.
-    """
+    """Return a diagnostic if the run's statistics and classes would have another meaning for this field. `span`: the
+    place of its columns."""
     looks = (_other_keys, _other_columns, _other_size, _other_classes, _other_meaning)
     found = next((found for look in looks if (found := look(part, inherited)) is not None), None)
     return [] if found is None else [field_of_another_run(span, part.name, found, inherited.origin, inherited.span)]
@@ -164,7 +168,8 @@ def _other_columns(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
-    """Compare the number of values per row, for columns of arrays, or for a run that did not record its columns."""
+    """Return a message if a row has another number of values than in the run (columns of arrays, or a run that did not
+    record its columns)."""
     means = inherited.statistics.get("subtract")
     if isinstance(means, list) and len(means) != part.row.num_elements:
         return f"a row of it has {format_count(part.row.num_elements, 'value')} here, and had {len(means)}"
@@ -172,7 +177,7 @@ def _other_size(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def _other_classes(part: FieldReader, inherited: Inherited) -> str | None:
-    """Compare the number of classes, if there is no vocabulary."""
+    """Return a message if the number of classes differs, for a field without a vocabulary."""
     before, now = inherited.spec.tensor.num_values, part.sample.num_values
     if "vocabulary" in part.statistics and "vocabulary" not in inherited.statistics:
         return "its values are listed words or numbers here, but were class numbers"
@@ -186,7 +191,7 @@ def _other_meaning(part: FieldReader, inherited: Inherited) -> str | None:
 
 
 def unknown_value(error: BadSampleError, table: Table, inherited: Inherited | None, made: Span) -> Diagnostic | None:
-    """Return the diagnostic of a value that the run's vocabulary lacks; None if the error has another cause."""
+    """Return the diagnostic of a value that the run's vocabulary lacks; None if the error is another."""
     vocabularies = {} if inherited is None else inherited.statistics
     if inherited is None or error.cause.problem != "outside" or "vocabulary" not in vocabularies:
         return None

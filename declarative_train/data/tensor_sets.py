@@ -1,4 +1,4 @@
-"""Sets of tensors, from a DataSpec: sets in memory gather rows of tensors, the others read the requested rows."""
+"""Sets as tensors: those in memory copy rows of tensors, the others read the requested rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from declarative_train.files.paths import SourceError
 
 
 class SampleSet(ABC):
-    """Samples by number, 0..num_samples-1, in the set's own order."""
+    """Samples of a set, by number from 0 to num_samples - 1."""
 
     num_samples: int
     prepared: PreparedSet
@@ -31,18 +31,16 @@ class SampleSet(ABC):
 
     @abstractmethod
     def gather(self, indices: np.ndarray, epoch: int | None = None) -> dict[str, torch.Tensor]:
-        """Return (N, *sample shape) by field, contiguous, in the dtype of the field's spec.
-
-        `epoch`: the training epoch; random changes of images happen only in training. Raises DataError.
-        """
+        """Return (N, *sample shape) of each field, contiguous, in the field's dtype. `epoch`: the training epoch;
+        images are changed at random only in training. Raises DataError."""
 
     @abstractmethod
     def to(self, device: torch.device) -> SampleSet:
-        """Return the set in the memory of a device, if it is in memory at all."""
+        """Return the set in the memory of a device; unchanged if it is not in memory."""
 
 
 class HeldSet(SampleSet):
-    """Set in memory: fields as tensors of rows; the windows of a field are an overlapping view of its rows."""
+    """Set in memory, as one tensor of rows per field; windows are overlapping views of the rows."""
 
     is_held = True
 
@@ -80,7 +78,7 @@ class HeldSet(SampleSet):
 
 
 class ReadSet(SampleSet):
-    """Set that is too large for memory, or of images: rows are read and converted when they are requested."""
+    """Set that is too large for memory, or has images: rows are read and converted when they are requested."""
 
     is_held = False
 
@@ -129,7 +127,7 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def overlapping(rows: torch.Tensor, length: int) -> torch.Tensor:
-    """Return a view (N - length + 1, length, ...): entry k holds the rows k..k+length-1; no copy."""
+    """Return a view (N - length + 1, length, ...), without a copy: entry k holds the rows k to k + length - 1."""
     count = max(len(rows) - length + 1, 0)
     return rows.as_strided((count, length, *rows.shape[1:]), (rows.stride(0), *rows.stride()))
 
