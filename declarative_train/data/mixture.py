@@ -120,7 +120,7 @@ def _ways(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixturePositions:
-    """What is at N positions of a mixture: the source, which pass over the source it is, and the place in that pass.
+    """Content of N positions of a mixture: the source, which pass over the source it is, and the place in that pass.
     All are (N,).
 
     For a block-shuffled source, the place is one in the layout of the pass (data/shuffle.py), else in its order.
@@ -212,8 +212,8 @@ class MixedOrder:
 
 @dataclass(frozen=True, slots=True)
 class MixturePart:
-    """One source of a mixture for display: which part of an epoch's samples it gives, and how often each of its samples
-    is used."""
+    """Source of a mixture, for display: which part of an epoch's samples it gives, and how often each of its samples is
+    used."""
 
     name: str
     num_samples: int

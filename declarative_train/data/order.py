@@ -99,7 +99,7 @@ def _network(key: int, numbers: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One rank's part of a chunk: `num_rows` positions from `start` on, then `num_padding` times the position
+    """Part of a chunk that one rank has: `num_rows` positions from `start` on, then `num_padding` times the position
     `filler`."""
 
     start: int

@@ -46,7 +46,7 @@ def _on_stderr(message: str) -> None:
 
 
 class Patience:
-    """How long this process waits for data, and where it reports waits."""
+    """Time limits for waiting for data, and the place where waits are reported."""
 
     def __init__(self) -> None:
         self.reset()

@@ -252,7 +252,7 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """One pass over a set in the order of its rows, as batches for one data-parallel rank.
+    """Pass over a set in the order of its rows, as batches for one data-parallel rank.
 
     Every rank gets the same number of batches; short ones are padded with rows of weight 0. `max_samples`: evaluate
     that many samples, spread evenly over the set.

@@ -1,4 +1,4 @@
-"""Adapters of linear layers: read from the parameter rules and from the PEFT folders that the rules name."""
+"""Adapters (LoRA) of linear maps: found from `model.parameters`, and read from the PEFT folders that it names."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ class Adapting:
         self._names = names
 
     def of(self, layer: str, maps: Mapping[str, tuple[int, int]], report: Report) -> dict[str, Adapter]:
-        """Return the adapter of each linear map in a layer, by its path in the layer; `maps` holds their shapes (out,
-        in).
-        """
+        """Return the adapter of each linear map in a layer, by the map's path in the layer. `maps`: the shape (out, in)
+        of each."""
         found = {}
         for inner, shape in maps.items() if self._rules else ():
             path = f"{layer}.{inner}" if inner else layer
@@ -39,14 +38,13 @@ class Adapting:
         return found
 
     def _is_tied(self, name: str) -> bool:
-        """Return whether the parameter shares its values with another one, in either direction."""
+        """Return whether a parameter shares its values with another one."""
         own = settings_of(self._rules, name).tie is not None
         return own or any(rule.settings.tie == name for rule in self._rules)
 
     def _read_adapter(self, adapter: Adapter, folder: str, path: str, rows: int, report: Report) -> Adapter | None:
-        """Read the adapter of one linear map from a PEFT folder; None if the folder has none or if a problem was
-        reported.
-        """
+        """Return the adapter of one linear map with its rank from a PEFT folder; None if the folder has none, or an
+        error was reported."""
         from declarative_train.components.adapters.peft_folder import peft_folder  # few recipes need it
 
         assert self._names is not None

@@ -1,8 +1,8 @@
-"""Turn a Graph into nested `torch.fx.GraphModule`s under the recipe's own names.
+"""Modules of a graph: nested `torch.fx.GraphModule`s, under the recipe's own names.
 
-Each block, each copy of a `repeat`, is a GraphModule of its own that its parent calls as one module: the unit of
-sharding, checkpointing, compiling and stage cuts. Containers (`layers` of `layers.0`) become bare `nn.Module`s.
-The name of a parameter is the way to its node and then torch's own name: `gpt.layers.3.attn.qkv.weight`.
+Each block, and each copy of a `repeat`, is a GraphModule of its own that its parent calls as one module: the unit of
+sharding, checkpointing, compiling and stage cuts. Containers (`layers` of `layers.0`) become bare `nn.Module`s. The
+name of a parameter is the path of its node and then torch's own name: `gpt.layers.3.attn.qkv.weight`.
 
 A built graph takes its inputs by position, in the order of `graph.inputs`. The outermost returns a tuple in the order
 of `graph.outputs`; a nested one returns its only output bare, several as a tuple.
@@ -49,17 +49,18 @@ def build(
     added: Sequence[str] = (),
     is_sharded: bool = False,
 ) -> fx.GraphModule:
-    """Build the module of a graph. With `device="meta"` nothing is allocated; the caller then calls `to_empty`, `tie`
+    """Return the module of a graph. With `device="meta"` nothing is allocated; the caller then calls `to_empty`, `tie`
     and `initialise`, as `engine/step/model.py` does.
 
-    `seed` is the seed of the run. Layers of plugins are constructed here, with their start values; if the module is
-    built on meta, `initialise` writes them later. With None, values do not matter and none are kept for later.
-    `ties` maps a parameter's name to the one whose storage it shares. `own_outputs`: every output is contiguous and
-    shares no memory with an input or another tensor, as pipeline stages require (torch-facts, section 2, trap 4).
-    `borrowed`: nodes of another graph that this one calls again, with the specs of their inputs.
-    `added`: parameters of other nodes that are inserted later.
-    `is_sharded`: `fully_shard` will shard the module, and so its methods' names are taken.
-    `field_draws`: source of the random numbers in expressions that are computed from fields alone.
+    `seed`         seed of the run, for layers of plugins: they are built here with their initial values, which `initialise`
+                   writes later if the module is built on meta. None: values do not matter, and none are kept.
+    `ties`         parameter's name -> the parameter whose storage it shares
+    `own_outputs`  every output is contiguous and shares no memory with an input or another tensor, as stages
+                   require (torch-facts, section 2, trap 4)
+    `borrowed`     nodes of another graph that this one calls again, with the specs of their inputs
+    `field_draws`  source of random numbers for expressions that are computed from fields alone
+    `added`        parameters of other nodes that are inserted later
+    `is_sharded`   `fully_shard` will shard the module, so its methods' names are not free for nodes
     """
     with torch.device(device) if device is not None else nullcontext():
         builder = _Builder(plugins, seed, borrowed, field_draws, is_sharded)
@@ -71,21 +72,21 @@ def build(
 
 
 def tie(module: nn.Module, ties: Mapping[str, str]) -> None:
-    """Make each parameter named by a key the same object as the one named by its value."""
+    """Make parameters share one object: `ties` is name -> name of the parameter that stays."""
     for name, source in ties.items():
         owner, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(owner), attribute, module.get_parameter(source))
 
 
 def own_storage(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Return the tensor, copied if needed, so that it is contiguous and neither a view nor one of `inputs`."""
+    """Return the tensor, copied if it is not contiguous, is a view, or is one of `inputs`."""
     if any(tensor is item for item in inputs) or tensor._is_view():
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.contiguous()
 
 
 class _Builder:
-    """Builder of nested GraphModules. `prefix` is the path of a graph from the outermost one, with a trailing dot."""
+    """Builder of nested GraphModules. `prefix`: the path of the graph that is built, with a trailing dot."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class _Builder:
         values: Mapping[Edge, _Value],
         modules: dict[str, nn.Module],
     ) -> dict[Edge, _Value]:
-        """Emit the code of one node and return the values of its outputs by edge."""
+        """Add the call of one node to the fx graph; return the values of its outputs by edge (`node:output`)."""
         if node.kind == "expression":
             assert node.expression is not None
             names = {name: values[edge] for name, edge in node.inputs.items()}
@@ -154,7 +155,7 @@ class _Builder:
         }
 
     def _build_node(self, node: Node, specs: Mapping[str, TensorSpec], path: str) -> nn.Module:
-        """Build the module of a layer or a block."""
+        """Return the module of a layer or a block."""
         if node.kind == "block":
             assert node.graph is not None
             name = "".join(word.capitalize() for word in (node.block or "block").split("_"))
@@ -171,9 +172,8 @@ class _Builder:
 
 
 class _WithoutDraws(TorchFunctionMode):
-    """Mode in which torch's modules do not draw start values on meta: there is nothing to write to, and the first draw
-    would import torch's whole library of decompositions (2 s).
-    """
+    """Mode in which torch's modules do not draw initial values on the meta device: there is nothing to write to, and
+    the first draw would import torch's whole library of decompositions (2 s)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -188,7 +188,7 @@ _DRAWS = frozenset([torch.Tensor.uniform_, torch.Tensor.normal_])
 
 
 def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = ()) -> list[_T | None]:
-    """Return the values bound to the inputs of a layer or block, in the order in which its module takes them."""
+    """Return the values for the inputs of a layer or block, in the order of its module's arguments."""
     if called.kind == "block":
         assert called.graph is not None
         return [given.get(name) for name in called.graph.inputs]
@@ -200,8 +200,7 @@ def call_order(called: Node, given: Mapping[str, _T], plugins: Sequence[str] = (
 
 
 def _identifier(name: str) -> str:
-    """Return a valid identifier for a value in the code that torch writes: a field may be called `class`, a node
-    `self`.
-    """
+    """Return a valid Python name for a value in the code that torch writes: a field may be called `class`, a node
+    `self`."""
     found = name.replace(".", "_")
     return f"{found}_" if iskeyword(found) or found == "self" else found

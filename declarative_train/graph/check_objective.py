@@ -1,4 +1,4 @@
-"""Check of the objective: loss terms and metrics against the specs of the tensors that they read."""
+"""Checks of losses and metrics against shape, dtype and values of the tensors that they read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Specs = Mapping[str, TensorSpec | None]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Names of the tensors that a term or metric reads, as the recipe writes them."""
+    """Names, as in the recipe, of the tensors that a loss or metric reads."""
 
     input: str
     target: str | None
@@ -47,9 +47,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Metric of the objective; `ignore_index`, `class_dim` and `one_class` come from `loss`, the loss that it is
-    `of`.
-    """
+    """Metric with the settings that it takes from its loss (`of`): `ignore_index`, `class_dim`, `one_class`."""
 
     name: str
     component: Metric
@@ -60,11 +58,8 @@ class Measure:
     one_class: bool = False
 
     def with_task(self, target: TensorSpec | None) -> Measure:
-        """Return the measure with its task decided from the target.
-
-        A target with a probability for each class has the same shape as yes/no scores; if the loss expects one class of
-        several, the task is "multiclass".
-        """
+        """Return the metric with its task decided from the target. A target with a probability for each class has the
+        same shape as yes/no scores; if the loss expects one class of several, the task is "multiclass"."""
         if (
             not self.one_class
             or target is None
@@ -91,7 +86,8 @@ def _names(edges: Edges) -> tuple[str | None, ...]:
 
 
 def _covers(term: Term, other: Term | Measure) -> bool:
-    """Return whether the metric can be computed from the per-item values of the loss term."""
+    """Return whether a metric can be computed from the loss values of the items, so that it need not read the
+    scores."""
     if isinstance(other, Term) or other.component.type != "perplexity" or other.edges != term.edges:
         return False
     same = getattr(term.component, "ignore_index", None) == other.ignore_index
@@ -99,13 +95,14 @@ def _covers(term: Term, other: Term | Measure) -> bool:
 
 
 def _select_counted(target: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values of the target where the mask is not 0."""
+    """Return the values of the target for which the mask is not 0."""
     rows = min(len(target), len(mask))
     return target[:rows][mask[:rows] != 0]
 
 
 def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> Measure:
-    """Build a Measure. With one loss, `of` may be left out; keys of the metric itself take precedence over its loss."""
+    """Return a metric of the recipe. `of` may be left out if there is one loss; keys of the metric itself win over its
+    loss."""
     borrowed = metric.of or (next(iter(losses)) if metric.input is None and len(losses) == 1 else None)
     if borrowed is None:
         assert metric.input is not None
@@ -118,17 +115,17 @@ def _measure(name: str, metric: MetricTerm, losses: Mapping[str, LossTerm]) -> M
 
 
 def names_read(terms: Iterable[Term], measures: Iterable[Measure]) -> tuple[str, ...]:
-    """Return every edge that the objective reads, each once, by its name in the recipe."""
+    """Return the names of all tensors that losses and metrics read, without repeats."""
     edges = [*(term.edges for term in terms), *(measure.edges for measure in measures)]
     names = [name for each in edges for name in (each.input, each.target, each.mask) if name is not None]
     return tuple(dict.fromkeys(names))
 
 
 class ObjectiveCheck:
-    """Collector of diagnostics on the objective.
+    """Checks of losses and metrics, which collect diagnostics.
 
-    `specs`: spec of each edge by its name in the recipe (None: unknown, because of an earlier error);
-    `origins`: the place where each edge is made.
+    `specs`: shape and dtype of each tensor by its name in the recipe (None: unknown, because of an earlier error).
+    `origins`: the place of the node or field that makes it.
     """
 
     def __init__(
@@ -146,7 +143,8 @@ class ObjectiveCheck:
         self.diagnostics: list[Diagnostic] = []
 
     def fits(self, item: Term | Measure) -> bool:
-        """Return whether the component accepts its inputs; False also if their specs are unknown."""
+        """Return whether a loss or metric accepts its inputs; report it if not. False also if their shapes are
+        unknown."""
         edges = item.edges
         found = [None if name is None else self._specs[name] for name in (edges.input, edges.target, edges.mask)]
         judged, target, mask = found
@@ -179,7 +177,7 @@ class ObjectiveCheck:
         return None if name is None or spec is None else self._see(name)
 
     def check_sources(self, term: Term, from_fields: Collection[str], learned: Collection[str]) -> None:
-        """Check the sources of a term that fits: its count must come from fields alone, its value from a parameter."""
+        """Check what a loss depends on: its count must come from fields alone, its value from some parameter."""
         counted = [("mask", term.edges.mask)] if term.edges.mask is not None else []
         if term.edges.target is not None and self._target_counts(term):
             counted.append(("target", term.edges.target))
@@ -193,7 +191,7 @@ class ObjectiveCheck:
             self.diagnostics.append(nothing_to_learn(self._span(term, "input"), term.name, term.edges.input))
 
     def check_chunks(self, term: Term, graph: Graph, terms: Iterable[Term], measures: Iterable[Measure]) -> None:
-        """Check for a term with `chunks` that fits whether the scores can be left out of `graph`."""
+        """Check a loss with `chunks`: `graph` must compute its scores by a linear layer that nothing else reads."""
         if getattr(term.component, "chunks", None) is None:
             return
         target, scores = self._specs[str(term.edges.target)], self._specs[term.edges.input]
@@ -218,7 +216,7 @@ class ObjectiveCheck:
             self.diagnostics.append(scores_not_in_chunks(self._span(term, "chunks"), term.name, str(reason)))
 
     def check_values(self, term: Term) -> None:
-        """Check a term that fits on real rows: some item counts, none counts less than 0, and its target is finite."""
+        """Check a loss on real rows: some item counts, none counts less than 0, and the target is finite."""
         edges, sample = term.edges, self._observer.sample
         mask = None if edges.mask is None else self._see(edges.mask)
         if mask is not None and (row := first_row(mask.values < 0)) is not None:
@@ -260,7 +258,7 @@ class ObjectiveCheck:
         return self._recipe.model.scope.outputs.get(name, name)
 
     def _target_counts(self, term: Term) -> bool:
-        """Return whether the number of valid items depends on the values of the target."""
+        """Return whether the number of valid items depends on the target's values."""
         if term.component.needs_balance:
             return True
         judged, target = self._specs[term.edges.input], self._specs[str(term.edges.target)]
@@ -272,7 +270,7 @@ class ObjectiveCheck:
         return self._recipe.span(("objective", kind, item.name, *key.split(".")))
 
     def _place(self, item: Term | Measure, shape_error: ShapeError) -> Span:
-        """Return the place of the key that the component points at; a metric with `of` has no edges of its own."""
+        """Return the place of the key that an error is about. (A metric with `of` has no inputs of its own.)"""
         return self._span(item, shape_error.field or shape_error.port or "type")
 
     def _find_origins(self, item: Term | Measure) -> tuple[Related, ...]:
@@ -286,7 +284,7 @@ class ObjectiveCheck:
 
 
 def _with_names(shape_error: ShapeError, edges: Edges) -> ShapeError:
-    """Return the error with the tensors' names in its hint: the component only knows INPUT, TARGET and MASK."""
+    """Return the error with tensors' names in place of INPUT, TARGET and MASK in its hint."""
     hint = shape_error.help
     for word, name in (("INPUT", edges.input), ("TARGET", edges.target), ("MASK", edges.mask)):
         hint = hint.replace(f"{word}[", f"{name}[") if hint and name else hint

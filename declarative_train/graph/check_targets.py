@@ -1,4 +1,4 @@
-"""Check of the objective's targets: columns that the model also reads, and the unit in which metrics are reported."""
+"""Checks of targets: columns that the model reads as an input too, and the unit in which metrics are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from declarative_train.recipe.recipe import Recipe
 
 
 def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each target column that is also read by the model as an input."""
+    """Yield a diagnostic for each column of a target that the model reads as an input too."""
     scope = recipe.model.scope
     fields = {field.name: field for field in data.fields}
     targets = {
@@ -42,10 +42,8 @@ def check_targets(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
 
 
 def _find_shared(field: FieldSpec, target: FieldSpec, data: DataSpec, wanted: set[str]) -> list[str]:
-    """Return the columns whose rows both fields hold.
-
-    Empty if that is intended: an autoencoder reconstructs its input, or the rows of a window are shifted.
-    """
+    """Return the columns whose rows are in both fields; [] if that is intended: an autoencoder reconstructs its input,
+    or the rows of a window are shifted."""
     common = [column for column in field.columns if column in target.columns]
     if not common:
         return []
@@ -88,7 +86,7 @@ def _problem(recipe: Recipe, data: DataSpec, field: FieldSpec, target: FieldSpec
 
 
 def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
-    """Return the fields from which expressions alone compute the wire; empty if a layer is involved."""
+    """Return the fields from which expressions alone compute a wire; empty if a layer is involved."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return frozenset({name})
@@ -100,10 +98,8 @@ def _find_fields(scope: Scope, wire: str) -> frozenset[str]:
 
 
 def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], list[Diagnostic]]:
-    """Return the field of the target and its unit for each metric in a unit, and diagnostics on metrics without one.
-
-    The unit converts the target back to its columns. A metric whose target already is in that unit has no entry.
-    """
+    """Return, for each metric with a unit, the target's field and the conversion back to the unit of its columns; and
+    diagnostics on metrics without one. A metric whose target is already in that unit has no entry."""
     scope = recipe.model.scope
     found: dict[str, tuple[str, Unit]] = {}
     diagnostics = []
@@ -127,12 +123,12 @@ def units(recipe: Recipe, data: DataSpec) -> tuple[dict[str, tuple[str, Unit]], 
 
 def unit_of(field: FieldSpec) -> Unit | None:
     """Return the conversion from values of a field to those of its columns (value * multiply + add); None if they are
-    equal."""
+    the same."""
     return FIELDS.read(field.component).unit(field.statistics)
 
 
 def _is_view(scope: Scope, wire: str) -> bool:
-    """Return whether the wire holds elements of one field, in any order and shape."""
+    """Return whether a wire has elements of one field unchanged, in any order and shape."""
     name, colon, _ = wire.partition(":")
     if not colon:
         return True

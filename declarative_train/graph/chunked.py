@@ -1,4 +1,5 @@
-"""Losses in chunks (`chunks`): graphs in which the linear layer before a loss takes the target and returns the loss.
+"""Losses with `chunks`: in their graph the linear layer before the loss gets the target and returns the loss, computed
+part by part, so that the scores are never in memory as a whole.
 
 A rank runs this graph. The plan keeps the original graph, for callers that need the scores.
 """
@@ -21,13 +22,13 @@ _TARGET, _MASK = "chunked_loss_target", "chunked_loss_mask"  # ports of the head
 
 @dataclass(frozen=True, slots=True)
 class HeadNode(Node):
-    """Linear layer fused with the loss term over its scores, as data."""
+    """Linear layer together with the loss over its scores, as one node."""
 
     term: Mapping[str, object] | None = None
     ports: ClassVar[tuple[str, ...]] = ("x", _TARGET, _MASK)
 
     def build(self, linear: nn.Module, specs: Mapping[str, TensorSpec]) -> nn.Module:
-        """Build the fused module; `linear` is the module of the layer."""
+        """Return the module of both; `linear`: the layer's module."""
         import torch
 
         from declarative_train.components.losses import LOSSES
@@ -45,7 +46,7 @@ class HeadNode(Node):
 
 
 class ChunkedTerm(Protocol):
-    """Loss term as this file needs it: its component with `chunks`, and the names of what it reads."""
+    """Loss term, as far as this module needs it."""
 
     @property
     def component(self) -> dict[str, object]: ...
@@ -58,13 +59,12 @@ class ChunkedTerm(Protocol):
 
 
 class NoHeadError(Exception):
-    """Error: the scores are not the output of a linear layer that only the loss reads; the text gives the reason."""
+    """Error: the scores are not computed by a linear layer that only the loss reads; the text is the reason."""
 
 
 def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mapping[str, TensorSpec]) -> Graph:
-    """Replace the linear layer of each loss with `chunks`; `batch` holds the specs of names that the graph does not
-    output.
-    """
+    """Return the graph with the linear layer of each loss with `chunks` replaced. `batch`: specs of names that the
+    graph does not output."""
     for term in terms:
         if term.component.get("chunks") is not None:
             assert term.target is not None
@@ -77,13 +77,13 @@ def with_chunked_heads(graph: Graph, terms: Iterable[ChunkedTerm], batch: Mappin
 
 
 def heads_of(graph: Graph, terms: Iterable[ChunkedTerm]) -> frozenset[str]:
-    """Return the paths of the linear layers of all losses in chunks."""
+    """Return the paths of the linear layers before all losses with `chunks`."""
     chunked = [term.input for term in terms if term.component.get("chunks") is not None]
     return frozenset(head_of(graph, graph.outputs[name]) for name in chunked)
 
 
 def head_of(graph: Graph, edge: Edge) -> str:
-    """Return the path of the linear layer that outputs this edge. Raises NoHeadError."""
+    """Return the path of the linear layer that computes an edge. Raises NoHeadError."""
     name, _, output = edge.partition(":")
     if not output:
         raise NoHeadError("its input is a field")

@@ -32,9 +32,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of one layer or expression on one sample: floating-point operations of forward and backward, elements that
-    its forward reads and writes, and elements of the parameters that it reads (once for the whole batch).
-    """
+    """Cost of one layer or expression for one sample: floating-point operations of forward and backward, elements that
+    its forward reads and writes, and elements of its parameters (read once for the whole batch)."""
 
     forward: int
     backward: int
@@ -43,18 +42,19 @@ class Work:
 
 
 def num_parameters(path: str, parameters: Shapes) -> int:
-    """Count the elements of all parameters at and below a path."""
+    """Return the number of elements of all parameters below a path."""
     return sum(prod(shape) for name, shape in parameters.items() if name.startswith(f"{path}."))
 
 
 def activations(node: Node) -> int:
-    """Count the elements per sample that a node and the nodes inside it output."""
+    """Return the number of elements per sample that a node outputs, or the nodes inside it."""
     inside = sum(activations(inner) for inner in node.graph.nodes) if node.graph is not None else 0
     return inside or sum(spec.num_elements for spec in node.outputs.values())
 
 
 def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> dict[str, tuple[Work, ...]]:
-    """Return the work of the layers and expressions in each node of the graph. `frozen` parameters get no gradient."""
+    """Return the cost of the layers and expressions in each node of a graph. `frozen`: parameters that get no
+    gradient."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")
@@ -64,15 +64,14 @@ def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> d
 
 
 class _Walk:
-    """Walk through nested graphs, in order, that tracks for each edge whether a gradient flows back along it."""
+    """Walk through nested graphs that tracks which edges a gradient flows back along."""
 
     def __init__(self, held: Mapping[str, list[Weight]]) -> None:
         self._held = held
 
     def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[Work, ...]]:
-        """Return the work of each node; `graded` holds the graph's inputs and is filled with the outputs of all
-        nodes.
-        """
+        """Return the cost of each node. `graded`: whether each input of the graph gets a gradient; outputs of nodes are
+        added."""
         found: dict[str, tuple[Work, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:
@@ -114,11 +113,8 @@ def _work(
 
 
 def _products(component: Mapping[str, object], use: Use) -> tuple[Product, ...]:
-    """Return the matrix products of a layer. For a plugin, estimate them from its weights.
-
-    A weight with two dimensions counts as a matrix for each vector, a larger one as a convolution, for each position
-    of the output.
-    """
+    """Return the matrix products of a layer. For a plugin's layer they are estimated from its weights: one with two
+    dimensions is a matrix for each vector, one with more a convolution, for each position of the output."""
     if not any(spec.is_floating for spec in use.inputs.values()) and not is_library(component):
         return ()
     if component["type"] in LAYERS:

@@ -27,7 +27,8 @@ HeadKind = Literal["vocabulary", "gathered"]
 
 @dataclass(frozen=True, slots=True)
 class NodeCut:
-    """Division of a node with parameters: its kind, "" if it stays whole, with the reason."""
+    """Division of a node's parameters over the ranks of the `tensor` axis: its kind; "" with a reason if the node stays
+    whole."""
 
     kind: CutKind | Literal[""]
     reason: str = ""
@@ -35,8 +36,8 @@ class NodeCut:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Division of a model: of its nodes by path, of its parameters by name, the names of whole parameters whose
-    gradients are summed over the ranks, and the outputs of the graph of which each rank has a part of the features."""
+    """Division of a model: nodes by path, parameters by name. `summed`: whole parameters whose gradients are summed
+    over the ranks. `outputs`: outputs of the graph of which each rank has only part of the features."""
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class DivisionInput:
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
-    """Return the division of a model. `heads`: outputs of the graph whose linear layer may be divided too, and how."""
+    """Return the division of a model. `heads`: outputs whose linear layer may be divided too, and how."""
     found = _derive(graph, given, heads)
     apart = {
         name: f"it is tied to {other}, which is divided in another way"
@@ -104,11 +105,12 @@ def _layer_paths(graph: Graph, prefix: str = "") -> Iterator[str]:
 
 
 class _RegionError(Exception):
-    """Reason why a region cannot be made."""
+    """Reason why a region of layers cannot be divided together."""
 
 
 class _Deriver:
-    """Deriver of the cuts in a graph without blocks, except those that are called from several places."""
+    """Derivation of the division of one graph. Its blocks are replaced by their nodes, except those that are called
+    from several places."""
 
     def __init__(self, graph: Graph, prefix: str, given: DivisionInput, heads: Mapping[str, HeadKind]) -> None:
         self._graph, self._prefix, self._given = graph, prefix, given
@@ -126,7 +128,7 @@ class _Deriver:
         self._heads = {edge: kind for edge, kind in self._heads.items() if outputs.count(edge) == 1}
 
     def derive(self) -> Iterator[tuple[str, LayerCut | str]]:
-        """Yield the path of every layer that has parameters to cut, with its cut or the reason why it is whole."""
+        """Yield (path, division, or the reason why it stays whole) of every layer with parameters to divide."""
         found = self._found
         for node in self._graph.nodes:
             if node.graph is not None:  # a block that is called from several places
@@ -137,7 +139,7 @@ class _Deriver:
         yield from ((f"{self._prefix}{name}", cut) for name, cut in found.items())
 
     def _heads_of(self, node: Node) -> dict[str, HeadKind]:
-        """Return how the outputs of a node that only leave the graph may be divided."""
+        """Return how each output of a node that only leaves the graph may be divided."""
         edges = {name: f"{node.name}:{name}" for name in node.outputs}
         return {name: self._heads[edge] for name, edge in edges.items() if edge in self._heads}
 
@@ -145,8 +147,7 @@ class _Deriver:
         return isinstance(self._found.get(name), LayerCut)
 
     def _cut(self, node: Node) -> dict[str, LayerCut | str]:
-        """Return the cut of a layer, with those of the region that it begins; nothing for a layer without
-        parameters."""
+        """Return the division of a layer, and of the region that begins with it; {} for a layer without parameters."""
         for kind in ("heads", "vocabulary"):
             cut = self._cut_as(node, kind)
             if cut is not None:
@@ -157,7 +158,8 @@ class _Deriver:
             return {node.name: str(refusal)}
 
     def _cut_as(self, node: Node, kind: CutKind) -> LayerCut | str | None:
-        """Return the cut of a layer in one way, the reason why it stays whole, or None if it has no such cut."""
+        """Return the division of a layer in one way, the reason why it stays whole, or None if this way does not apply
+        to it."""
         layer, specs = self._layer(node)
         cut = layer.cut(kind, specs, self._given.size)
         if not isinstance(cut, LayerCut):
@@ -174,7 +176,7 @@ class _Deriver:
         }
 
     def _region(self, first: Node) -> Iterator[tuple[str, LayerCut]]:
-        """Yield the linear layers of the region that begins with this one. Raises _RegionError."""
+        """Yield the linear layers of the region that begins with `first`. Raises _RegionError."""
         if first.name not in self._readers and (heads := self._heads_of(first)):
             kind = next(iter(heads.values()))
             yield first.name, replace(self._needed(first, "columns"), kind=kind)
@@ -205,8 +207,8 @@ class _Deriver:
         yield from rows.items()
 
     def _pull(self, node: Node, columns: dict[str, LayerCut], inner: set[str]) -> list[str]:
-        """Add a node that works per feature to the region, with every node that it reads: all must be divided alike.
-        Return the names of the nodes added. Raises _RegionError."""
+        """Add a node that computes each feature separately to the region, with the nodes that it reads, which must be
+        divided alike. Return the names of the nodes that were added. Raises _RegionError."""
         inner.add(node.name)
         added = [node.name]
         for edge in node.inputs.values():
@@ -230,7 +232,7 @@ class _Deriver:
         return added
 
     def _stage_of(self, path: str) -> int | None:
-        """Return the pipeline stage of a node, or of the block around it that a stage has whole."""
+        """Return the pipeline stage of a node, or of the block around it."""
         while path and path not in self._given.stage_of:
             path = path.rpartition(".")[0]
         return self._given.stage_of.get(path)
@@ -242,7 +244,7 @@ class _Deriver:
         raise _RegionError(cut or f"a layer `{(node.component or {})['type']}` is not divided")
 
     def _is_per_feature(self, node: Node) -> bool:
-        """Return whether a node computes each feature of its output from the same feature of its inputs."""
+        """Return whether each feature of a node's output depends only on the same feature of its inputs."""
         if node.name in self._reused:
             return False
         shapes = {self._specs[edge].shape for edge in node.inputs.values()}
@@ -254,7 +256,8 @@ class _Deriver:
 
 
 def _is_elementwise(term: Term) -> bool:
-    """Return whether an expression has no list of numbers along the features, and only functions of each element."""
+    """Return whether an expression consists of functions of each element and has no constant vector along the
+    features."""
     if isinstance(term, Operation):
         is_each = term.name in ELEMENTWISE and term.name not in VIEWS
         return is_each and all(_is_elementwise(operand) for operand in term.operands)

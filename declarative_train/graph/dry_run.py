@@ -1,9 +1,9 @@
-"""Dry run: one training and one evaluation step of the model, before there is a plan.
+"""Dry run: one training step and one evaluation step of the model when the recipe is compiled, before there is a plan.
 
-It finds what fails only when all parts are combined, and which parameters each loss reaches. A small model is built
-as the run builds it and gets real rows. Of a larger one, only the autograd history of its outputs on the meta device
-is read, and only if its nodes leave a doubt. Backward is never called: with a GPU, that would start threads after
-which the process cannot be forked.
+It finds errors that appear only when all parts are combined, and parameters that no loss depends on. A small model is
+built as in a run and gets real rows. Of a larger one, only the autograd history of its outputs on the meta device is
+read, and only if its nodes leave a doubt. Backward is never called: with a GPU, that would start threads after which
+the process cannot be forked.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _UNDERIVABLE = (
 class DryRunResult:
     """Result of a dry run.
 
-    `idle`: parameters that no term reaches, by name. `unreached`: terms that reach no parameter. `underivable`: terms
-    with a function that torch cannot differentiate. `not_finite`: terms whose first value is not finite, with it.
-    `failure`: the phase (training or evaluation) and torch's message. `culprit`: the path of the first node that fails
-    or outputs a number that is not finite.
+    `idle`: parameters that no loss term depends on. `unreached`: terms that depend on no parameter. `underivable`:
+    terms with a function that torch cannot differentiate. `not_finite`: terms whose first value is nan or infinite,
+    with it. `failure`: the phase (training or evaluation) and torch's message. `culprit`: the path of the first node
+    that fails, or that outputs nan or an infinite number.
     """
 
     idle: frozenset[str] = frozenset()
@@ -74,7 +74,8 @@ def run_dry(
     *,
     double: bool = False,
 ) -> DryRunResult:
-    """Run one step of the lowered recipe on `rows` (a few real ones by field, or None); `double`: in float64."""
+    """Return what one step of the recipe on `rows` shows. `rows`: a few real samples by field, or None. `double`: in
+    float64."""
     is_small = rows is not None and _is_small(lowered)
     if not is_small and not _may_have_idle(lowered):
         return DryRunResult()
@@ -109,10 +110,8 @@ class _Step:
         return self.found
 
     def without_memory(self) -> DryRunResult:
-        """Trace the step on tensors without memory that claim to be on the CPU: libraries read values of tensors.
-
-        A model that cannot be traced in this way gets no result.
-        """
+        """Return what tracing the step on tensors without memory shows. They claim to be on the CPU, because libraries
+        read values of tensors. A model that cannot be traced in this way gets an empty result."""
         with without_memory(self.model):
             specs = self.lowered.graph.inputs
             rows = {
@@ -148,7 +147,7 @@ class _Step:
         return torch.float64 if self.double and dtype.is_floating_point else dtype
 
     def _batch(self, rows: Values) -> dict[str, torch.Tensor]:
-        """Return the fields together with the outputs of the batch graph."""
+        """Return the fields and the values that are computed from fields alone."""
         values = {name: item.to(self._dtype(str(item.dtype).partition(".")[2])) for name, item in rows.items()}
         graph = self.lowered.batch_graph
         if graph.nodes:
@@ -195,7 +194,8 @@ class _Step:
         return [None if name is None else self.lowered.specs[name] for name in names]
 
     def _culprit(self, values: Values) -> str | None:
-        """Run node by node and return the first that fails, or that turns finite numbers into others."""
+        """Return the path of the first node that fails, or that turns finite numbers into nan or infinite ones; found
+        by running node by node."""
         torch.manual_seed(0)
         return _search(self.lowered.graph, self.model, values, self.plugins)
 
@@ -253,10 +253,8 @@ def _read_by(term: LossTerm) -> tuple[str, ...]:
 
 
 def _leaves(ends: Sequence[torch.Tensor]) -> tuple[set[int], bool]:
-    """Return the ids of the leaf tensors that get a gradient from `ends`, and whether torch can differentiate the way.
-
-    Functions whose derivative is zero everywhere end the search.
-    """
+    """Return the ids of the leaf tensors that get a gradient from `ends`, and whether torch can differentiate
+    everything on the way. The search stops at functions whose derivative is zero everywhere."""
     found: set[int] = set()
     waiting: list[Any] = []
     for end in ends:
@@ -288,20 +286,15 @@ def _is_small(lowered: Lowered) -> bool:
 
 
 def _may_have_idle(lowered: Lowered) -> bool:
-    """Return whether a parameter may get no gradient.
-
-    False for the usual model: a loss reads every output, another node reads every output of a node, and no expression
-    contains a function without gradient.
-    """
+    """Return whether some parameter may get no gradient. False in the usual case: every output of the model is read by
+    a loss, every output of a node by another node, and no expression has a function without a gradient."""
     read = {name for term in lowered.terms for name in _read_by(term)}
     return not set(lowered.graph.outputs) <= read or _has_loose_ends(lowered.graph, frozenset(lowered.graph.outputs))
 
 
 def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
-    """Return whether a node has an output that is not used, or may hide one; `read`: the graph's outputs that are used.
-
-    An output that a block also uses itself, such as the hidden states before the head, is not counted.
-    """
+    """Return whether a node has an output that nothing reads, or may hide one. `read`: the outputs of the graph that
+    are read. An output that a block also uses itself, such as hidden states before the output layer, does not count."""
     used = {edge for node in graph.nodes for edge in node.inputs.values()} | {graph.outputs[name] for name in read}
     for node in graph.nodes:
         if node.expression is not None and stops_gradients(node.expression):
@@ -320,7 +313,7 @@ def _has_loose_ends(graph: Graph, read: frozenset[str]) -> bool:
 
 
 def stops_gradients(expression: str) -> tuple[str, ...]:
-    """Return the functions and operators of an expression that pass no gradient, by their names in it."""
+    """Return the functions and operators in an expression that pass no gradient, as written."""
     return tuple(name for name in parse(expression).operations if name in WITHOUT_GRADIENT)
 
 
@@ -330,7 +323,8 @@ def _has_library(graph: Graph) -> bool:
 
 @contextmanager
 def _quietly(double: bool) -> Iterator[None]:
-    """Use one thread: a process with a thread pool must not fork. Generators and default dtype are restored."""
+    """Use one thread within the context, since a process with a thread pool must not fork; afterwards restore the
+    random generators and the default dtype."""
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64 if double else dtype)

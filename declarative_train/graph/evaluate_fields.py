@@ -1,7 +1,7 @@
-"""Values of nodes that depend on fields alone, computed on real rows while shapes are inferred.
+"""Evaluation of nodes that depend on fields alone, on real rows, while shapes are inferred.
 
-An interval states which values are possible; the rows state which values occur, and where. A value that a layer or a
-loss cannot take is then an error, and an interval that is wider than the data is not.
+An interval says which values are possible; rows show which values occur, and where. A value that a layer or loss cannot
+take is then an error, and an interval that is wider than the data is not.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _COLUMNS = 4096  # that are distinguished
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedValues:
-    """Values of an edge in the first rows of the sample. `made_by`: place of the expression or layer that first gave a
-    number that is not finite, and a description of its inputs.
-    """
+    """Values of a wire for the first rows of the data. `made_by`: the place of the node that first made a number that
+    is nan or infinite, and a description of its inputs."""
 
     values: torch.Tensor
     is_field: bool = False
@@ -36,7 +35,7 @@ class ObservedValues:
 
 
 class Observer:
-    """Evaluator of fields, expressions and layers on a sample; with `sample` None, nothing is evaluated."""
+    """Evaluator of nodes on sample rows. With `sample` None it evaluates nothing."""
 
     def __init__(self, sample: Sample | None, double: bool = False) -> None:
         self.sample, self._double = sample, double
@@ -50,7 +49,7 @@ class Observer:
     def expression(
         self, expression: Expression, inputs: Mapping[str, ObservedValues], spec: TensorSpec, span: Span
     ) -> ObservedValues | None:
-        """Evaluate an expression. Raises ExpressionError for values that an operation does not take."""
+        """Return the values of an expression. Raises ExpressionError for values that an operation does not accept."""
         given = self._select_rows(inputs, spec)
         if given is None or expression.is_random:
             return None
@@ -65,7 +64,7 @@ class Observer:
         spec: TensorSpec,
         span: Span,
     ) -> ObservedValues | None:
-        """Evaluate a layer without parameters and with one output."""
+        """Return the values of a layer that has no parameters and one output."""
         given = self._select_rows(inputs, spec)
         if given is None or isinstance(layer, PluginLayer) or layer.is_random or layer.mixes_samples:
             return None
@@ -87,11 +86,9 @@ class Observer:
         mask: ObservedValues | None = None,
         but: int | None = None,
     ) -> tuple[ShapeError | None, dict[str, str]]:
-        """Run a check of specs and correct its answer by the values that occur.
-
-        An interval may be wider than the data, or unknown. Also returns, by port, the row of the value that is out of
-        range. `mask`, `but`: see `narrow`.
-        """
+        """Return the result of a check of specs; if it fails, check again with the values that occur, as an interval
+        may be wider than the data or unknown. Also returns, by input, the row with the value that is out of range.
+        `mask`, `but`: as in `narrow`."""
         close = {port: narrow(spec, seen.get(port), mask, but) for port, spec in specs.items()}
         said = check(specs)
         if close == specs:
@@ -146,9 +143,8 @@ def first_row(bad: torch.Tensor) -> int | None:
 def narrow(
     spec: TensorSpec, seen: ObservedValues | None, mask: ObservedValues | None = None, but: int | None = None
 ) -> TensorSpec:
-    """Return the spec with the intervals of the values that occur where the mask is not 0; `but` is an ignored value.
-    Unchanged for a field whose range was declared.
-    """
+    """Return the spec with the interval of the values that occur where the mask is not 0. `but`: a value that is
+    ignored. The spec of a field with a declared range stays unchanged."""
     if seen is None or (seen.is_field and spec.intervals) or spec.dtype == "bool":
         return spec
     values = seen.values
@@ -172,7 +168,7 @@ def narrow(
 
 
 def row_of(seen: ObservedValues) -> int:
-    """Return the row of the least value if that is below 0, else the row of the greatest."""
+    """Return the row with the least value if that is below 0, else the row with the greatest."""
     values = seen.values.reshape(len(seen.values), -1).double()
     least, greatest = values.amin(dim=1), values.amax(dim=1)
     return int(least.argmin()) if bool(least.min() < 0) else int(greatest.argmax())

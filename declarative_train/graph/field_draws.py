@@ -1,7 +1,7 @@
-"""Random numbers of nodes that are computed from fields alone, keyed by (seed, epoch, sample, node, position).
+"""Random numbers in nodes that are computed from fields alone: a function of (seed, epoch, sample, node, position).
 
 They are the same on every layout, on every pipeline stage and after a resume, because no generator state is shared.
-Each evaluation draws the same numbers, so that its values can be compared from one to the next. The hash is that of
+Every evaluation draws the same numbers, so that evaluations can be compared. The hash is that of
 `components/counter_rng.py`, in torch's signed 64-bit integers, which wrap around.
 """
 
@@ -22,25 +22,27 @@ _BITS = {torch.bfloat16: 8, torch.float16: 11}  # more bits would round up to 1;
 
 
 class FieldDraws:
-    """Random functions for a module that computes fields; `begin` sets the samples of a batch before each call."""
+    """Random functions for a module that computes values from fields. Call `begin` with the samples of a batch before
+    each call of the module."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._rows = torch.zeros(0, dtype=torch.int64)
 
     def begin(self, samples: np.ndarray, epoch: int | None, num_rows: int, device: torch.device) -> None:
-        """Set the numbers of the real samples; the batch has `num_rows` with padding. `epoch` None: an evaluation."""
+        """Set the numbers of the batch's samples, whose rows are followed by padding up to `num_rows`. `epoch` None: an
+        evaluation."""
         rows = mix(samples, key_of(self._seed, "draws", "evaluation" if epoch is None else epoch)).view("int64")
         padded = torch.zeros(num_rows, dtype=torch.int64)
         padded[: len(rows)] = torch.from_numpy(rows)
         self._rows = padded.to(device, non_blocking=True)
 
     def function(self, name: str, path: str, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the replacement of torch's `rand_like` or `randn_like` for draw `number` of the node at `path`."""
+        """Return what replaces torch's `rand_like` or `randn_like` (`name`) for draw `number` of the node at `path`."""
         key = _to_signed(key_of(self._seed, path, number))
 
         def draw(x: torch.Tensor) -> torch.Tensor:
-            """Draw a tensor of the shape and dtype of `x` (B, ...)."""
+            """Return random numbers of the shape and dtype of `x` (B, ...)."""
             size = math.prod(x.shape[1:])
             starts = _mix(self._rows.to(x.device) + key)
             words = _mix(starts[:, None] + _steps(size, x.device))
@@ -56,7 +58,7 @@ def _to_signed(word: int) -> int:
 
 
 def _mix(z: torch.Tensor) -> torch.Tensor:
-    """Mix bits by the finaliser of SplitMix64; `>>` copies the sign bit, so masks clear it."""
+    """Return the bits mixed by the finaliser of SplitMix64. (`>>` copies the sign bit, so a mask clears it.)"""
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _to_signed(0xBF58476D1CE4E5B9)
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _to_signed(0x94D049BB133111EB)
     return z ^ ((z >> 31) & ((1 << 33) - 1))
@@ -72,9 +74,7 @@ def _uniform(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _normal(words: torch.Tensor) -> torch.Tensor:
-    """Return normal float64 numbers from 24 bits for the radius and 24 for the angle (Box and Muller, 1958).
-
-    The last elements of a vector are computed by other code, with differences below the precision of float32.
-    """
+    """Return normal float64 numbers, from 24 bits for the radius and 24 for the angle (Box and Muller, 1958). torch
+    computes the last elements of a vector by other code; differences are below the precision of float32."""
     radius = (-2.0 * torch.log1p(-_uniform(words >> 8, 24))).sqrt_()
     return radius.mul_(torch.cos(_uniform(words >> 36, 24) * (2.0 * math.pi)))

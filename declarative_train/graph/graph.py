@@ -55,13 +55,13 @@ class Graph:
         return self.node(name).outputs[output] if output else self.inputs[name]
 
     def specs(self) -> dict[Edge, TensorSpec]:
-        """Return the spec of every edge; faster than `spec` for each, which searches the nodes."""
+        """Return the spec of every edge. (Calling `spec` for each would search the nodes each time.)"""
         made = {f"{node.name}:{name}": spec for node in self.nodes for name, spec in node.outputs.items()}
         return self.inputs | made
 
 
 def above(paths: Iterable[str]) -> set[str]:
-    """Return all parents of the paths: `gpt` and `gpt.layers` for `gpt.layers.0`."""
+    """Return all containers of the paths: `gpt` and `gpt.layers` for `gpt.layers.0`."""
     found: set[str] = set()
     for path in paths:
         end = path.rfind(".")

@@ -1,7 +1,7 @@
-"""Start values of a built module: each element of a parameter is drawn from (seed, parameter name, position).
+"""Initial values of a built module: each element of a parameter is drawn from (seed, parameter name, position).
 
-So a parameter has the same start value in every mode, on every stage, and whatever other nodes the graph has. A rank
-draws only its own rows of a sharded parameter. The layer of a plugin is constructed whole, with a generator keyed by
+So a parameter has the same initial value in every mode, on every stage, and whatever other nodes the graph has. A rank
+draws only its own part of a sharded parameter. The layer of a plugin is constructed whole, with a generator keyed by
 (seed, path), because only its code knows how its tensors depend on each other.
 """
 
@@ -33,7 +33,7 @@ _DRAWN_AT_ONCE = 1 << 24  # elements
 
 
 class Start(Protocol):
-    """Parameter as this file needs it: its name, the selected init component, and its tie."""
+    """Parameter, as far as this module needs it: its name, the init component of the recipe, and its tie."""
 
     @property
     def name(self) -> str: ...
@@ -46,11 +46,9 @@ class Start(Protocol):
 
 
 def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], seed: int | None, path: str) -> nn.Module:
-    """Build the module of a plugin's layer with its start values, on the current device.
-
-    On meta the values are kept on the module until `initialise` writes them, because constructing it twice may mean
-    reading a pretrained model twice. With `seed` None, no values are kept.
-    """
+    """Return the module of a plugin's layer with its initial values, on the current device. On meta the values are kept
+    on the module until `initialise` writes them, because constructing it twice may mean reading a pretrained model
+    twice. With `seed` None, no values are kept."""
     made = layer.start(inputs, key_of(seed or 0, path) >> 1)  # 63 bits, as torch's generator takes them
     device = torch.empty(0).device
     if device.type != "meta":
@@ -62,7 +60,8 @@ def build_plugin_layer(layer: PluginLayer, inputs: Mapping[str, TensorSpec], see
 
 
 def _detach_values(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Replace parameters and buffers by meta tensors, shared as before; return the originals by all their names."""
+    """Replace parameters and buffers by meta tensors, shared as before; return the original tensors by all their
+    names."""
     kept: dict[str, torch.Tensor] = {}
     empty: dict[torch.Tensor, torch.Tensor] = {}
     for path, part in module.named_modules():
@@ -88,11 +87,8 @@ def initialise(
     *,
     replaced: Container[str] = (),
 ) -> None:
-    """Fill the parameters of `module` in place and reset its buffers.
-
-    `graph` may be that of the whole model while `module` is a stage of it. Of a DTensor, the local part is filled.
-    Parameters in `replaced` (names) get their values elsewhere and are left unchanged.
-    """
+    """Set the values of parameters and buffers of `module`. `graph` may be that of the whole model while `module` is
+    one stage. Of a DTensor, the local part is set. `replaced`: names of parameters that get their values elsewhere."""
     layers = {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)}
     held = dict(module.named_parameters(remove_duplicate=False))
     own_code = {id(part) for path in _plugin_paths(layers) if has_module(module, path) for part in _parts(module, path)}
@@ -140,13 +136,14 @@ def _parts(module: nn.Module, path: str) -> Iterator[nn.Module]:
 
 
 def inner_parts(module: nn.Module) -> set[int]:
-    """Return the ids of the modules inside models of other libraries (`is_library`), which do not follow our rules."""
+    """Return the ids of the modules inside models of libraries (transformers, timm), which have their own rules."""
     libraries = [part for part in module.modules() if getattr(part, "is_library", False)]
     return {id(inner) for part in libraries for inner in part.modules() if inner is not part}
 
 
 def has_module(module: nn.Module, path: str) -> bool:
-    """Return whether there is a module at `path`: not if another pipeline stage has it, and not for an expression."""
+    """Return whether there is a module at `path`; there is none for an expression, or if another pipeline stage has
+    it."""
     try:
         module.get_submodule(path)
     except AttributeError:
@@ -155,7 +152,7 @@ def has_module(module: nn.Module, path: str) -> bool:
 
 
 def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
-    """Return the start value of a plugin's parameter, by its name in the whole model."""
+    """Return the initial value of a plugin's parameter, by constructing its layer."""
     path = next(path for path in _ways(name) if path in layers)
     layer, specs = layers[path]
     if not isinstance(layer, PluginLayer):
@@ -165,7 +162,7 @@ def _construct(name: str, layers: Layers, seed: int) -> torch.Tensor:
 
 
 def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple[str, Layer, Mapping[str, TensorSpec]]]:
-    """Yield every layer by its path, with the specs that it is built for."""
+    """Yield (path, layer, specs that it is built for) for every layer."""
     known = graph.specs()
     for node in graph.nodes:
         if node.graph is not None:
@@ -176,15 +173,13 @@ def _layers(graph: Graph, prefix: str, plugins: Sequence[str]) -> Iterator[tuple
 
 
 def own_rule(graph: Graph, name: str, plugins: Sequence[str] = ()) -> Init:
-    """Return the init rule of a parameter for which the recipe gives none, in a form that is valid anywhere in the
-    model.
-    """
+    """Return the init of a parameter for which the recipe sets none, in a form that can be used for any parameter."""
     rule = _rule_of(name, {path: (layer, specs) for path, layer, specs in _layers(graph, "", plugins)})
     return AsTheCodeDoes(parameter=name) if rule.of_layer else rule
 
 
 def _rule_of(name: str, layers: Layers) -> Init:
-    """Return the init rule of the layer whose path begins the name; the rest is the parameter's name in the layer."""
+    """Return the init that the parameter's layer defines for it."""
     for path in _ways(name):
         if path in layers:
             layer, specs = layers[path]
@@ -193,7 +188,7 @@ def _rule_of(name: str, layers: Layers) -> Init:
 
 
 def _ways(name: str) -> Iterator[str]:
-    """Return the paths that the name begins with, the longest first."""
+    """Yield the paths that a parameter's name begins with, the longest first."""
     parts = name.split(".")
     return (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
 
@@ -214,7 +209,7 @@ def _fill(parameter: torch.Tensor, rule: Init, seed: int, name: str) -> None:
 
 
 def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: RankCut) -> None:
-    """Fill this rank's part of a parameter: rows block by block, columns by drawing a few whole rows at a time."""
+    """Set this rank's part of a parameter: rows block by block, columns by drawing a few whole rows at a time."""
     shape = cut.whole_shape(parameter.shape)
     for values, first in blocks_of(parameter, cut):
         if cut.cut.dim == 0:
@@ -229,7 +224,7 @@ def _fill_part(parameter: torch.Tensor, rule: Init, seed: int, name: str, cut: R
 
 
 def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor, tuple[int, ...]]]:
-    """Yield views of the blocks of a parameter that this rank holds, each with its place in the whole parameter."""
+    """Yield (view, place in the whole parameter) for each block of a parameter that this rank holds."""
     rows = local_rows(tensor)
     assert rows is not None
     for block in cut.blocks(tensor.shape, range(rows.first, rows.first + len(rows.values))):
@@ -238,7 +233,7 @@ def blocks_of(tensor: torch.Tensor, cut: RankCut) -> Iterator[tuple[torch.Tensor
 
 
 class LocalRows(NamedTuple):
-    """Part of a tensor that this rank holds: `values`, its rows from `first` on."""
+    """Part of a tensor that this rank holds: the rows from `first` on."""
 
     values: torch.Tensor
     first: int
@@ -261,7 +256,7 @@ def local_rows(tensor: torch.Tensor) -> LocalRows | None:
 
 
 def write_whole(tensor: torch.Tensor, whole: torch.Tensor) -> None:
-    """Copy `whole` into a tensor; into a sharded one, the local part of it."""
+    """Copy the whole value into a tensor, or this rank's part of it into a sharded one."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
         tensor.copy_(whole)

@@ -1,7 +1,8 @@
-"""Inspection of a plugin's layer: behaviour that its signature does not show, found by running it on made-up samples.
+"""Inspection of a plugin's layer by running it on made-up samples: does it draw random numbers, mix samples, change its
+inputs?
 
-dtrain's own layers declare this behaviour and tests check it; a plugin may only declare that it mixes samples. What
-cannot be run here (too large for the CPU, or it raises on such numbers) stays unknown.
+dtrain's own layers declare this, and tests check it; a plugin may only declare that it mixes samples. What cannot be
+run here (too large for the CPU, or it fails on such numbers) stays unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WHEN: tuple[When, ...] = ("training", "evaluation")
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Behaviour that was found in a layer.
+    """Behaviour of a layer that its signature does not show.
 
     draws          it draws random numbers in training; None: unknown
     mixes          when the result of a sample depends on the other samples of its batch
@@ -49,11 +50,9 @@ MIXES = Habits(draws=False, mixes=("training",), batch_norms=(), changed=(), unr
 
 
 def examine(module: nn.Module, inputs: Inputs, device: torch.device, *, mixes_in_training: bool = False) -> Habits:
-    """Find the habits of `module`, which was built for this on `device`.
-
-    `inputs` are in the order of `forward`, None for an unconnected one. `mixes_in_training`: the plugin declares it, so
-    it is reported whatever the trial finds.
-    """
+    """Return the behaviour of `module`, which was built for this on `device`. `inputs`: specs in the order of
+    `forward`, None for an open input. `mixes_in_training`: the plugin declares that it mixes samples, so that is
+    reported whatever the trial shows."""
     unregistered = tuple(_find_unregistered(module))  # before a forward, which may leave caches
     draws: bool | None = None
     mixes: list[When] = []
@@ -79,7 +78,7 @@ def _or_none(run: Callable[[], Any]) -> Any:
 
 
 class _Trial:
-    """Layer in training or evaluation mode, with batches of made-up samples."""
+    """Layer in training or evaluation mode, which is run on made-up samples."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, when: When) -> None:
         self._module, self._inputs, self._is_training = module, inputs, when == "training"
@@ -87,7 +86,7 @@ class _Trial:
         self._base = _samples(inputs, seed=1)
 
     def run(self, samples: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        """Return the floating-point outputs; random generators and running statistics are the same in each call."""
+        """Return the floating-point outputs. Random generators and running statistics are the same in each call."""
         for name, item in self._module.named_buffers():
             item.copy_(self._buffers[name])
         self._module.train(self._is_training)
@@ -112,9 +111,8 @@ class _Trial:
         return before != after
 
     def mixes(self) -> bool:
-        """Return whether the result of a sample changes with the other samples, their number, or its position in the
-        batch.
-        """
+        """Return whether the result of a sample depends on the other samples, their number, or its position in the
+        batch."""
         whole = self.run(self._base)
         other = _samples(self._inputs, seed=2)
         for row in (0, ROWS - 1):
@@ -134,7 +132,7 @@ def _samples(inputs: Inputs, seed: int) -> list[torch.Tensor | None]:
 
 
 def _make_input(spec: TensorSpec, generator: torch.Generator) -> torch.Tensor:
-    """Make samples: floats from 0 to 1, integers within a known range, else zeros."""
+    """Return made-up samples: floats from 0 to 1, integers within a known range, else zeros."""
     shape, dtype = (ROWS, *spec.shape), getattr(torch, spec.dtype)
     if spec.is_floating:
         return torch.rand(shape, generator=generator).to(dtype)
@@ -160,8 +158,8 @@ def _differ(wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> bo
 
 
 def _find_changed(module: nn.Module, inputs: Inputs, device: torch.device) -> tuple[int, ...]:
-    """Return the positions of the floating-point inputs that a forward writes into: autograd lets nothing write into a
-    tensor that requires a gradient."""
+    """Return the positions of the floating-point inputs that a forward writes into. (Autograd raises an error if
+    something writes into a tensor that requires a gradient.)"""
     found: set[int] = set()
     floating = [at for at, spec in enumerate(inputs) if spec is not None and spec.is_floating]
     for at, is_training in product(floating, (False, True)):

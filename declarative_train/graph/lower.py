@@ -1,4 +1,4 @@
-"""Recipe -> the batch graph, the model graph and the checked objective."""
+"""Lowering: recipe -> the graph of nodes on fields alone, the graph of the model, and checked losses and metrics."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from declarative_train.recipe.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """Lowered recipe. `batch_graph` is computed from fields alone, `graph` is the model: see the Plan.
+    """Lowered recipe. `batch_graph`: the nodes that are computed from fields alone; `graph`: the model.
 
-    sources      for each edge name in the objective: its name among the batch's entries or the model's outputs
-    specs        spec of each edge, by the same names
+    sources      name of a tensor in the objective -> its name in the batch or among the model's outputs
+    specs        shape and dtype of each tensor, by the same names
     parameters   shapes by name, in the order of the graph
     maps         linear maps, which may have adapters: (out, in) by path
-    tables       weights that can be stored as bytes: those of linear maps and embeddings
+    tables       weights that can be stored in fewer bits: those of linear maps and embeddings
     facts        nodes of the model that draw random numbers or mix samples
     """
 
@@ -48,7 +48,7 @@ class Lowered:
 
     @property
     def heads(self) -> frozenset[str]:
-        """Paths of the layers whose output losses in chunks compute again."""
+        """Paths of the linear layers before losses with `chunks`, which are computed twice."""
         chunked = [term.edges.input for term in self.terms if getattr(term.component, "chunks", None) is not None]
         return frozenset(head_of(self.graph, self.graph.outputs[name]) for name in chunked)
 
@@ -56,11 +56,11 @@ class Lowered:
 def lower(
     recipe: Recipe, fields: Mapping[str, TensorSpec], sample: Sample | None = None
 ) -> tuple[Lowered | None, list[Diagnostic]]:
-    """Lower a recipe whose samples hold `fields`; None with diagnostics if there is an error.
+    """Return the lowered recipe, or None and errors. `fields`: shape and dtype of each field. `sample`: real rows, on
+    which nodes that depend on fields alone are computed.
 
     In the graph float32 stands for the precision of the run: with `precision: fp64` a float64 field is float32 here,
-    and the ranks convert fields and model to float64. `sample`: real rows, on which nodes that depend on fields alone
-    are computed.
+    and ranks convert fields and model to float64.
     """
     precision = recipe.training.precision.compute
     if precision == "fp64":
@@ -133,9 +133,7 @@ def _origin(scope: Scope, wire: str) -> WireOrigin:
 
 
 def _batch_name(batch_graph: Graph, wire: str) -> str:
-    """Return the name of a wire in the batch: a field keeps its name, a result of the batch graph has its output
-    name.
-    """
+    """Return the name in the batch of a wire: a field's own, or that of an output of the batch graph."""
     return next((name for name, edge in batch_graph.outputs.items() if edge == wire), wire)
 
 
@@ -151,7 +149,7 @@ def _find_learned(model: Graph, parameters: Collection[str]) -> set[str]:
 
 
 def _modules(graph: Graph) -> Iterator[str]:
-    """Yield the paths of nodes that are modules: not of expressions, and not of calls of another node."""
+    """Yield the paths of nodes that have a module: layers and blocks, not expressions or second calls."""
     for node in graph.nodes:
         if node.kind in ("layer", "block"):
             yield node.name

@@ -1,4 +1,4 @@
-"""Merge of adapters: a model with adapters -> the same model without; each adapter is added to its weight."""
+"""Merging of adapters (LoRA) into the weights that they adapt, which gives an equal model without adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def adapters_of(graph: Graph, prefix: str = "") -> dict[str, Adapter]:
-    """Return the adapters by the path of their linear map, in the order of the graph."""
+    """Return the adapters by the path of the linear map that they adapt, in the order of the graph."""
     return dict(_adapters(graph, prefix))
 
 
@@ -45,10 +45,8 @@ def without_adapters(graph: Graph) -> Graph:
 def make_merged_reader(
     graph: Graph, names: Iterable[str], read: Callable[[str], torch.Tensor]
 ) -> Callable[[str], torch.Tensor]:
-    """Return a reader of the tensors of `without_adapters(graph)`, where `read` reads those of `graph`.
-
-    A weight is merged when it is read, in float64, and returned in its own dtype. The adapters' tensors are read now.
-    """
+    """Return a function that reads tensors of `without_adapters(graph)`; `read` reads those of `graph`. A weight is
+    merged when it is read, in float64, and returned in its own dtype. The adapters' tensors are read now."""
     adapters = adapters_of(graph)
     own: dict[str, dict[str, torch.Tensor]] = {}
     for name in names:

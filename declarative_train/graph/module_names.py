@@ -1,8 +1,8 @@
-"""Names of modules: nodes of a graph as members of a torch module, under any name that the recipe gives them.
+"""Names of nodes that are also names of attributes of torch's modules, such as `train`, `forward`, `parameters`.
 
-torch's modules have methods such as `train`, `forward`, `parameters`. A node of such a name is registered under it
-like any other, so that parameters and checkpoints have the recipe's names. The code that torch generates reaches the
-node by another attribute, which no recipe can use, and torch's method stays unchanged.
+A node of such a name is registered under it like any other, so that parameters and checkpoints have the recipe's names.
+The code that torch generates reaches the node by another attribute, which no recipe can use, and torch's method stays
+unchanged.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ def _of_torch(is_sharded: bool) -> frozenset[str]:
 
 
 def is_of_torch(name: str, is_sharded: bool = False) -> bool:
-    """Return whether torch's modules have an attribute of this name; for a copy such as `half.0`, of its first part."""
+    """Return whether torch's modules have an attribute of this name; for a copy such as `half.0`, the first part
+    counts."""
     return name.partition(".")[0] in _of_torch(is_sharded)
 
 
 def attribute(name: str, is_sharded: bool = False) -> str:
-    """Return the attribute by which the code of a module calls a node."""
+    """Return the attribute under which generated code calls a node."""
     return f"{_BEFORE}{name}" if is_of_torch(name, is_sharded) else name
 
 
 def name_of(attribute: str) -> str:
-    """Return the node that an attribute calls."""
+    """Return the name of the node that an attribute calls."""
     return attribute.removeprefix(_BEFORE)
 
 
@@ -49,17 +50,15 @@ def graph_module(
     added: Iterable[str] = (),
     is_sharded: bool = False,
 ) -> fx.GraphModule:
-    """Make a GraphModule of `modules`, by the names of their nodes; `lines` call them by `attribute`.
-
-    `added`: nodes whose parameters are inserted later. `is_sharded`: the module is one for `fully_shard`.
-    """
+    """Return a GraphModule of `modules` (name of node -> module); `lines` call them by their `attribute`. `added`:
+    nodes whose parameters are inserted later. `is_sharded`: the module is for `fully_shard`."""
     is_named = any(is_of_torch(name, is_sharded) for name in (*modules, *added))
     is_named = is_named or any(isinstance(each, Named) for each in modules.values())
     return (Named if is_named else fx.GraphModule)(_root(modules, is_sharded), lines, class_name=class_name)
 
 
 def for_tools(module: nn.Module) -> nn.Module:
-    """Return the same layers under plain attributes, for tools that look members up by attribute (torch.export)."""
+    """Return the same layers under plain attributes, for tools that look modules up by attribute (torch.export)."""
     if not any(isinstance(part, Named) for part in module.modules()):
         return module
     children = {name: for_tools(child) for name, child in module.named_children()}
@@ -73,13 +72,13 @@ def for_tools(module: nn.Module) -> nn.Module:
 
 
 def put(holder: nn.Module, path: str, module: nn.Module) -> None:
-    """Register a module at a path; missing parents become bare modules."""
+    """Register a module at a path; containers that do not exist become bare modules."""
     containers, _, last = path.rpartition(".")
     container(holder, containers)._modules[last] = module
 
 
 def container(holder: nn.Module, path: str) -> nn.Module:
-    """Return the module at a path; missing ones become bare modules."""
+    """Return the module at a path; containers that do not exist become bare modules."""
     for name in path.split(".") if path else ():
         if name not in holder._modules:
             holder._modules[name] = nn.Module()
@@ -90,11 +89,8 @@ def container(holder: nn.Module, path: str) -> nn.Module:
 
 
 def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
-    """Make a module that holds the others under the attributes that call them.
-
-    A GraphModule takes them from it in the graph's order, which is the order of `named_parameters`; from a mapping it
-    would sort them by depth.
-    """
+    """Return a module with the others under the attributes that call them. A GraphModule takes them from it in the
+    graph's order, which becomes that of `named_parameters`; from a mapping it would sort them by depth."""
     root = nn.Module()
     for name, module in modules.items():
         put(root, attribute(name, is_sharded), module)
@@ -102,7 +98,7 @@ def _root(modules: dict[str, nn.Module], is_sharded: bool = False) -> nn.Module:
 
 
 class ByName(nn.Module):
-    """Module whose members may have names of torch's attributes."""
+    """Module whose children may have names of torch's attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(_BEFORE) and (found := self.__dict__["_modules"].get(name_of(name))) is not None:

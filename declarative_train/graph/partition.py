@@ -1,4 +1,4 @@
-"""Partition of a model's graph: the nodes computed from fields alone, and the stages of a pipeline."""
+"""Division of a model's graph: the nodes that are computed from fields alone, and the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from declarative_train.graph.graph import Edge, Graph, Node, above
 
 
 def split_batch_graph(graph: Graph, bound_to_model: Collection[str]) -> tuple[Graph, Graph]:
-    """Split a graph into the batch graph and the model graph.
-
-    `graph.outputs` are all edges that the objective reads, fields included. `bound_to_model` are the paths of
-    parameters, and of layers that draw random numbers or mix samples.
-    """
+    """Return the graph of nodes on fields alone, and that of the model. `graph.outputs`: everything that losses and
+    metrics read, fields included. `bound_to_model`: paths of parameters, and of layers that draw random numbers or mix
+    samples."""
     moved = _find_moved(graph, bound_to_model)
     moved_names = {node.name for node in moved}
     names = {
@@ -52,7 +50,7 @@ def _read(nodes: Iterable[Node]) -> set[Edge]:
 
 
 def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Edge], made: Mapping[str, Edge]) -> Graph:
-    """Return a graph of some of the nodes; its inputs are the fields and batch entries (`made`) that they read."""
+    """Return a graph of some of the nodes, whose inputs are the fields and batch entries (`made`) that these read."""
     read = _read(nodes) | set(outputs.values())
     inputs = {name: spec for name, spec in graph.inputs.items() if name in read}
     inputs |= {name: graph.spec(edge) for name, edge in made.items() if name in read}
@@ -63,9 +61,9 @@ def _with_inputs(graph: Graph, nodes: tuple[Node, ...], outputs: Mapping[str, Ed
 class Stage:
     """Graph of a pipeline stage.
 
-    `graph.inputs` are `wires_in` and then `batch`; `graph.outputs` are `wires_out`, or in the last stage the outputs
-    of the whole graph. Wires have the same names on both sides. `borrowed`: nodes of other stages that this one calls
-    again, and what they were built for.
+    `graph.inputs` are `wires_in`, the values from the stage before, and then `batch`, the entries of the batch;
+    `graph.outputs` are `wires_out` or, in the last stage, the outputs of the whole graph. A value has the same name in
+    both stages. `borrowed`: nodes of other stages that this one calls again, and the specs that they were built for.
     """
 
     graph: Graph
@@ -84,7 +82,8 @@ def wire_name(graph: Graph, edge: Edge) -> str:
 
 
 def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
-    """Inline the blocks that hold a unit below them. A block that is called again is kept."""
+    """Return the graph with each block that contains a unit replaced by its nodes. A block that is called again is
+    kept."""
     nodes: list[Node] = []
     moved: dict[Edge, Edge] = {}
     reused = {node.target for node in graph.nodes if node.kind == "reuse"}
@@ -103,13 +102,13 @@ def open_blocks(graph: Graph, units: Sequence[str]) -> Graph:
 
 
 def _outside(name: str, body: Graph, inputs: Mapping[str, Edge]) -> dict[Edge, Edge]:
-    """Map each edge of an inlined body to its edge in the graph around it. Unconnected optional inputs have none."""
+    """Return the edge in the outer graph for each edge of a block's graph. Open optional inputs have none."""
     made = {f"{node.name}:{output}": f"{name}.{node.name}:{output}" for node in body.nodes for output in node.outputs}
     return dict(inputs) | made
 
 
 def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
-    """Return a node of an inlined block as a node of the graph around it."""
+    """Return a node of a block as a node of the graph around it."""
     return replace(
         inner,
         name=f"{name}.{inner.name}",
@@ -119,7 +118,7 @@ def _rename_inner(inner: Node, name: str, outside: Mapping[Edge, Edge]) -> Node:
 
 
 def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, ...]:
-    """Return the stages of a graph after `open_blocks`; `stages` divides its node names in their order."""
+    """Return the stages of a graph from `open_blocks`. `stages` divides the names of its nodes, in their order."""
     place = {name: position for position, names in enumerate(stages) for name in names}
     last = len(stages) - 1
     until = _last_use(graph, place, last)
@@ -132,7 +131,7 @@ def stage_graphs(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[Stage, 
 
 
 def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, int]:
-    """Return the last stage that reads each edge made by a node; outputs of the graph are read by the last stage."""
+    """Return, for each edge, the last stage that reads it; outputs of the graph are read by the last stage."""
     until: dict[Edge, int] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -142,7 +141,7 @@ def _last_use(graph: Graph, place: Mapping[str, int], last: int) -> dict[Edge, i
 
 
 def _crossing(graph: Graph, place: Mapping[str, int], until: Mapping[Edge, int], position: int) -> tuple[Edge, ...]:
-    """Return the edges that travel from stage `position` to the next, in the order of their nodes."""
+    """Return the edges that are sent from stage `position` to the next, in the order of their nodes."""
     edges = [f"{node.name}:{output}" for node in graph.nodes for output in node.outputs]
     return tuple(edge for edge in edges if place[edge.partition(":")[0]] <= position < until.get(edge, -1))
 

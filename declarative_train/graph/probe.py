@@ -1,9 +1,9 @@
-"""Probe: the outputs of a layer or expression for given input specs, found by running it; torch computes the shapes.
+"""Output shapes of a layer or expression, found by running it: torch computes them.
 
 It is run with two odd batch sizes: the shapes must differ only in dimension 0, which must be the batch. (A symbolic
-batch fails in LSTMs and specialises silently in `reshape`: torch-facts, section 6.)
-Small ones run on real CPU tensors, because the first forward on the meta device imports `torch._dynamo` (0.9 s).
-Anything above the limits below runs on meta, without memory.
+batch fails in LSTMs and specialises silently in `reshape`: torch-facts, section 6.) Small ones run on real CPU tensors,
+because the first forward on the meta device imports `torch._dynamo` (0.9 s). Anything above the limits below runs on
+meta, without memory.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ class RefusedError(Exception):
 
 
 class BatchMovedError(Exception):
-    """Error: dimension 0 of an output is not the batch, or another dimension depends on it; the text says which."""
+    """Error: dimension 0 of an output is not the batch, or another dimension depends on the batch size; the text says
+    which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Result of a probe. `parameters` are by torch's name within the layer; `habits` are those of a plugin's layer."""
+    """Result of running a layer. `parameters`: shapes by torch's name within the layer. `habits`: for a plugin's
+    layer."""
 
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, tuple[int, ...]]
@@ -73,10 +75,8 @@ class Probed:
 
 
 def probe_layer(layer: Layer, inputs: Mapping[str, TensorSpec], built_for: Mapping[str, TensorSpec]) -> Probed:
-    """Probe a layer. `built_for` differs from `inputs` if a layer is called again (`reuse`).
-
-    Raises RefusedError and BatchMovedError.
-    """
+    """Run a layer and return the specs of its outputs. `built_for`: the inputs that its module is built for, which
+    differ from `inputs` if it is called again (`reuse`). Raises RefusedError and BatchMovedError."""
     if layer.is_library:
         return _probe_library(layer, inputs, built_for)
     if not isinstance(layer, PluginLayer):
@@ -99,11 +99,8 @@ def _probe(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 
 def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
-    """Probe a model of a library, whose code reads values of tensors, which meta tensors do not have.
-
-    A small model runs in memory, a larger one on tensors that only have a size and a device, as `torch.compile` traces
-    it.
-    """
+    """Run a model of a library, whose code reads values of tensors, which meta tensors do not have: a small model in
+    memory, a larger one on tensors that only have a size and a device, as `torch.compile` traces it."""
     with torch.device("meta"):
         module: nn.Module = _in_one_line(lambda: layer.build(built_for))
     units = layer.find_units(module)
@@ -123,7 +120,7 @@ def _probe_library(layer: Layer, inputs: Specs, built_for: Specs) -> Probed:
 
 @contextmanager
 def without_memory(module: nn.Module) -> Iterator[None]:
-    """Turn its meta tensors into fake CPU tensors, in place; tensors made in the context are fake, too."""
+    """Make the module's meta tensors fake CPU tensors, in place; tensors made within the context are fake too."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # imported late: it imports torch._dynamo
 
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -132,7 +129,7 @@ def without_memory(module: nn.Module) -> Iterator[None]:
 
 
 def move(module: nn.Module, device: torch.device) -> None:
-    """Replace its tensors by ones without values on `device`; a tensor with several names stays one tensor."""
+    """Replace the module's tensors by ones without values on `device`; a tensor with several names stays one tensor."""
     moved: dict[int, torch.Tensor] = {}
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
@@ -180,7 +177,8 @@ def _probe_module(layer: Layer, inputs: Specs, module: nn.Module, device: torch.
 
 
 def probe_expression(expression: Expression, inputs: Mapping[str, TensorSpec]) -> TensorSpec:
-    """Probe an expression. Raises ExpressionError (with the place in the text) and BatchMovedError."""
+    """Return the spec of an expression's result. Raises ExpressionError (with the place in the text) and
+    BatchMovedError."""
     is_small = _num_activations(inputs.values()) <= SMALL_ACTIVATIONS
     device = torch.device("cpu" if is_small else "meta")
 
@@ -209,11 +207,11 @@ def _is_small(layer: Layer, inputs: Collection[TensorSpec]) -> bool:
 
 
 class _TooLargeError(Exception):
-    """Error: building this on the CPU would allocate more than SMALL_PARAMETERS."""
+    """Error: building this layer on the CPU would allocate more than SMALL_PARAMETERS."""
 
 
 class _AllocationCounting(TorchFunctionMode):
-    """Counter of the elements that `torch.empty` and similar functions would allocate, before they do."""
+    """Mode that counts the elements which `torch.empty` and similar functions would allocate, before they do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,9 +245,8 @@ def _build_on_meta(layer: Layer, inputs: Mapping[str, TensorSpec]) -> nn.Module:
 
 
 def _example(spec: TensorSpec, batch_size: int, device: torch.device) -> torch.Tensor:
-    """Make an input: ones for floats, so that nothing is divided by zero, else zeros, the least value of every
-    range.
-    """
+    """Return an input: ones for floats, so that nothing is divided by zero; zeros for integers, the least value of
+    every range."""
     dtype = getattr(torch, spec.dtype)
     value = 1.0 if spec.is_floating else 0
     return torch.full((batch_size, *spec.shape), value, dtype=dtype, device=device)
@@ -274,7 +271,7 @@ def _specs(run: Callable[[int], tuple[torch.Tensor, ...]], names: tuple[str, ...
 
 
 def _spec(small: torch.Tensor, large: torch.Tensor, name: str) -> TensorSpec:
-    """Return the spec per sample of one output of the two runs."""
+    """Return the spec per sample of one output, from its values in the two runs."""
     shapes = (tuple(small.shape), tuple(large.shape))
     which = "" if name == "output" else f"`{name}`: "
     if any(not shape or shape[0] != size for shape, size in zip(shapes, BATCH_SIZES, strict=True)):
@@ -296,7 +293,7 @@ def _format_shape(shape: tuple[int, ...]) -> str:
 
 
 def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
-    """Add the known values of a layer that has an equivalent expression: a fold for an operator, else one call."""
+    """Return the spec with the range of values of a layer that has an equivalent expression."""
     options = layer.options() if isinstance(layer, FunctionLayer) else {}
     known = [read_range(each) for each in inputs.values()]
     if layer.operation in OPERATORS:
@@ -307,5 +304,5 @@ def _by_operation(layer: Layer, inputs: Specs, spec: TensorSpec) -> TensorSpec:
 
 
 def _with_intervals(spec: TensorSpec, first: TensorSpec) -> TensorSpec:
-    """Add the interval of the first input, for a layer that moves values and computes none."""
+    """Return the spec with the interval of the first input, for a layer that moves values and computes none."""
     return spec if first.interval is None or first.dtype != spec.dtype else spec.between((first.interval,))

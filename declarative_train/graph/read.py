@@ -1,4 +1,4 @@
-"""Reader of components: the data in a node of the Graph -> the component object."""
+"""Components from the data in a graph's nodes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from declarative_train.graph.graph import Node
 
 
 def read_layer(component: Mapping[str, object], plugins: Sequence[str] = ()) -> Layer:
-    """Read a layer. `plugins` are files whose text is read; the code of a plugin's layer runs when it is built.
-
-    Raises LookupError for a type that neither dtrain nor a plugin has, and the errors of reading a plugin.
-    """
+    """Return the layer of a node. `plugins`: files, whose text is read; the code of a plugin's layer runs when the
+    layer is built. Raises LookupError for a type that neither dtrain nor a plugin has, and the errors of reading a
+    plugin."""
     return _read(json.dumps(component, sort_keys=True), tuple(plugins))
 
 
@@ -32,7 +31,7 @@ def _read(component: str, plugins: tuple[str, ...]) -> Layer:
 
 
 def is_library(component: Mapping[str, object] | None) -> bool:
-    """Return whether a node's component is a whole model of another library."""
+    """Return whether a node is a whole model of a library (transformers, timm)."""
     layer = None if component is None else LAYERS.get(str(component["type"]))
     return layer is not None and layer.is_library
 
@@ -48,10 +47,8 @@ def _layer_class(name: str, plugins: tuple[str, ...]) -> type[Layer]:
 
 
 def term_of(node: Node) -> Term | None:
-    """Return what a node computes, as a term whose references are keys of its `inputs`.
-
-    None unless the node is an expression, or a layer that has an equivalent expression.
-    """
+    """Return what a node computes as an expression over its `inputs`; None for a layer that has no equivalent
+    expression."""
     if node.expression is not None:
         return parse(node.expression).root
     layer = None if node.component is None else LAYERS.get(str(node.component["type"]))
@@ -59,7 +56,7 @@ def term_of(node: Node) -> Term | None:
 
 
 def order_ports(layer: Layer, bound: Iterable[str]) -> list[str | None]:
-    """Return the bound ports in the order in which `forward` takes them; None for an unconnected optional port."""
+    """Return the names of the connected inputs in the order of `forward`'s arguments; None for an open optional one."""
     names = set(bound)
     ordered: list[str | None] = []
     for port in layer.ports:

@@ -1,7 +1,7 @@
-"""Search for target leakage: a column that the model reads and from which the target follows.
+"""Search for target leakage: a column that the model reads and that determines the target.
 
-Columns of classes are equivalent if each value of one goes with one value of the other; columns of numbers, if one
-is a multiple of the other, up to a constant. The first training rows are compared; if they agree, the whole sample.
+Columns of classes are equivalent if each value of one goes with one value of the other; columns of numbers, if one is a
+multiple of the other, up to a constant. The first training rows are compared; if they agree, the whole sample.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def _find_matches(columns: np.ndarray, target: np.ndarray, *, is_class: bool) ->
 
 
 def _is_renamed(column: np.ndarray, classes: np.ndarray) -> bool:
-    """Return whether the values of a column correspond one to one to `classes` (0, 1, ... without a gap)."""
+    """Return whether each value of a column goes with exactly one of `classes` (0, 1, ... without a gap) and vice
+    versa."""
     count = int(classes.max()) + 1
     if not 1 < count <= _MOST_CLASSES:
         return False

@@ -1,4 +1,4 @@
-"""Recipes: what the user asked for; YAML documents read into checked recipes."""
+"""Recipes: YAML documents are read into checked, frozen objects."""
 
 from declarative_train.recipe.load import Loaded, load
 from declarative_train.recipe.recipe import Recipe

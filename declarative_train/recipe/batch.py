@@ -14,7 +14,7 @@ def data_parallel_size(parallelism: Parallelism, layout: Layout) -> int:
 
 
 def num_pipeline_ranks(parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Return the number of ranks of one pipeline; None if the GPUs do not divide."""
+    """Return the number of ranks of one pipeline; None if the GPUs do not divide over the axes."""
     mesh = None if parallelism is None else parallelism.mesh(layout.num_gpus)
     return None if mesh is None else size_of(mesh, "pipeline")
 
@@ -24,7 +24,8 @@ def num_microbatches(parallelism: Parallelism) -> int:
 
 
 def accumulation(training: Training, parallelism: Parallelism | None, layout: Layout) -> int | None:
-    """Return the number of gradient accumulation steps; None if the batch does not divide."""
+    """Return the number of gradient accumulation steps; None if the batch does not divide over ranks and
+    microbatches."""
     if parallelism is None:
         return None
     share = data_parallel_size(parallelism, layout) * num_microbatches(parallelism)
@@ -36,10 +37,12 @@ def accumulation(training: Training, parallelism: Parallelism | None, layout: La
 
 
 def has_axis(parallelism: Parallelism | Auto, layout: Layout, name: Axis) -> bool:
-    """Return whether the mesh has this axis, also of one rank; False without a mesh (GPUs do not divide, or `auto`)."""
+    """Return whether the mesh has this axis, even with a single rank; False if there is no mesh (GPUs do not divide, or
+    `auto`)."""
     return any(axis.name == name for axis in parallelism.mesh(layout.num_gpus) or ())
 
 
 def num_shards(parallelism: Parallelism | Auto, layout: Layout) -> int:
-    """Return the number of ranks over which each parameter is sharded; 1 if none is, or if it is not known yet."""
+    """Return the number of ranks over which each parameter is sharded; 1 if none is sharded, or if that is not known
+    yet."""
     return size_of(parallelism.mesh(layout.num_gpus) or (), "shard")

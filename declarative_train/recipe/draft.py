@@ -1,4 +1,4 @@
-"""Draft of a recipe: the sections that could be read, so that checks continue after the first error."""
+"""Draft of a recipe: the sections without errors, so that checks continue after the first error."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ T = TypeVar("T", bound=Section)
 
 
 class Draft(NamedTuple):
-    """Draft of a recipe.
+    """Recipe as far as it could be read.
 
-    `sections` holds those that were read, with defaults for optional ones. A section with errors, or one that a
-    fragment leaves to others, is absent, and checks that need it do nothing. `scope` is the expanded model; `split`
-    the names of the sets, if the split section is a mapping, even if the data section has errors; `rules` the settings
-    of parameters that could be read; `head` the top-level keys that are not sections.
+    `sections`: those without errors, with defaults for optional ones. A section with errors, or one that a fragment
+    leaves to other files, is absent, and checks that need it do nothing. `scope`: the expanded model. `split`: the
+    names of the sets, even if the data section has errors. `rules`: the settings of parameters that could be read.
+    `head`: the top-level keys that are not sections.
     """
 
     tree: Mapping
@@ -46,11 +46,11 @@ class Draft(NamedTuple):
         return Spans(self.tree)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Yield every value that is known, also in a recipe with errors, with its place."""
+        """Yield every value that is known, with its place, even in a recipe with errors."""
         return leaves({**self.head, **self.sections}, self.tree)
 
     def is_written(self, path: str) -> bool:
-        """Return whether a value is written in the recipe; otherwise it is a default."""
+        """Return whether a value is written in the recipe, not a default."""
         return find(self.tree, tuple(path.split("."))) is not None
 
     def _section(self, name: str, kind: type[T]) -> T | None:
@@ -75,7 +75,7 @@ class Draft(NamedTuple):
 
     @property
     def parallelism(self) -> Parallelism | None:
-        """The parallelism section; None also for `auto`, whose candidates are checked one by one."""
+        """Section `parallelism`; None if it has errors, and for `auto`, whose candidates are checked one by one."""
         found = self.sections.get("parallelism")
         return found if isinstance(found, Parallelism) else None
 

@@ -1,4 +1,4 @@
-"""Flat values: the values of a recipe one by one, each with its place, as `dtrain show` prints them."""
+"""Values of a recipe one by one, each with its dotted path and its place, as `dtrain show` prints them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,8 @@ class Leaf(NamedTuple):
 
 
 def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
-    """Yield every value in the standard order of a recipe.
-
-    `values`: the sections and other keys that could be read, defaults included; the rest, and the model, is taken from
-    the tree as written.
-    """
+    """Yield every value in the standard order of a recipe. `values`: the sections and other keys that could be read,
+    defaults included. Everything else, and the model, is taken from the tree as written."""
     for name in (*HEAD, *SECTIONS):
         word = getattr(values.get(name), "word", None) if name == "parallelism" else None
         if word is not None:
@@ -48,9 +45,7 @@ def leaves(values: MappingABC[str, object], tree: Mapping) -> Iterator[Leaf]:
 
 
 def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
-    """Yield the values below one: of a model the fields, with those of its component; of a mapping or list the
-    items.
-    """
+    """Yield the values inside a value: the fields of a section or component, the items of a mapping or list."""
     if isinstance(value, BaseModel):
         for name, info in type(value).model_fields.items():
             inner, key = getattr(value, name), info.alias or name
@@ -69,7 +64,7 @@ def _read(path: Path, value: object, node: Node | None) -> Iterator[Leaf]:
 
 
 def _iterate_written(path: Path, node: Node | None) -> Iterator[Leaf]:
-    """Yield the values of a node as written."""
+    """Yield the values inside a node, as written."""
     if isinstance(node, Mapping):
         for entry in node:
             yield from _iterate_written((*path, entry.name), entry.value)

@@ -21,9 +21,8 @@ from declarative_train.source.node import Scalar
 
 
 class Loaded(NamedTuple):
-    """Result of loading. `recipe` is None if there is an error, and for a fragment; `document` and `draft`, as far as
-    they could be read, are None if the text cannot be parsed.
-    """
+    """Result of loading. `recipe`: None if there is an error, and for a fragment (a file that is only used by other
+    recipes). `document` and `draft`: as far as they could be read; None if the text cannot be parsed."""
 
     recipe: Recipe | None
     document: Document | None
@@ -41,10 +40,11 @@ def load(
     over: Sequence[Tree] = (),
     plugins: bool = False,
 ) -> Loaded:
-    """Read, merge, render and check a recipe.
+    """Return the recipe at a path, read, merged, rendered and checked.
 
-    `text`: the content instead of the file's (standard input, an editor's buffer); `texts`: the content of any files,
-    by path. `over`: a point of a sweep, merged last. `plugins`: import the recipe's plugins, which executes them.
+    `text`: the content, instead of the file's (standard input, an editor's buffer); `texts`: the content of any files,
+    by path. `over`: the settings of one run of a sweep, merged last. `plugins`: import the recipe's plugins, which
+    executes them.
     """
     how: dict[str, Any] = {"text": text, "texts": texts, "with_": with_, "set_": set_}
     document, diagnostics = read_document(path, **how, over=over, rules=MERGE_RULES)
@@ -66,7 +66,8 @@ def load(
 
 
 def _unknown_language(root: Tree) -> Diagnostic | None:
-    """Return the only diagnostic of a recipe in a language that this version does not read."""
+    """Return the diagnostic of a recipe in a version of the language that this dtrain does not read; it is then the
+    only one."""
     node = root.get("language")
     number = node.value if isinstance(node, Scalar) else None
     if not isinstance(node, Scalar) or not isinstance(number, int) or isinstance(number, bool) or number in LANGUAGES:
@@ -76,7 +77,8 @@ def _unknown_language(root: Tree) -> Diagnostic | None:
 
 
 def of_point(found: Sequence[Diagnostic], known: Sequence[Diagnostic], at: Span) -> list[Diagnostic]:
-    """Return the new diagnostics of a point of a sweep; those at other places also name the value."""
+    """Return the diagnostics that appear with the values of one run of a sweep. Those at another place than the value
+    name the value."""
     said = set(known)
     new = [item for item in found if item not in said]
     related = Related(at, "set by a sweep")

@@ -1,6 +1,4 @@
-"""Merge rules: short forms that are expanded before recipes are merged, default types, and keys that displace
-others.
-"""
+"""Rules for merging recipes: short forms that are expanded first, default types, and keys that replace others."""
 
 from __future__ import annotations
 
@@ -15,7 +13,8 @@ from declarative_train.source.node import Entry, Mapping, Node, Path, Scalar, Se
 
 
 class Alternatives(NamedTuple):
-    """Two keys of the mapping at `holder` that exclude each other."""
+    """Two keys of the mapping at `holder` that exclude each other: in a merge, a later one removes the other.
+    `is_said_by_reader`: the reader of the section reports it if both are written."""
 
     holder: Path
     either: str
@@ -45,9 +44,7 @@ DEFAULT_TYPES: dict[Path, str | None] = {  # None: the name of the entry is its 
 
 
 def normalise(path: Path, node: Node) -> Node:
-    """Return the long form of the node at `path`; anything that is not a short form is returned unchanged, valid
-    or not.
-    """
+    """Return the long form of a node. A node that is not a short form is returned unchanged, valid or not."""
     if path == ("training", "precision") and _is_value(node):
         return _mapping(node.span, compute=node)
     if path == ("training", "activation_checkpointing") and _is_value(node):
@@ -70,10 +67,8 @@ def normalise(path: Path, node: Node) -> Node:
 
 
 def _with_losses(node: Mapping) -> Mapping:
-    """Expand `loss: {...}` to `losses: {loss: ...}`, which replaces the losses of the base.
-
-    If both are present, one of them may only hold nulls: they remove losses of the base first.
-    """
+    """Return the objective with `loss: {...}` written as `losses: {loss: ...}`, which replaces the losses of the base.
+    If both keys are present, one of them may only have nulls, which remove losses of the base."""
     short, long = node.entry("loss"), node.entry("losses")
     if short is None or (long is not None and not _go_together(short.value, long.value)):
         return node
@@ -92,16 +87,15 @@ def _with_losses(node: Mapping) -> Mapping:
 
 
 def _go_together(short: Node, long: Node) -> bool:
-    """Return whether only one of `loss` and `losses` gives a value; the other removes."""
+    """Return whether only one of `loss` and `losses` gives a value; the other only removes."""
     if not isinstance(long, Mapping):
         return _says(short) and is_null(long)
     return not _says(short) or (bool(long.entries) and all(is_null(entry.value) for entry in long.entries))
 
 
 def _with_own_source(node: Mapping) -> Mapping:
-    """Set `type: source` for a set with a `source`, so that it replaces a set of another type, and the other way
-    round.
-    """
+    """Return a set with a `source` with `type: source` added, so that in a merge it replaces a set of another type and
+    vice versa."""
     source = node.entry("source")
     if source is None or not _says(source.value) or node.entry("type") is not None:
         return node
@@ -109,10 +103,8 @@ def _with_own_source(node: Mapping) -> Mapping:
 
 
 def _name_metrics(node: Sequence) -> Node:
-    """Expand `[accuracy]` to `{accuracy: {}}`: the name is the type if none is given.
-
-    A list that names one twice is returned unchanged, and its reader reports it.
-    """
+    """Return a list `[accuracy]` as `{accuracy: {}}`. A list that names one twice is returned unchanged; the section's
+    reader reports it."""
     entries = []
     for item in node.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -124,7 +116,7 @@ def _name_metrics(node: Sequence) -> Node:
 
 
 def _says(node: Node) -> bool:
-    """Return whether the node has a value; null removes."""
+    """Return whether a node has a value; null only removes that of the base."""
     return not isinstance(node, Scalar) or node.value is not None
 
 
@@ -145,15 +137,13 @@ def _text(text: str, span: Span) -> Scalar:
 
 
 def _default_type(path: Path) -> str | None:
-    """Return the type of a mapping without `type`."""
+    """Return the type of the component at a path if the recipe gives none; None if it must be given."""
     return (DEFAULT_TYPES[path[:2]] or str(path[2])) if len(path) == 3 and path[:2] in DEFAULT_TYPES else None
 
 
 def with_default_types(tree: Mapping) -> Mapping:
-    """Add `type` to each entry of `DEFAULT_TYPES` that has none.
-
-    This happens after merging and rendering: earlier, it would look like a change of the base's type.
-    """
+    """Return the tree with `type` added to components that have a default type. It is called after merging and
+    rendering: earlier, the added type would look like a change of the base's type."""
 
     def add_type(path: Path, entry: Entry) -> Node:
         here, node = (*path, entry.name), entry.value
@@ -171,7 +161,8 @@ def with_default_types(tree: Mapping) -> Mapping:
 
 
 def axes_of_word(word: Scalar) -> Mapping:
-    """Return `fsdp` as `{data: {shard: all}}`, each part at the place of the word."""
+    """Return a word of `parallelism` as axes, such as `{data: {shard: all}}` for `fsdp`; each part has the place of the
+    word."""
 
     def make(value: str | MappingABC[str, object]) -> Node:
         if isinstance(value, str):
@@ -184,10 +175,8 @@ def axes_of_word(word: Scalar) -> Mapping:
 
 
 def _expand_word(path: Path, word: Scalar, over: Mapping) -> Mapping | None:
-    """Expand a word of `parallelism` that a mapping extends; `auto` and `dp` are not axes, so a mapping replaces them.
-
-    If both have an axis of size `all`, the later one displaces the earlier.
-    """
+    """Return the axes of a word of `parallelism` in the base, if a mapping is merged over it; None for `auto` and `dp`,
+    which a mapping replaces. If both have an axis of size `all`, the later one replaces the earlier."""
     if path != ("parallelism",) or word.value not in AXES_OF_WORDS:
         return None
     data = over.get("data")

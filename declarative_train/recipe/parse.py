@@ -34,9 +34,8 @@ OPENED_LATER = ("graph", "blocks", "parameters")  # of model: `params` and `inde
 
 
 class Parsed(NamedTuple):
-    """Result of parsing. `recipe` is None for a fragment and if there is an error; `draft` is what could be read;
-    `document` has every file that was read.
-    """
+    """Result of parsing. `recipe`: None for a fragment, and if there is an error. `draft`: what could be read.
+    `document`: with every file that was read."""
 
     recipe: Recipe | None
     draft: Draft
@@ -45,7 +44,7 @@ class Parsed(NamedTuple):
 
 
 def parse(document: Document, *, plugins: bool = False) -> Parsed:
-    """Return the recipe, or all its errors."""
+    """Return the recipe of a document, or all its errors."""
     variables, diagnostics = render_vars(document.root, os.environ)
     names: dict[str, object] = {"vars": variables, "env": os.environ}
     templates = Templates()
@@ -72,7 +71,8 @@ def parse(document: Document, *, plugins: bool = False) -> Parsed:
 def _render_tree(
     root: Mapping, templates: Templates, names: MappingABC[str, object]
 ) -> tuple[Mapping, list[Diagnostic]]:
-    """Render everything except `vars`, which has its own order, and parts of the model that are expanded later."""
+    """Return the tree with its templates rendered, except `vars`, which has its own order, and parts of the model that
+    are expanded later."""
     diagnostics: list[Diagnostic] = []
 
     def render(node: Node) -> Node:
@@ -123,7 +123,7 @@ NAMED = {  # mappings of names, except nodes and blocks
 
 
 def check(draft: Draft, written: Mapping) -> list[Diagnostic]:
-    """Check a draft; `written` is the merged tree before its templates are rendered."""
+    """Return the diagnostics of all rules on a draft. `written`: the merged tree before its templates are rendered."""
     found = [*text_rules.exclusive_keys(draft.tree), *_bad_names(draft.tree), *text_rules.secret_in_recipe(written)]
     for rule in draft_rules():
         found += rule(draft)

@@ -1,4 +1,4 @@
-"""Paths in a recipe: relative to the file that contains them; with `--set`, to the working directory."""
+"""Paths in a recipe: they are relative to the file that has them, and with `--set` to the working directory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class Paths(NamedTuple):
         return cls(frozenset(file.path for file in document.files))
 
     def resolve(self, path: str, span: Span) -> str:
-        """Return an absolute path; a URL is unchanged, except for the last part of a chain
-        (`zip://*.csv::data.zip`).
-        """
+        """Return an absolute path. A URL is unchanged, except for a local path at the end of a chain
+        (`zip://*.csv::data.zip`)."""
         links, chain, path = path.rpartition("::")
         if "://" in path:
             return links + chain + path
@@ -35,7 +34,7 @@ class Paths(NamedTuple):
         return links + chain + os.path.abspath(os.path.join(folder, path))
 
     def in_sources(self, node: Node) -> Node:
-        """Return the data section with absolute paths in each source and field."""
+        """Return the data section with absolute paths in its sources and fields."""
         if not isinstance(node, Mapping):
             return node
         return node.with_values(self._below)

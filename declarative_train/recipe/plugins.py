@@ -1,6 +1,7 @@
-"""Plugins: `plugins` of a recipe -> the components that its files bring, and errors of the files.
+"""Plugins of a recipe: the components that its files define, and errors in the files.
 
-They are read, not imported, unless requested: importing runs their code, and then shapes after their layers are known.
+The files are parsed, not imported, unless that is requested: importing runs their code, and only then are shapes after
+their layers known.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ from declarative_train.source.document import SourceFile
 
 @dataclass(slots=True)
 class Plugins:
-    """Components of plugins. `layers` and `sinks` by name, `components` the others by the name of their kind; `files`
-    the plugins' texts, which messages quote. `is_whole`: every file could be read.
-    """
+    """Components of plugins: `layers` and `sinks` by name, all others in `components` by the name of their kind.
+    `files`: the plugins' texts, which messages quote. `is_whole`: every file could be read."""
 
     layers: dict[str, type[Layer]] = field(default_factory=dict)
     sinks: dict[str, type[PluginSink]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Plugins:
 
 
 def read_plugins(paths: Iterable[tuple[str, Span]], *, may_import: bool) -> Plugins:
-    """Read plugins. `paths`: each file, absolute, and its place in the recipe."""
+    """Return the plugins' components. `paths`: each file (absolute) with its place in the recipe."""
     plugins = Plugins()
     for path, span in paths:
         _read(path, span, may_import, plugins)

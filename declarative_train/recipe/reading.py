@@ -1,4 +1,4 @@
-"""Reading: node of a section -> its frozen model; components by the table of their kind, the rest by pydantic.
+"""Reading of sections: a YAML node -> frozen models; components by the table of their kind, the rest by pydantic.
 
 The annotation of a section's field decides: a field annotated with a kind of component (`Optimizer`) is read by its
 `type`, one annotated with a section (or a mapping or list of them) by that section, and the others by pydantic.
@@ -31,7 +31,7 @@ Elsewhere = Callable[[str, str | None], str | None]
 def read(
     model: type[S], node: Node, where: str, at: Span, elsewhere: Elsewhere = lambda name, near: None
 ) -> tuple[S | None, list[Diagnostic]]:
-    """Return the section, or None and its errors. `where` is its dotted path, `at` the place for missing keys."""
+    """Return a section, or None and its errors. `where`: its dotted path. `at`: where missing keys are reported."""
     if not isinstance(node, Mapping):
         hint = _as_mapping(model, node) or _with_keys(model)
         return None, [wrong_type(node.span, where, describe_node(node), "a mapping", hint)]
@@ -69,9 +69,8 @@ def read_component(
     others: Iterable[str] = (),
     choices: MappingABC[str, type[C]] | None = None,
 ) -> tuple[C | None, list[Diagnostic]]:
-    """Return the component that `type` names. `others` are keys of the mapping that are not its own; `choices`: types
-    to choose from, instead of the table of its kind.
-    """
+    """Return the component that `type` names. `others`: keys of the mapping that do not belong to it. `choices`: the
+    types, instead of the table of its kind."""
     word = KINDS[kind][0]
     known = table(kind) if choices is None else choices
     if not isinstance(node, Mapping):
@@ -104,7 +103,7 @@ def read_component(
 
 
 def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> tuple[C | None, list[Diagnostic]]:
-    """Return the layer of a node; `words` are the keys that every node has."""
+    """Return the layer of a node. `words`: the keys that every node has."""
     keys, children = tuple(words), _Children()
     if children_of(layer):
         children.read(layer, node.without(keys), str(layer.model_fields["type"].default))
@@ -114,8 +113,7 @@ def read_node(layer: type[C], node: Mapping, at: Span, words: Iterable[str]) -> 
 
 
 def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str, near: str | None) -> str | None:
-    """Return a help line for a key that a component lacks: the types that have the key, else the section that has
-    it."""
+    """Return a help line for a key that a component lacks: which types have it, else which section."""
     if near is not None:
         return None
     others = [word for word, other in known.items() if name in recipe_keys(other) and other is not model]
@@ -129,7 +127,7 @@ def _in_another_type(known: MappingABC[str, type[C]], model: type[C], name: str,
 
 
 class _Children:
-    """Values that are read before pydantic gets the mapping; a name without a value in `given` has errors."""
+    """Values that were read before pydantic gets the mapping. A name that is not in `given` has errors."""
 
     def __init__(self) -> None:
         self.given: dict[str, object] = {}
@@ -152,7 +150,7 @@ class _Children:
 
 
 def _find_repeated(names: Sequence) -> Scalar | None:
-    """Return the first name that occurs twice in a list."""
+    """Return the first name that a list has twice, or None."""
     seen = set()
     for item in names.items:
         if not isinstance(item, Scalar) or not isinstance(item.value, str):
@@ -184,7 +182,7 @@ def _read_child(child: Child, node: Node, where: str, at: Span) -> tuple[object,
 
 
 def _part(node: Scalar) -> str | None:
-    """Return `{validation: 0.2}` for a number or a percentage."""
+    """Return `{validation: 0.2}` for a number or a percentage, else None."""
     text = node.text.strip().removesuffix("%")
     try:
         part = float(text) / (100 if text != node.text.strip() else 1)
@@ -215,7 +213,7 @@ def _as_mapping(model: type[BaseModel], node: Node) -> str | None:
 
 
 def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
-    """Return the hint for a list, or for the name of a component, in place of a mapping of names."""
+    """Return a hint if a list, or the name of a component, is written where a mapping of names is expected."""
     if isinstance(node, Sequence):
         return "name each: `{NAME: {...}}`"
     if _as_mapping(model, node) is None:
@@ -226,8 +224,8 @@ def _hint_names(model: type[BaseModel], node: Node, where: str) -> str | None:
 
 
 def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iterable[str] = ()) -> str | None:
-    """Return a hint if the node is the name of a component where a mapping is expected: the mapping to write, with the
-    keys that the component requires and `others`. Else None."""
+    """Return a hint if only the name of a component is written where a mapping is expected: that mapping, with the keys
+    that the component and `others` require. Else None."""
     if not isinstance(node, Scalar):
         return None
     name = str(node.value)
@@ -241,7 +239,7 @@ def _hint_type(node: Node, known: MappingABC[str, type[BaseModel]], others: Iter
 
 
 def _with_keys(model: type[BaseModel]) -> str | None:
-    """Return the hint with the required keys of a section."""
+    """Return a hint with the required keys of a section."""
     inline = getattr(model, "inline", None)
     required = (name for name, field in model.model_fields.items() if field.is_required())
     needed = [f"{'type' if name == inline else name}: ..." for name in required]
@@ -249,7 +247,7 @@ def _with_keys(model: type[BaseModel]) -> str | None:
 
 
 def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
-    """Return the hint for the path of a file in place of a source: the source that reads such files."""
+    """Return a hint if a path is written where a source is expected: the source that reads such files."""
     path = str(node.value) if isinstance(node, Scalar) else ""
     ending = path.rpartition(".")[2].lower() if "." in path else ""
     kind = {"npz": "npy", "txt": "text", "json": "jsonl", "tsv": "csv", "pq": "parquet"}.get(ending, ending)
@@ -257,5 +255,5 @@ def _source(node: Node, known: MappingABC[str, type[BaseModel]]) -> str | None:
 
 
 def _is_mistyped(name: str, rest: Mapping) -> bool:
-    """Return whether the missing key is among the component's under a misspelt name: one error, not two."""
+    """Return whether the missing key is present under a misspelt name: that is one error, not two."""
     return any(nearest(entry.name, [name]) for entry in rest)

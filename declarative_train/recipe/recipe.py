@@ -23,7 +23,7 @@ from declarative_train.source.node import Mapping, Path, Sequence, find
 
 
 class Weights(NamedTuple):
-    """Start values for the parameters below `node` ("" for all); `path` is absolute or a URL."""
+    """Initial values from a file or run for the parameters below `node` ("" for all). `path`: absolute, or a URL."""
 
     node: str
     path: str
@@ -41,15 +41,13 @@ class Model(NamedTuple):
 
 
 class Spans:
-    """Places of the values of a tree."""
+    """Places of the values of a recipe."""
 
     def __init__(self, root: Mapping) -> None:
         self._root = root
 
     def __call__(self, path: str | Path) -> Span:
-        """Return the place of the value, or of its nearest ancestor that is written: its key, or the file's
-        first line.
-        """
+        """Return the place of a value; if it is not written, of the nearest key above it, or the file's first line."""
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         node = find(self._root, parts)
         if node is not None and parts:
@@ -57,7 +55,7 @@ class Spans:
         return self.key(parts[:-1])
 
     def key(self, path: str | Path) -> Span:
-        """Return the place of the key at `path`, or of the nearest one above it that is written."""
+        """Return the place of a key; if it is not written, of the nearest key above it."""
         parts: Path = tuple(path.split(".")) if isinstance(path, str) else path
         while parts:
             holder = find(self._root, parts[:-1])
@@ -71,9 +69,8 @@ class Spans:
 
 
 class Recipe(NamedTuple):
-    """Whole recipe that can be compiled. `tree` is the merged text with templates rendered and short forms expanded
-    (below model.blocks as written).
-    """
+    """Checked recipe, which can be compiled. `tree`: the merged text with templates rendered and short forms expanded
+    (but `model.blocks` as written)."""
 
     name: str
     seed: int
@@ -97,19 +94,19 @@ class Recipe(NamedTuple):
 
     @property
     def mode(self) -> Parallelism:
-        """Mode of parallelism; only for a recipe in which the planner has replaced `auto`."""
+        """Section `parallelism`, in a recipe without `auto` or after the planner replaced it."""
         assert not isinstance(self.parallelism, Auto)
         return self.parallelism
 
     @property
     def wires_read(self) -> frozenset[str]:
-        """Fields, and outputs of fields, that the model or the objective names."""
+        """Fields, and outputs of fields, that the model or the objective reads."""
         terms = (*self.objective.losses.values(), *self.objective.metrics.values())
         named = (getattr(term, key) for term in terms for key in ("input", "target", "mask"))
         return frozenset({*self.model.scope.inputs, *(name for name in named if name is not None)})
 
     def span(self, path: str | Path) -> Span:
-        """Return the place of the value at a dotted path, else of the nearest ancestor that is written."""
+        """Return the place of the value at a dotted path; if it is not written, of the nearest key above it."""
         return Spans(self.tree)(path)
 
     def key_span(self, path: str | Path) -> Span:

@@ -74,7 +74,7 @@ def schema() -> Schema:
 
 
 def _also(value: Schema, *others: Schema) -> Schema:
-    """Return a schema that also accepts `others`."""
+    """Return a schema that accepts `others` too."""
     return {**value, "anyOf": [*value["anyOf"][:-1], *others, value["anyOf"][-1]]}
 
 
@@ -136,7 +136,7 @@ class _Definitions:
         return {"$ref": f"#/$defs/{name}"}
 
     def _inline(self, name: str, section: type[Section]) -> Schema:
-        """Return the schema of a section whose other keys are those of a component."""
+        """Return the schema of a section that has the keys of a component among its own."""
         assert section.inline is not None
         own = self.model(section)
         name = _TERMS.get(name, name)
@@ -150,9 +150,8 @@ class _Definitions:
         models: dict[str, type[BaseModel]],
         own: Schema | None = None,
     ) -> None:
-        """Define `$defs/NAME`: a mapping whose `key` selects one of the models, each closed. `own`: keys of all
-        of them.
-        """
+        """Add `$defs/NAME`: a mapping whose `key` selects one of the models, each closed (no other keys). `own`: keys
+        that all of them have."""
         self.definitions[name] = {}  # its place, should it hold itself
         branches = {}
         for kind, model in sorted(models.items()):
@@ -164,7 +163,7 @@ class _Definitions:
         self._by_key(name, key, branches, {} if own is None else {"description": own["description"]}, OPEN)
 
     def nodes(self) -> None:
-        """Define `$defs/node`: layers, shipped blocks and `reuse` closed, a user's block open."""
+        """Add `$defs/node`: layers, blocks of the package and `reuse` closed, a user's block open."""
         branches = {kind: self.model(model) for kind, model in LAYERS.items()}
         branches |= {name: make_shipped_schema(name) for name in list_shipped()} | {REUSE: REUSE_SCHEMA}
         for kind, branch in branches.items():
@@ -175,9 +174,8 @@ class _Definitions:
         self._by_key("node", "type", branches, {"description": "A node of the graph."}, {"type": "string"})
 
     def _by_key(self, name: str, key: str, branches: Schema, about: Schema, others: Schema) -> None:
-        """Define `$defs/NAME`: the branch that `key` names; `others`: other values of `key`, for which the rest
-        is open.
-        """
+        """Add `$defs/NAME`: the branch that the value of `key` selects. `others`: further values of `key`, with which
+        any keys are allowed."""
         tests: list[Schema] = []
         default = branches.get("tensor")
         for kind, branch in sorted(branches.items()):
@@ -193,7 +191,7 @@ class _Definitions:
         self.definitions[name] = {"type": "object", **about, "properties": {key: choices}, "allOf": tests}
 
     def _value(self, value: Any) -> Any:
-        """Return pydantic's schema of a value without titles; values in lists and mappings may be templates."""
+        """Return pydantic's schema of a value without titles; templates are allowed inside lists and mappings."""
         if isinstance(value, list):
             return [self._value(each) for each in value]
         if not isinstance(value, dict):
@@ -209,7 +207,7 @@ class _Definitions:
 
 
 def _document(definitions: Schema, model: type[BaseModel]) -> None:
-    """Add the docs of models inside fields of `model` to their schemas."""
+    """Add the docs of models in fields of `model` to their schemas."""
     for field in model.model_fields.values():
         for each in models_in(field.annotation):
             properties = definitions.get(each.__name__, {}).get("properties", {})
@@ -225,7 +223,7 @@ _UNWANTED = ("title", "default", "required")
 
 
 def _or_open(value: Schema) -> Schema:
-    """Return the schema of a value, a template or null."""
+    """Return a schema that also accepts a template or null."""
     if OPEN in value.get("anyOf", ()):
         return value
     branches = [each for each in value.get("anyOf", ()) if each != {"type": "null"}]

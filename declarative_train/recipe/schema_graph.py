@@ -1,4 +1,4 @@
-"""Parts of the JSON schema without a model: graphs, keys of every node, blocks."""
+"""Parts of the JSON schema that no pydantic model describes: graphs, keys of every node, blocks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ _TYPES: dict[str | None, dict[str, Any]] = {
 
 
 def make_shipped_schema(name: str) -> dict[str, Any]:
-    """Return the schema of a node of a shipped block: its params, with the comments after them in its file."""
+    """Return the schema of a node of one of the package's blocks: its params, described by the comments in the block's
+    file."""
     text = read_shipped_file(name).text
     block, problems = load_shipped_block(name)
     assert block is not None, problems
@@ -137,11 +138,9 @@ def _param(param: Param, text: str) -> dict[str, Any]:
 
 
 def document_key(about: str | None, default: object) -> dict[str, Any]:
-    """Return the description and default of a key for editors.
-
-    Editors insert defaults: one that would be wrong is only described (a list becomes a block of lines, which is not
-    valid inside `{ }`; a template of a block's params is empty outside).
-    """
+    """Return the description and default of a key for editors, which insert defaults: one that would be wrong there is
+    only described (a list becomes a block of lines, which is not valid inside `{ }`; a template of a block's params is
+    empty outside)."""
     if (isinstance(default, list) and default) or (isinstance(default, str) and is_template(default)):
         about = f"{about or ''}\n\nDefault: {json.dumps(default, ensure_ascii=False)}".strip()
         default = None
@@ -150,7 +149,7 @@ def document_key(about: str | None, default: object) -> dict[str, Any]:
 
 
 def join_lines(value: Any) -> Any:
-    """Join the lines of descriptions in a schema: editors show each line break."""
+    """Return a schema with each description on one line: editors show line breaks as they are."""
     if isinstance(value, list):
         return [join_lines(each) for each in value]
     if not isinstance(value, dict):

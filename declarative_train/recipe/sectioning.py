@@ -1,4 +1,4 @@
-"""Sectioning: the rendered tree of a recipe -> its sections, each on its own, so that no error hides another."""
+"""Division of a rendered recipe into its sections, each read on its own, so that no error hides another."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ from declarative_train.source.template import Templates
 
 @dataclass(slots=True)
 class Sectioning:
-    """Sections of a recipe. `read` fills the fields; `draft` and `recipe` return them. `unread`: parts that were not
-    read, so that diagnostics which depend on them are dropped.
-    """
+    """Sections of a recipe while they are read. `read` fills the fields; `draft` and `recipe` return the results.
+    `unread`: parts that could not be read; diagnostics that depend on them are dropped."""
 
     document: Document
     tree: Mapping
@@ -68,7 +67,7 @@ class Sectioning:
 
     @property
     def is_part(self) -> bool:
-        """True for a fragment, or a recipe with a file that was not read: missing keys may be in other files."""
+        """True if missing keys may be in other files: for a fragment, or if a file could not be read."""
         said = self.tree.get("fragment")
         if isinstance(said, Scalar) and said.value is True:
             return True
@@ -106,7 +105,8 @@ class Sectioning:
             self.sections[name] = section
 
     def _head(self) -> None:
-        """Read the keys that are not sections. A section under the name of a misspelt one is not counted as written."""
+        """Read the top-level keys that are not sections. A misspelt section that is read under its right name does not
+        count as written."""
         known = {entry.name for entry in self.document.root} & set(Top.model_fields)
         outdented = set(_find_outdented(self.document.root))
         unknown = (entry for entry in self.document.root if entry.name not in known and entry.name not in outdented)
@@ -135,7 +135,7 @@ class Sectioning:
         return Spans(self.tree).key(())
 
     def _parallelism(self, node: Node, at: Span) -> None:
-        """Read a word, or the axes."""
+        """Read the section `parallelism`: a word, or axes."""
         if isinstance(node, Scalar) and isinstance(node.value, str):
             if node.value not in WORDS:
                 hint = MODES.get(letters(node.text))
@@ -172,9 +172,8 @@ class Sectioning:
         self._name_displaced_plugins()
 
     def _name_displaced_plugins(self) -> None:
-        """Add to errors of unknown types that the base's plugins, which may have them, are replaced by the
-        recipe's list.
-        """
+        """Add to errors of unknown types that the recipe's list of plugins replaced that of its base, which may have
+        the type."""
         gone = next((gone for gone in self.document.dropped if gone.path == ("plugins",)), None)
         if gone is not None:
             related = Related(gone.span, "the list of this recipe replaces these plugins, so it must contain all")
@@ -183,7 +182,8 @@ class Sectioning:
                     self.diagnostics[at] = each._replace(related=(*each.related, related))
 
     def _expand(self, node: Mapping) -> None:
-        """Expand the model; the objective's references are its outputs, so they are checked here, too."""
+        """Expand the model. The tensors that the objective reads are its outputs, so references to them are checked
+        here."""
         objective = self.sections.get("objective")
         fields = find(self.tree, ("data", "fields"))
         self.expanded, found = expand(
@@ -208,7 +208,7 @@ class Sectioning:
             self.rules = (*self.rules, *rules)
 
     def _references(self, objective: ObjectiveSection) -> list[tuple[str, Span]]:
-        """Return each tensor that the objective reads, and its place."""
+        """Return (name, place) of each tensor that the objective reads."""
         spans = Spans(self.tree)
         return [
             (reference, spans(("objective", holder, name, key)))
@@ -219,7 +219,7 @@ class Sectioning:
         ]
 
     def _render_tree(self) -> Mapping:
-        """Return the tree with the main graph's templates rendered, too, if they do not need `index`."""
+        """Return the tree with the templates of the model rendered, if they do not need `index`."""
 
         def render(path: str, node: Node) -> Node:
             if path in ("model.graph", "model.parameters"):
@@ -285,7 +285,7 @@ class Sectioning:
         self.weights = tuple(given)
 
     def _exclude(self, name: str, selectors: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the selectors that can be read."""
+        """Return the selectors of `exclude` that are valid; report the others."""
         found = []
         for place, selector in enumerate(selectors):
             try:
@@ -297,9 +297,8 @@ class Sectioning:
         return tuple(found)
 
     def whole_document(self) -> Document:
-        """Return the document with the plugins and shipped blocks that were read: messages quote them, plans
-        depend on them.
-        """
+        """Return the document with the files of plugins and blocks that were read: messages quote them, and plans
+        depend on them."""
         blocks = () if self.expanded is None else self.expanded.files
         return self.document._replace(files=(*self.document.files, *self.files, *blocks))
 
@@ -314,7 +313,7 @@ class Sectioning:
         return Draft(self.tree, self.sections, scope, names, self.rules, head)
 
     def recipe(self) -> Recipe:
-        """Return the recipe; only if there was no error."""
+        """Return the recipe. Call it only if there is no error."""
         assert self.expanded is not None
         assert self.head is not None
         sections = {name: section for name, section in self.sections.items() if name != "model"}
@@ -334,7 +333,7 @@ class Sectioning:
 
 
 def _resolve_published(values: WeightsSection, path: str) -> str:
-    """Return the path of weights: a folder for `huggingface`, else a file. Raises PublishedError."""
+    """Return the path of published weights: a folder for `huggingface`, else a file. Raises PublishedError."""
     if values.format == TRANSFORMERS:
         return find_published_folder(values.path, path)
     if "://" in path:
@@ -350,7 +349,7 @@ def _resolve_published(values: WeightsSection, path: str) -> str:
 
 
 def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
-    """Return the outputs of the fields that have several."""
+    """Return the outputs of each field that has several."""
     found = {}
     for entry in fields if isinstance(fields, Mapping) else ():
         kind = entry.value.get("type") if isinstance(entry.value, Mapping) else None
@@ -360,7 +359,8 @@ def _outputs_of(fields: Node | None) -> dict[str, tuple[str, ...]]:
 
 
 def _find_outdented(root: Mapping) -> Iterator[str]:
-    """Yield top-level keys that belong inside the empty section above them: only the empty section is reported."""
+    """Yield the top-level keys that belong inside the empty section above them: they are not indented. Only the empty
+    section is reported."""
     holder: set[str] = set()
     for entry in root:
         if entry.name in Top.model_fields:
@@ -375,7 +375,7 @@ def _keys(node: Node | None) -> list[str]:
 
 
 def _paths(scope: Scope) -> Iterator[str]:
-    """Yield the path of every node, and for copies of a repeat their common name."""
+    """Yield the path of every node; copies of a `repeat` also under their common name."""
     for node in scope.nodes:
         yield node.path
         yield node.path.rstrip("0123456789").rstrip(".")

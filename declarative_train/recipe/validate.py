@@ -1,4 +1,4 @@
-"""Validation: mapping node of a recipe -> frozen pydantic model, for sections, components and nodes."""
+"""Validation of a mapping of a recipe by a pydantic model, for sections, components and nodes."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def validate(
 ) -> tuple[M | None, list[Diagnostic]]:
     """Return the model, or None and all errors.
 
-    `where` is the name of the mapping in messages (default: its `type` in backticks); `at` the place for keys that are
-    missing (default: its `type`, else its key or the mapping). Keys in `leave` are not passed on, and it is not an
-    error if they are absent from `given` (values that were read elsewhere). `extra_known` are keys that are suggested,
-    in addition to the model's own, for an unknown name; `elsewhere` returns where such a name belongs (given the
-    nearest known name, if there is one).
+    `where`        name of the mapping in messages (default: its `type` in backticks)
+    `at`           where missing keys are reported (default: its `type`, else its key or the mapping)
+    `leave`        keys that are not passed to the model, because `given` has their values, read elsewhere
+    `extra_known`  keys that are suggested for an unknown name in addition to the model's own
+    `elsewhere`    function that returns where an unknown name belongs; its second argument is the nearest known name
     """
     left = frozenset(leave)
     values = {entry.name: to_value(entry.value) for entry in node.entries if entry.name not in left}
@@ -101,13 +101,13 @@ _ADDED: ContextVar[Added | None] = ContextVar("added", default=None)
 
 
 def list_added() -> Added:
-    """Return the components that plugins have added in this context."""
+    """Return the components that plugins add in this context, by kind."""
     return _ADDED.get() or {}
 
 
 @contextmanager
 def adding(components: Added) -> Iterator[None]:
-    """Add the components of plugins to the tables while a recipe is read."""
+    """Add the components of plugins to the tables within the context, in which a recipe is read."""
     token = _ADDED.set(components)
     try:
         yield
@@ -116,7 +116,7 @@ def adding(components: Added) -> Iterator[None]:
 
 
 def table(kind: type[C]) -> MappingABC[str, type[C]]:
-    """Return the table of a kind; it is imported here, because the tables import their interface."""
+    """Return the table of a kind of component. It is imported here, because the tables import the kinds."""
     word, place = KINDS[kind]
     module, _, name = place.rpartition(".")
     found: MappingABC[str, type[C]] = getattr(import_module(f"declarative_train.components.{module}"), name)
@@ -129,7 +129,8 @@ def table_of_word(word: str) -> MappingABC[str, type[Component]]:
 
 
 class Child(NamedTuple):
-    """Type of a field whose value has a reader of its own: a section or component, or a mapping or list of them."""
+    """Type of a field whose value is read by a reader of its own: a section or component, or a mapping or list of
+    them."""
 
     model: Any
     holder: type | None  # dict, tuple, or None for one

@@ -1,6 +1,7 @@
 """Rules of the package `recipe`: code -> `family.function`, whose docstring is its manual page.
 
-A family whose name ends in `_rules` searches for errors itself; the others only write the message of what a pass found.
+The functions of families named `*_rules` search for mistakes themselves; those of other families only write the message
+about a mistake that other code found.
 """
 
 RULES: dict[str, str] = {

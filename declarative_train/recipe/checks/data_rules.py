@@ -26,7 +26,7 @@ _NOT_FOLLOWED = frozenset(
 
 
 class _Sequence(NamedTuple):
-    """Slice of columns in a tensor: from `start` up to `stop`, which is counted from the end."""
+    """Slice of a window's rows: of `columns`, from row `start` up to `stop`, which counts from the end."""
 
     columns: tuple[str, ...]
     start: int
@@ -34,7 +34,7 @@ class _Sequence(NamedTuple):
 
 
 class _ScopeFrame(NamedTuple):
-    """Scope, and the block around it."""
+    """Scope (the model or the inside of a block), with the block's node and the scope around it."""
 
     scope: Scope
     node: BlockNode | None = None
@@ -82,7 +82,8 @@ def target_in_view(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _find_sequence_layer(draft: Draft, wire: Wire, target: _Sequence) -> LayerNode | None:
-    """Return a layer on a path from the edge `wire` back to the sequence of the target that sees the whole sequence."""
+    """Return a layer that sees the whole sequence of the target, on a path from the wire back to that sequence; None if
+    there is none."""
     assert draft.scope is not None
     waiting: list[tuple[_ScopeFrame, Wire, LayerNode | None]] = [(_ScopeFrame(draft.scope), wire, None)]
     seen: set[tuple[int, Wire, bool]] = set()
@@ -115,16 +116,15 @@ def _sees_all(node: LayerNode) -> bool:
 
 
 def _is_before(given: _Sequence | None, target: _Sequence) -> bool:
-    """Return whether the target is `given` shifted by one."""
+    """Return whether the target has the same columns as `given`, shifted by one row (next-token prediction)."""
     if given is None or given.columns != target.columns or given.start + 1 != target.start:
         return False
     return given.stop is None or given.stop == -1 or (target.stop is not None and given.stop + 1 == target.stop)
 
 
 def _sequence(draft: Draft, wire: Wire) -> _Sequence | None:
-    """Return the slice that an edge of the main scope contains: a field, or a slice of one along the first
-    dimension.
-    """
+    """Return which rows of which columns a wire of the model contains: a field, or a slice of one along its first
+    dimension; else None."""
     assert draft.scope is not None
     name, _, output = wire.partition(":")
     if not output:
@@ -195,7 +195,8 @@ def map_as_sequences(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _map(scope: Scope, wire: Wire) -> LayerNode | None:
-    """Return the layer over height and width whose result an edge contains, changed only element by element."""
+    """Return the layer with results over height and width that a wire contains, changed only element by element; else
+    None."""
     name, _, output = wire.partition(":")
     node = next((each for each in scope.nodes if each.name == name), None)
     if isinstance(node, BlockNode):

@@ -92,15 +92,13 @@ def key_without_effect(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def _stand_together(draft: Draft) -> bool:
-    """Return whether both keys are in the same file.
-
-    `keep: 0` on the command line, or in a recipe that extends another, also switches off the `every` of the base.
-    """
+    """Return whether both keys are in the same file. `keep: 0` on the command line, or in a recipe with a base, may be
+    meant to switch off the `every` of the base."""
     return draft.span("checkpoint.keep").path == draft.span("checkpoint.every").path
 
 
 def _of_precision(draft: Draft) -> Iterator[Diagnostic]:
-    """Yield a warning for `matmul: tf32` in a run without float32 matrix products."""
+    """Yield a warning for `matmul: tf32` in a run that has no float32 matrix products."""
     precision = None if draft.training is None else draft.training.precision
     if precision is None or precision.compute == "fp32":
         return
@@ -133,7 +131,7 @@ def _of(component: BaseModel, place: Callable[[str], Span]) -> Iterator[Diagnost
 
 
 def _of_layers(scope: Scope) -> Iterator[Diagnostic]:
-    """Yield the diagnostics of layers, one per position in the recipe, however many copies it makes."""
+    """Yield the diagnostics of layers, one for each place in the recipe, however many copies are made of it."""
     said: set[Span] = set()
     for node in _layers(scope):
         if node.params:

@@ -39,7 +39,7 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
 
 
 def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:
-    """Yield every optimizer with its path and span; the path is None for one set inside a block."""
+    """Yield every optimizer of the recipe with its path (None if it is set inside a block) and its place."""
     if draft.training is not None:
         path: tuple[str, ...] = ("training", "optimizer")
         yield draft.training.optimizer, path, draft.span(path)

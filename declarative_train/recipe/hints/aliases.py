@@ -1,4 +1,4 @@
-"""Aliases: words of other frameworks -> the word of the recipe language. Data only, read to explain an error."""
+"""Table from words of other frameworks to words of the recipe language, from which hints are made."""
 
 from __future__ import annotations
 
@@ -363,7 +363,8 @@ _ENDS = ("", "loss", "score", "lr", "layer", "optimizer", "dataset")  # of class
 
 
 def type_here(name: str, known: Collection[str]) -> str | None:
-    """Return the name here of a class of another framework (`nn.CrossEntropyLoss`, `BatchNorm2d`), or None."""
+    """Return the `type` of the recipe language for a class of another framework (`nn.CrossEntropyLoss`, `BatchNorm2d`),
+    or None."""
     typed = letters(name.rpartition(".")[2])
     ours = {letters(each): each for each in known}
     for end in _ENDS:

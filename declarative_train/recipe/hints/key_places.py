@@ -1,4 +1,4 @@
-"""Places of keys: the right section for a key in a wrong one, or for another framework's name of it."""
+"""Hints for unknown keys: the section that has the key, or the key that another framework's word means."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ SLIP = 0.7  # how much alike a name and the key that was meant are: `mode` for `
 
 
 def home_of(name: str, near: str | None = None) -> str | None:
-    """Return a help line; None if no section has such a key, or if the name is a typo of `near`, a key of its section.
-
-    It is slow (it reads every optimizer) and only called for errors.
-    """
+    """Return a help line that names the section with this key; None if no section has it, or if it resembles `near`, a
+    key of its own section. It reads every optimizer, which is slow: only for errors."""
     from difflib import SequenceMatcher  # which only mistakes need
 
     if near is not None and name not in ALIASES and SequenceMatcher(None, name, near).ratio() > SLIP:
@@ -40,12 +38,12 @@ def home_of(name: str, near: str | None = None) -> str | None:
 
 
 def paths_of(word: str) -> list[str]:
-    """Return the paths of the sections that have the key `word`, the outermost first; "" is the top level."""
+    """Return the paths of the sections that have the key `word`, outermost first; "" is the top level."""
     return sorted(dict.fromkeys(path for path, key in _keys() if key == word), key=lambda path: path.count("."))
 
 
 def _keys() -> Iterator[tuple[str, str]]:
-    """Yield section and key, for every key of the language except those of nodes."""
+    """Yield (section, key) for every key of the language except those of nodes."""
     yield from _of(Top, "")
     yield from _of(Axes, "parallelism")
 
@@ -67,7 +65,7 @@ def _of(model: type[Section], path: str) -> Iterator[tuple[str, str]]:
 
 
 def home_in_axes(name: str, near: str | None) -> str | None:
-    """Return the help line for a key below `parallelism`."""
+    """Return a help line for an unknown key below `parallelism`, or None."""
     if name in KEPT:
         return f"`{name}` is reserved for an axis that is not implemented yet; `data` and `pipeline` are"
     if name in ("mode", "type", "strategy"):

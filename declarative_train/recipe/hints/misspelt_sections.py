@@ -1,8 +1,5 @@
-"""Misspelt sections: unknown top-level keys are read under the name of the section they resemble.
-
-So errors inside are reported in the same pass, and nothing is reported as missing. The misspelt key itself is
-reported as any unknown one.
-"""
+"""Misspelt sections: an unknown top-level key is read as the section that it resembles, so that errors inside are
+reported in the same pass and the section is not reported as missing. The key itself is reported as unknown."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def with_meant_sections(root: Mapping) -> Mapping:
 
 
 def _is_of(section: str, entry: Entry) -> bool:
-    """Return whether at least half of the keys belong to the section."""
+    """Return whether at least half of the keys inside belong to the section."""
     if section not in SECTIONS or not isinstance(entry.value, Mapping):
         return False
     known = keys_of(section)
@@ -36,6 +33,6 @@ def _is_of(section: str, entry: Entry) -> bool:
 
 
 def is_misspelt(section: str, root: Mapping) -> bool:
-    """Return whether an unknown top-level key resembles the section's name."""
+    """Return whether some unknown top-level key resembles the section's name."""
     unknown = (entry.name for entry in root if entry.name not in Top.model_fields)
     return any(nearest(name, Top.model_fields) == section for name in unknown)

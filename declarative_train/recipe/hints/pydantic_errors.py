@@ -1,4 +1,4 @@
-"""Errors of pydantic: each becomes a diagnostic at its own place, in the words of the recipe language."""
+"""Conversion of pydantic's errors to diagnostics, each at its own place and in the words of the recipe language."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ _BOUNDS = {
 
 
 class _Problem(NamedTuple):
-    """Pydantic error and its place: the deepest node on the path of the error, and the branches of unions on that
-    path."""
+    """Error of pydantic with its place in the recipe. `path`: keys from the mapping to the value. `union`, `branch`: if
+    the value may have several forms (a union), the path of that value and the form for which this error was raised;
+    `rest`: the path below."""
 
     error: Any
     node: Node
@@ -66,7 +67,7 @@ class _Problem(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Arguments of `validate`; `where` is the name of the mapping in messages."""
+    """Arguments of `validate`. `where`: the name of the mapping in messages."""
 
     node: Mapping
     where: str
@@ -76,19 +77,16 @@ class Reading(NamedTuple):
 
 
 def explain(errors: Iterable[Any], kept: Mapping, place: Span, reading: Reading) -> list[Diagnostic]:
-    """Return diagnostics for pydantic's errors in the entries `kept` of a mapping; `place` is for keys that are
-    missing.
-    """
+    """Return diagnostics for pydantic's errors in a mapping. `kept`: its entries that pydantic got. `place`: where
+    missing keys are reported."""
     problems = _without_echoes([_place(error, kept, place) for error in errors], reading)
     return [_diagnostic(problem, reading) for problem in _choose(problems)]
 
 
 def _without_echoes(problems: list[_Problem], reading: Reading) -> list[_Problem]:
-    """Drop errors that follow from another one.
-
-    These are: missing keys that are present under a misspelt name, lists that are too short only because an entry is
-    wrong, and a short form in addition to the long one, which has its own rule.
-    """
+    """Return the errors without those that follow from another one: missing keys that are present under a misspelt
+    name, lists that are too short only because an item is wrong, and a short form in addition to the long one, which
+    has its own rule."""
     typed = [(p.path[:-1], str(p.error["loc"][-1])) for p in problems if p.error["type"] == "extra_forbidden"]
 
     def is_mistyped(problem: _Problem) -> bool:
@@ -135,11 +133,8 @@ def _place(error: Any, root: Mapping, place: Span) -> _Problem:
 
 
 def _choose(problems: list[_Problem]) -> list[_Problem | list[_Problem]]:
-    """Return one entry per error.
-
-    If every branch of a union failed, keep the errors of the branch that came furthest, or all together if each failed
-    at its first check.
-    """
+    """Return one entry per error. If a value fits none of its possible forms, keep the errors of the form that fits
+    furthest, or all of them in a list if each fails at once."""
     chosen: list[_Problem | list[_Problem]] = []
     unions: dict[tuple[str | int, ...], list[_Problem]] = {}
     for problem in problems:
@@ -255,7 +250,7 @@ def _value(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _no_branch(problems: SequenceABC[_Problem], where: str) -> Diagnostic:
-    """Return the error of a value that fits no branch of a union; it names all branches."""
+    """Return the error of a value that has none of its possible forms; the message names them all."""
     first = problems[0]
     wanted: list[str] = []
     for problem in problems:
@@ -291,7 +286,7 @@ def _unknown_tag(problem: _Problem, name: str) -> Diagnostic:
 
 
 def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) -> str:
-    """Return `min | max` for a key that takes one of a few words; else ""."""
+    """Return `min | max` for a key whose value is one of a few words, else ""."""
     for holder in _models_at(model, path):
         field = holder.model_fields.get(recipe_keys(holder).get(name, name))
         if field is not None and get_origin(field.annotation) is Literal:
@@ -300,7 +295,7 @@ def _words_of(model: type[BaseModel], path: tuple[str | int, ...], name: str) ->
 
 
 def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
-    """Return the keys of the model at `path` below `model`, as far as its fields show."""
+    """Return the keys that are allowed at `path` below `model`."""
     found = _models_at(model, path)
     if len(found) != 1:
         return sorted({name for each in found for name in recipe_keys(each)})
@@ -308,7 +303,7 @@ def _list_keys(model: type[BaseModel], path: tuple[str | int, ...]) -> list[str]
 
 
 def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """Return the possible models at `path` below `model`; if there are several, their fields are not followed."""
+    """Return the models that the value at `path` below `model` may have."""
     found = [model]
     for part in path:
         if isinstance(part, str) and len(found) == 1:
@@ -318,7 +313,7 @@ def _models_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[type
 
 
 def _parse_words(expected: str) -> list[str]:
-    """Return the words of pydantic's "'a', 'b' or 'c'"."""
+    """Return the words in a list as pydantic writes it: "'a', 'b' or 'c'"."""
     parts = expected.replace(" or ", ", ").split(", ")
     return [{"True": "true", "False": "false", "None": "null"}.get(part, part.strip("'")) for part in parts]
 

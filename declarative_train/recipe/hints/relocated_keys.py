@@ -1,6 +1,4 @@
-"""Relocated keys: words of other tools that have another form or another section here -> the hint, with what to
-write.
-"""
+"""Hints for words of other tools that are written in another form or section here."""
 
 from __future__ import annotations
 
@@ -152,5 +150,5 @@ MODES = {  # of parallelism, by letters alone
 
 
 def hint_for(key: str, where: str) -> str | None:
-    """Return the hint for a key; `where` is the name of its mapping in messages."""
+    """Return the hint for a key, None if there is none. `where`: the name of its mapping in messages."""
     return IN_SECTIONS.get(where, {}).get(key) or ANYWHERE.get(key)

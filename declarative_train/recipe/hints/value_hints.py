@@ -1,6 +1,4 @@
-"""Hints for values of a wrong type, where the right value is certain: words of YAML 1.1, missing or superfluous
-quotes.
-"""
+"""Hints for values of a wrong type if the right value is certain: words of YAML 1.1, missing or superfluous quotes."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ class ValueHint(NamedTuple):
 
 
 def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
-    """Return a hint for a value. `kind`: pydantic's name of the expected type; `key`: the key of the value."""
+    """Return a hint for the value of `key`. `kind`: pydantic's name of the expected type."""
     if not isinstance(node, Scalar) or node.value is None:
         return ValueHint()
     if node.template is not None:
@@ -85,7 +83,7 @@ def value_hint(node: Node, kind: str, key: str = "") -> ValueHint:
 
 
 def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHint:
-    """Return a hint for a number in a form that YAML lacks: a percentage, a thousand separator or suffix, a formula."""
+    """Return a hint for a number that YAML reads as text: a percentage, a thousand separator or suffix, a formula."""
     if node.quoted and is_numeric(text):
         return ValueHint("write it without quotes", _edit(node, text))
     if (share := _SHARE.fullmatch(text)) is not None and kind == "float_type" and is_share:
@@ -101,7 +99,7 @@ def _of_number(node: Scalar, text: str, kind: str, *, is_share: bool) -> ValueHi
 
 
 def _of_list(node: Scalar, text: str) -> ValueHint:
-    """Return a hint for a Python tuple in place of a list, or of one number per dimension."""
+    """Return a hint for a Python tuple, or numbers in a text, where a list is expected."""
     tuple_ = _TUPLE.fullmatch(text) or _NUMBERS_IN_TEXT.fullmatch(text)
     return ValueHint() if tuple_ is None else _write(node, f"[{tuple_[1].strip().removesuffix(',')}]")
 

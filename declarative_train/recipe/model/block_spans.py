@@ -1,6 +1,6 @@
-"""Spans of values and errors inside a shipped block, moved to the value of the recipe that caused them.
+"""Places of values and errors inside a block of the package, moved to the value of the recipe that caused them.
 
-The user did not write the body of a shipped block: the place is the value of a param that the recipe gives.
+The user did not write the body of such a block: the place is the value of a param that the recipe gives.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ _PARAM = re.compile(rf"\bparams\.({NAME})")
 
 
 def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping, at: Span) -> Diagnostic:
-    """Return the problem at a place of the recipe.
-
-    `fields` are the keys of the node and `at` is its `type`. If the line inside the block reads one param that the node
-    gives, the place is that value.
-    """
+    """Return an error inside a block at a place of the recipe: the value of the param that the line inside the block
+    reads, if it is one and the node gives it, else the node's `type` (`at`). `fields`: the keys of the node."""
     assert block.file is not None
     if problem.span.path != block.file.path:
         return problem
@@ -40,14 +37,14 @@ def report_outside(problem: Diagnostic, block: BlockDefinition, fields: Mapping,
 
 
 def param_spans(block: BlockDefinition, fields: Mapping) -> dict[str, Span]:
-    """Return the places of the params of a node, without places in files of shipped blocks."""
+    """Return the places of a node's params by name, without places in the block's own file."""
     if block.file is None:
         return {}
     return {entry.name: entry.value.span for entry in fields if entry.value.span.path != block.file.path}
 
 
 def move_outside(written: Node, rendered: Node, spans: MappingABC[str, Span]) -> Node:
-    """Return `rendered` with values that come from one param at the place of that param, not of the template."""
+    """Return `rendered` with values that a template took from one param at the place of that param."""
     if written is rendered or not spans:
         return rendered
     if isinstance(written, Scalar):
@@ -73,7 +70,7 @@ def _move(node: Node, span: Span) -> Node:
 
 
 def field_spans(fields: Mapping, prefix: str = "") -> Iterable[tuple[str, Span]]:
-    """Yield the place of every value, nested ones by dotted names."""
+    """Yield (dotted name, place) of every value in a mapping, nested ones included."""
     for entry in fields:
         yield f"{prefix}{entry.name}", entry.value.span
         if isinstance(entry.value, Mapping):

@@ -1,7 +1,7 @@
-"""Blocks: a mapping under `model.blocks`, or a shipped file -> a definition that nodes can name.
+"""Blocks: entries of `model.blocks` and files that come with the package, read into definitions that nodes can name.
 
-A shipped file holds one block, in the form of an entry of `model.blocks`, and may have blocks of its own (`blocks:`)
-that only it sees. A user's block sees all blocks of its recipe and the shipped ones.
+A file of the package has one block, in the form of an entry of `model.blocks`. It may have blocks of its own
+(`blocks:`) that only it can use. A user's block can use all blocks of its recipe and of the package.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ _KEYS = ("params", "inputs", "graph", "output", "outputs", "parameters")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockDefinition:
-    """Definition of a block. `outputs` maps names to references, the first is the default; `blocks` are visible only
-    here; `parameters` are selectors that begin at the block.
-    """
+    """Definition of a block. `outputs`: name -> reference to a node inside, the first is the default. `blocks`: those
+    that only its nodes can name. `parameters`: settings of parameters, with selectors that start at the block."""
 
     name: str
     span: Span  # of the name
@@ -54,7 +53,7 @@ class BlockDefinition:
 def read_blocks(
     node: Node | None, taken: MappingABC[str, str], where: str = "model.blocks"
 ) -> tuple[dict[str, BlockDefinition | None], list[Diagnostic]]:
-    """Read every declared block; None for one with errors. `taken`: existing types -> their description."""
+    """Return every declared block, None for one with errors. `taken`: types that exist already -> their description."""
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
@@ -116,9 +115,8 @@ def read_block(
 def _with_params(
     graph: Node | None, params: MappingABC[str, Param], where: str
 ) -> tuple[Node | None, list[Diagnostic]]:
-    """Expand `params: [norm, groups]` of the graph's nodes to `norm: "{{ params.norm }}"` for each key that is
-    not given.
-    """
+    """Return the nodes of a block with `params: [norm, groups]` expanded to `norm: "{{ params.norm }}"` for each key
+    that a node does not give."""
     diagnostics: list[Diagnostic] = []
     if not isinstance(graph, Mapping):
         return graph, diagnostics
@@ -147,7 +145,7 @@ def _with_params(
 
 
 def _find_unused(block: str, node: Mapping) -> Iterator[Diagnostic]:
-    """Yield the params that no template in the block reads; for a block without errors."""
+    """Yield the params of a block without errors that no template inside reads."""
     params = node.get("params")
     texts = [each.text for each in scalars(node) if each.template is not None or is_open(each)]
     if not isinstance(params, Mapping) or any(_ALL_PARAMS.search(text) for text in texts):
@@ -227,7 +225,7 @@ def list_shipped() -> tuple[str, ...]:
 
 @cache
 def load_shipped_block(name: str) -> tuple[BlockDefinition | None, tuple[Diagnostic, ...]]:
-    """Return a shipped block; it is read once."""
+    """Return a block of the package by its type, and errors; each is read once."""
     file = read_shipped_file(name)
     root, found = read_text(file.path, file.text)
     if not isinstance(root, Mapping) or found:
@@ -243,7 +241,7 @@ def read_shipped_file(name: str) -> SourceFile:
 
 
 class TypeLibrary:
-    """Types that a node can name: layers, the recipe's blocks, the shipped blocks."""
+    """Types that a node can name: layers, the recipe's blocks, the package's blocks."""
 
     def __init__(self, layers: MappingABC[str, type[Layer]], node: Node | None) -> None:
         self.layers = layers
@@ -255,9 +253,8 @@ class TypeLibrary:
         """Files of the shipped blocks that were used, by name."""
 
     def find(self, name: str, inside: BlockDefinition | None) -> type[Layer] | BlockDefinition | None:
-        """Return the type named in the body of `inside` (None: the main graph); None if there is none, or it has
-        errors.
-        """
+        """Return the type with this name for a node inside the block `inside` (None: of the model itself); None if
+        there is none, or it has errors."""
         if name in self.layers:
             return self.layers[name]
         family = inside.blocks if inside is not None and inside.file is not None else self._blocks
@@ -272,7 +269,7 @@ class TypeLibrary:
         return block
 
     def is_broken(self, name: str) -> bool:
-        """Return whether the block is declared and has errors, which are reported."""
+        """Return whether the block exists but has errors, which are reported already."""
         return name in self._shipped or (name in self._blocks and self._blocks[name] is None)
 
     def types(self) -> list[str]:
@@ -280,5 +277,5 @@ class TypeLibrary:
         return [*self.layers, *self._blocks, *self._shipped, REUSE]
 
     def own(self) -> set[str]:
-        """Return the types of the recipe and its plugins."""
+        """Return the types that the recipe and its plugins define."""
         return {*self._blocks, *(self.layers.keys() - LAYERS.keys())}

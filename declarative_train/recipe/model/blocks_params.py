@@ -1,4 +1,4 @@
-"""Params of a block: declarations -> types and defaults; keys of a node -> checked values for templates."""
+"""Params of blocks: their declarations, and the values that a node gives, checked, for the block's templates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS: dict[str, str] = {
 
 
 class ParamSpec(BaseModel):
-    """Param without a plain default: `{type: int, min: 1}`."""
+    """Declaration of a param in the long form: `{type: int, min: 1}`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -52,7 +52,8 @@ class ParamSpec(BaseModel):
 
 
 class Param(NamedTuple):
-    """Declared param. `kind` None: any (a default that is a template). `default` None: required; a null: optional."""
+    """Declared param. `kind`: its type; None: any (its default is a template). `default`: None if the param is
+    required; a null if it is optional."""
 
     name: str
     kind: Kind | None
@@ -68,7 +69,7 @@ class Param(NamedTuple):
 
 
 def read_params(node: Node | None) -> tuple[dict[str, Param], list[Diagnostic]]:
-    """Read the declarations under `params`."""
+    """Return the declarations under `params`, by name."""
     if node is None:
         return {}, []
     if not isinstance(node, Mapping):
@@ -112,7 +113,7 @@ def _read_param(name: str, key_span: Span, node: Node) -> tuple[Param | None, li
 
 
 def _kind(node: Node) -> Kind | None:
-    """Return the type of a default."""
+    """Return the type that a default value has."""
     if isinstance(node, Sequence):
         return "list"
     if isinstance(node, Mapping):
@@ -133,11 +134,8 @@ def bind_params(
     *,
     shipped: bool = False,
 ) -> tuple[dict[str, object] | None, list[Diagnostic]]:
-    """Return the values for the block's templates.
-
-    `given` holds the node's own keys, rendered; `beside` are all its keys; `at` is the place for params that are
-    missing. Defaults may be templates that read earlier params.
-    """
+    """Return the params' values for the block's templates. `given`: the node's own keys, rendered. `present`: all its
+    keys. `at`: where missing params are reported. Defaults may be templates that read earlier params."""
     diagnostics = [
         unknown_key(entry.key.span, entry.name, f"`{block}`", [*params, *RESERVED], present=present, closed=shipped)
         for entry in given
@@ -161,7 +159,7 @@ def bind_params(
 
 
 def check_value(param: Param, node: Node, where: str) -> tuple[object, list[Diagnostic]]:
-    """Check a rendered value against its declaration and return it."""
+    """Return a value after checking it against its declaration, and errors."""
     value = to_value(node)
     if param.kind is None or (value is None and param.default is not None and to_value(param.default) is None):
         return value, []

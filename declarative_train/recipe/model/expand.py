@@ -54,9 +54,8 @@ _NO_FILES = Paths(frozenset())
 
 
 class Expanded(NamedTuple):
-    """Expanded model. `rules` are the blocks' own `parameters`, inner blocks first; `files` the shipped blocks
-    it uses.
-    """
+    """Expanded model. `rules`: the `parameters` of its blocks, inner blocks first. `files`: the package's blocks that
+    it uses."""
 
     scope: Scope
     rules: tuple[BlockRules, ...]
@@ -64,10 +63,8 @@ class Expanded(NamedTuple):
     wiring: Wiring
 
     def wire(self, reference: str) -> Wire:
-        """Return the wire of the main scope for a reference of the objective (`kl`, `lstm.hidden`, `layers.3`).
-
-        A wire is the name of a field, or `node:output`.
-        """
+        """Return the wire for a reference of the objective (`kl`, `lstm.hidden`, `layers.3`): the name of a field, or
+        `node:output`."""
         edge = read_reference(reference, Span("", 1, 1, 1, 1))
         wire = None if edge is None or self.wiring.problem_of(edge) is not None else self.wiring.wire(edge)
         assert wire is not None  # else there had been a diagnostic, and no Expanded
@@ -85,12 +82,12 @@ def expand(
     paths: Paths = _NO_FILES,
     field_outputs: MappingABC[str, tuple[str, ...]] | None = None,
 ) -> tuple[Expanded | None, list[Diagnostic]]:
-    """Expand the model, or report all errors of its graph and blocks.
+    """Return the expanded model, or None and all errors of its graph and blocks. (The section itself reports a `graph`
+    that is missing or not a mapping.)
 
-    `fields`: the fields of the data; as a mapping to their places, unused ones are reported; `field_outputs`: outputs
-    of those that have several. `names`: `vars` and `env`. `objective`: what the objective reads and where: the outputs
-    of the main scope; None if it could not be read, and then no node counts as unused. A `graph` that is missing or
-    not a mapping is reported by the section.
+    `fields`: the fields of the data; if it is a mapping to their places, unused ones are reported. `field_outputs`: the
+    outputs of fields that have several. `names`: `vars` and `env`. `objective`: what the objective reads and where it
+    says so: the outputs of the model; None if it could not be read, and then no node is reported as unused.
     """
     library = TypeLibrary(layers, model.get("blocks"))
     expander = _Expander(library, templates, paths)
@@ -117,7 +114,7 @@ def expand(
 def _outputs(
     wiring: Wiring, objective: Collection[tuple[str, Span]]
 ) -> tuple[dict[str, Edge], list[Diagnostic | None]]:
-    """Return the objective's references to nodes, and the errors of the others; None for an error that is reported."""
+    """Return the nodes that the objective reads, and an error for each other reference (None if it was reported)."""
     outputs: dict[str, Edge] = {}
     wrong: list[Diagnostic | None] = []
     for text, span in objective:
@@ -148,7 +145,7 @@ class _GraphFrame(NamedTuple):
 
 
 class _Expander:
-    """Expansion of graphs and blocks: collects each diagnostic once, and caches expanded blocks."""
+    """Expansion of one model. It collects each diagnostic once, and reuses blocks that are expanded already."""
 
     def __init__(self, library: TypeLibrary, templates: Templates, paths: Paths) -> None:
         self._paths = paths
@@ -165,7 +162,7 @@ class _Expander:
         return [*self._library.diagnostics, *self._said.values()]
 
     def _say(self, found: Iterable[Diagnostic]) -> bool:
-        """Add diagnostics; return whether one is an error."""
+        """Add diagnostics; return whether one of them is an error."""
         any_error = False
         for problem in found:
             self._said.setdefault((problem.code, problem.span, problem.message), problem)
@@ -187,7 +184,8 @@ class _Expander:
         used: Collection[str] | None,
         readers: str,
     ) -> Scope | None:
-        """Build the scope; None if it has an error. `used`: nodes that are read from outside, None if unknown."""
+        """Return the expanded scope (the nodes of the model or of a block); None if it has an error. `used`: the nodes
+        that are read from outside, None if unknown."""
         is_whole = not any(problem.is_error for problem in wiring.diagnostics)
         left_out: set[str] = set()
         if used is not None and is_whole:
@@ -227,7 +225,7 @@ class _Expander:
     # -- nodes
 
     def _nodes(self, draft: Typed | ExpressionDraft, frame: _GraphFrame, wiring: Wiring) -> Iterable[ModelNode | None]:
-        """Yield the node of a draft, or its copies; ends with None after an error."""
+        """Yield the node that an entry of the graph makes, or all its copies; None as the last after an error."""
         bound = {port: edge for port, edge in wiring.edges[draft.name].items() if edge is not None}
         inputs = {port: wire for port, edge in bound.items() if (wire := wiring.wire(edge)) is not None}
         spans = {port: edge.span for port, edge in bound.items() if port in inputs}
@@ -297,7 +295,7 @@ class _Expander:
         return LayerNode(*common, layer, spans, params if frame.param_spans else {})
 
     def _open(self, draft: BlockDraft, fields: Mapping, bound: frozenset[str], frame: _GraphFrame) -> Scope | None:
-        """Return the scope of a block for a node."""
+        """Return the expanded inside of the block that a node names."""
         block, at = draft.block, draft.type_span
         shipped = block.file is not None
         present = {entry.name for entry in (*draft.reserved, *fields)}
@@ -360,7 +358,8 @@ class _Expander:
         return None if is_wrong else scope
 
     def _unread_inputs(self, block: BlockDefinition, wiring: Wiring) -> Iterator[Diagnostic]:
-        """Yield inputs that neither a node, even if switched off, nor an output reads; nothing if a node has errors."""
+        """Yield an error for each input of a block that neither a node (even if switched off) nor an output reads; none
+        if a node has errors."""
         if wiring.diagnostics or not wiring.knows_all_readers:
             return
         read = {edge.name for edges in wiring.edges.values() for edge in edges.values() if edge is not None}
@@ -369,8 +368,8 @@ class _Expander:
         yield from (unused_input(block.port_spans[name], name, block.name) for name in unread)
 
     def _check_reuses(self, nodes: Iterable[ModelNode]) -> None:
-        """Check that a block that is called again gets the same inputs as the first time, as they decide its
-        contents."""
+        """Check that a block that is called again (`reuse`) gets the same inputs as the first time: they decide what is
+        inside."""
         by_name = {node.name: node for node in nodes}
         for node in nodes:
             target = by_name.get(node.target) if isinstance(node, ReuseNode) else None
@@ -382,10 +381,9 @@ class _Expander:
 
 
 def _chain(draft: Typed, first: str) -> dict[str, str]:
-    """Return what a copy of a repeat takes from the copy before, by port.
-
-    The first port takes the output of the same name, else the first output; every other port takes one of its own name.
-    """
+    """Return which output of the copy before each input of a copy in a `repeat` reads, by input. The first input reads
+    the output of the same name, else the first output; each other input reads an output of its own name, if there is
+    one."""
     named = {port.name: port.name for port in draft.ports if not port.variadic and port.name in draft.outputs}
     return {first: named.pop(first, draft.outputs[0]), **named}
 

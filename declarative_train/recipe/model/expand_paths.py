@@ -1,4 +1,5 @@
-"""Paths: an expanded model -> the same with paths from the root, the rules of its blocks, and its units."""
+"""Paths of the nodes of an expanded model, from its root; the settings in its blocks; and its units (repeated
+blocks)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Opened = Mapping[int, tuple[BlockDefinition, Mapping[str, object]]]  # id of a s
 
 
 def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tuple[BlockRules, ...]]:
-    """Return the scope with paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks first."""
+    """Return the scope with node paths that begin with `prefix`, and the `parameters` of its blocks, inner blocks
+    first."""
     nodes: list[ModelNode] = []
     rules: list[BlockRules] = []
     for node in scope.nodes:
@@ -31,9 +33,8 @@ def set_paths(scope: Scope, opened: Opened, prefix: str = "") -> tuple[Scope, tu
 
 
 def units_of(scope: Scope) -> tuple[str, ...]:
-    """Return the copies of the outermost repeats, also inside blocks; without a repeat, the top-level layers and
-    blocks.
-    """
+    """Return the paths of the units: the copies of the outermost `repeat`s, inside blocks too; without any, the
+    top-level layers and blocks."""
     copies = tuple(_copies(scope))
     return copies or tuple(node.path for node in scope.nodes if isinstance(node, LayerNode | BlockNode))
 

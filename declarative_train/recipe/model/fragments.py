@@ -1,4 +1,4 @@
-"""Checks of nodes in a fragment, whose fields, blocks and other nodes may be in other files."""
+"""Checks of nodes in a fragment, a file that other recipes merge, which may have the fields, blocks and other nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from declarative_train.source.node import Mapping, Scalar, is_open
 
 
 def check_nodes(model: Mapping) -> list[Diagnostic]:
-    """Check the fields of every layer; wires and blocks are checked in the recipe that uses the fragment."""
+    """Check the keys of every layer. Wires and blocks are checked in the recipe that uses the fragment."""
     found: list[Diagnostic] = []
     for node in _nodes(model):
         kind = node.get("type")

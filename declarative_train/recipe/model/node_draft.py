@@ -1,4 +1,5 @@
-"""Drafts of nodes: an entry of a graph -> its type, ports and requested inputs; references are not yet followed."""
+"""Drafts of nodes: an entry of a graph, read as type, inputs and outputs. What references point to is resolved
+later."""
 
 from __future__ import annotations
 
@@ -48,9 +49,8 @@ _RULES = {
 
 @dataclass(slots=True, kw_only=True)
 class _Draft:
-    """Draft of any kind of node: its name, its entry, and its outputs. `is_off`: `when` is false, so references to the
-    node mean its first input.
-    """
+    """Draft of a node: its name, its entry, its inputs (`ports`) and outputs. `is_off`: its `when` is false, so that
+    references to it mean its first input."""
 
     name: str
     entry: Entry
@@ -62,9 +62,8 @@ class _Draft:
 
 @dataclass(slots=True, kw_only=True)
 class BrokenDraft(_Draft):
-    """Draft of a node with errors, which are reported; nothing more is reported about it. `wanted`: what it would read,
-    None if that is unknown.
-    """
+    """Draft of a node whose errors are reported; nothing more is reported about it. `wanted`: the inputs that it asks
+    for, None if unknown."""
 
     wanted: RequestedInputs | None = None
 
@@ -76,7 +75,7 @@ class ExpressionDraft(_Draft):
 
     @property
     def edges(self) -> dict[str, Edge | None]:
-        """Edges that the names in the expression refer to, each with the place of the name in the text."""
+        """References in the expression by name, each with its place in the text."""
         return {name.text: read_reference(name.text, self._place(name)) for name in self.expression.names}
 
     def place_of(self, text: str) -> Span:
@@ -89,9 +88,8 @@ class ExpressionDraft(_Draft):
 
 @dataclass(slots=True, kw_only=True)
 class _TypedDraft(_Draft):
-    """Draft of a mapping with a `type`. `fields` are the node's own keys, not yet rendered: each copy renders them with
-    its `index`.
-    """
+    """Draft of a node with a `type`. `fields`: the keys of that type, not rendered yet, because each copy renders them
+    with its own `index`."""
 
     type_name: str
     type_span: Span
@@ -100,7 +98,7 @@ class _TypedDraft(_Draft):
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """Keys that a node of any type has."""
+        """Keys that every node may have, as written."""
         node = self.entry.value
         return tuple(e for e in node if e.name in NODE_WORDS) if isinstance(node, Mapping) else ()
 
@@ -117,7 +115,8 @@ class BlockDraft(_TypedDraft):
 
 @dataclass(slots=True, kw_only=True)
 class ReuseDraft(_TypedDraft):
-    """Draft of a `reuse`. `target` names what it calls again; `called` is that node, once it is found."""
+    """Draft of a `reuse` node. `target`: the node that it calls again, as written; `called`: that node, when it is
+    known."""
 
     target: Edge
     called: LayerDraft | BlockDraft | None = None
@@ -128,21 +127,20 @@ NodeDraft = Typed | ExpressionDraft | BrokenDraft
 
 
 def find_called(draft: NodeDraft | None) -> LayerDraft | BlockDraft | None:
-    """Return the layer or block that a node is, or calls again."""
+    """Return the draft of the layer or block that a node is, or that it calls again."""
     found = draft.called if isinstance(draft, ReuseDraft) else draft
     return found if isinstance(found, LayerDraft | BlockDraft) else None
 
 
 def counts_only(draft: NodeDraft) -> bool:
-    """Return whether the node uses only the number of samples of its input, not their values."""
+    """Return whether a node uses only the number of samples of its input, not the values."""
     called = find_called(draft)
     return isinstance(called, LayerDraft) and called.layer.counts_only
 
 
 class EntryReader:
-    """Reader of the entries of `graph` into drafts; `found` holds diagnostics. `names` are those of templates, except
-    `index`.
-    """
+    """Reader of the entries of a `graph`. `found`: the diagnostics. `names`: the names that templates may use, except
+    `index`."""
 
     def __init__(
         self,
@@ -260,7 +258,7 @@ class EntryReader:
         return LayerDraft(**common, layer=named)
 
     def _target(self, node: Mapping, at: Span) -> Edge | None:
-        """Return the node that a `reuse` calls again."""
+        """Return the reference of a `reuse` node."""
         others = [entry for entry in node if entry.name not in ("node", *RESERVED)]
         present = {entry.name for entry in node if entry.name != "type"}
         self.found += [

@@ -1,4 +1,4 @@
-"""Published models: `from:` of a node -> the params of its block, from the model's config."""
+"""Nodes with `from:`: the params of their block come from the config of a published model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FROM = "from"
 
 
 class Published(NamedTuple):
-    """Published model of a node: its folder, and its config."""
+    """Published model that a node refers to: its folder and its config."""
 
     folder: str
     config: dict[str, object]
@@ -32,7 +32,8 @@ class Published(NamedTuple):
 def resolve_published_fields(
     block: str, fields: Mapping, paths: Paths
 ) -> tuple[Mapping, Published | None, list[Diagnostic]]:
-    """Return the fields of a node without `from`, and with the sizes that it gives; the node's own keys win."""
+    """Return the keys of a node with `from` replaced by the params that the published model has; keys that the node
+    gives itself win."""
     given, family = fields.entry(FROM), family_of(block)
     if given is None or family is None:
         return fields, None, []

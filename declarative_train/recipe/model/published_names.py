@@ -1,4 +1,4 @@
-"""Published names: linear maps of shipped blocks -> modules of the published models that match the blocks."""
+"""Names of a block's weights in the files of the published models that it matches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def find_published_blocks(scope: Scope) -> Iterator[BlockNode]:
-    """Yield the nodes that published models match."""
+    """Yield the nodes of a model whose weights published models can provide."""
     for node in scope.nodes:
         if isinstance(node, BlockNode):
             if node.params and family_of(node.block) is not None:
@@ -22,7 +22,7 @@ def find_published_blocks(scope: Scope) -> Iterator[BlockNode]:
 
 
 class PublishedNames:
-    """Names of a model's parameters in published files."""
+    """Names that a model's parameters have in published files."""
 
     def __init__(self, scope: Scope) -> None:
         self._blocks: dict[str, tuple[Mapping[str, tuple[TensorPart, ...]], str]] = {}
@@ -45,10 +45,8 @@ class PublishedNames:
         return (), ""
 
     def slices(self, folder: PeftFolder, path: str, rows: int) -> list[Slice]:
-        """Return the modules of a PEFT folder that form a linear map.
-
-        That is the map itself, if its own name has an adapter in the folder, else the modules of the published model.
-        """
+        """Return the modules in a PEFT folder whose adapters belong to a linear map: the one with the map's own name,
+        else those of the published model."""
         own = [Slice(path, 0, rows)]
         if folder.names_of(own):
             return own

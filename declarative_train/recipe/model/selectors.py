@@ -1,7 +1,7 @@
-"""Selectors: `model.parameters` -> rules that give the settings of a parameter by its name.
+"""Selectors of `model.parameters`, which choose parameters by name, and their settings.
 
-A selector without a dot is a name at any depth and all below it (gitignore's rule); with a dot it begins at the root.
-`*` stands for any part of one name, `{0..7}` for numbers, `{a,b}` for either. Later entries win key by key.
+A selector without a dot is a name at any depth and everything below it (as in .gitignore); with a dot it starts at the
+root. `*` stands for any part of one name, `{0..7}` for numbers, `{a,b}` for either. Later entries win key by key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _NOTHING = ParameterSettings()
 
 
 class Pattern(NamedTuple):
-    """Compiled selector: group `body` of a match is what it names, group `below` is the rest of the name."""
+    """Compiled selector. In a match, group `body` is what the selector names, group `below` the rest of the parameter's
+    name."""
 
     form: re.Pattern[str]
 
@@ -43,7 +44,7 @@ class Pattern(NamedTuple):
 
 
 def compile_selector(text: str) -> Pattern:
-    """Compile a selector. Raises ValueError with the expected form."""
+    """Return a selector compiled. Raises ValueError with the expected form."""
     parts = _PART.findall(text)
     if not text or ".".join(parts) != text:
         raise ValueError("a selector is names joined by dots, with `*`, `{0..7}` and `{a,b}` inside a name")
@@ -53,7 +54,7 @@ def compile_selector(text: str) -> Pattern:
 
 
 def _part(text: str) -> str:
-    """Return one name of a selector as a regular expression."""
+    """Return one part of a selector (between dots) as a regular expression."""
     out = ""
     for piece in re.split(r"(\{[^{}]*\})", text):
         if piece.startswith("{"):
@@ -82,7 +83,8 @@ def _name(text: str) -> str:
 
 
 class ParameterRule(NamedTuple):
-    """Entry of `model.parameters`; `prefix` is the path of the block that contains it ("" for the recipe's own)."""
+    """Entry of `model.parameters`: a selector and its settings. `prefix`: the path of the block that has the entry, ""
+    for the recipe's own."""
 
     selector: str
     span: Span
@@ -98,7 +100,7 @@ class ParameterRule(NamedTuple):
     paths: Paths | None = None
 
     def match(self, name: str) -> ParameterSettings | None:
-        """Return the settings of this entry for the parameter; None if the selector does not match."""
+        """Return the settings for a parameter; None if the selector does not match its name."""
         place = self._place(name)
         if place is None:
             return None
@@ -106,7 +108,8 @@ class ParameterRule(NamedTuple):
         return found if found is None or self.only is None else found.only(self.only)
 
     def problems(self, names: Iterable[str]) -> list[Diagnostic]:
-        """Return the errors in the settings of these parameters: only settings with `index` are checked this late."""
+        """Return the errors in the settings of these parameters. Settings with `index` can only be checked with a
+        parameter's name."""
         if self.by_index is None:
             return []
         indices = {_index(place) for name in names if (place := self._place(name)) is not None}
@@ -139,7 +142,8 @@ def parse_rules(
     may_miss: bool = False,
     paths: Paths | None = None,
 ) -> tuple[tuple[ParameterRule, ...], list[Diagnostic]]:
-    """Read the rules of a `parameters` mapping. `names` are those of its templates (vars, env; params in a block)."""
+    """Return the entries of a `parameters` mapping, and errors. `names`: what its templates may read (vars and env; in
+    a block params)."""
     if not isinstance(node, Mapping):
         return (), [wrong_type(node.span, "parameters", "not a mapping", "a mapping of selectors")]
     rules: list[ParameterRule] = []
@@ -215,8 +219,8 @@ def _uses_index(node: Node) -> bool:
 
 
 def _index(place: re.Match[str]) -> int | None:
-    """Return the number of the copy of a `repeat` that a selector names: the last one on its path, else the one
-    directly after its name."""
+    """Return which copy of a `repeat` a parameter belongs to, for settings with `index`: the last number that the
+    selector names, else the one directly after."""
     passed = [part for part in place["body"].split(".") if part.isdigit()]
     behind = place["below"].split(".")[1:2]
     found = passed[-1:] or [part for part in behind if part.isdigit()]
@@ -224,7 +228,7 @@ def _index(place: re.Match[str]) -> int | None:
 
 
 def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
-    """Return all settings of a parameter: top to bottom, later entries win key by key."""
+    """Return the settings of a parameter by all entries; later entries win key by key."""
     settings: ParameterSettings | None = None
     for rule in rules:
         found = rule.match(name)
@@ -234,10 +238,8 @@ def settings_of(rules: Iterable[ParameterRule], name: str) -> ParameterSettings:
 
 
 def check_rules(rules: Iterable[ParameterRule], names: Iterable[str]) -> Iterator[Diagnostic]:
-    """Yield the entries that match no parameter, and late errors; `names` are those of all parameters.
-
-    A block that is used several times has each entry several times: one match is enough.
-    """
+    """Yield an error for each entry that matches no parameter, and errors of settings with `index`. `names`: all
+    parameters. A block that is used several times has each entry several times: one match is enough."""
     known, rules = tuple(names), tuple(rules)
     met = {rule.span for rule in rules if rule.may_miss or any(rule.match(name) is not None for name in known)}
     for rule in rules:

@@ -22,9 +22,8 @@ _PASSING = VIEWS | {"float"}
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """Node of any kind: `name` in its scope (`layers.0`), `path` from the root (`gpt.layers.0`), `span` of the whole
-    entry's value, `key_span` of its name, `input_spans` of each port's reference (the node's span for a default wire).
-    """
+    """Node of any kind. `name`: in its scope (`layers.0`); `path`: from the root (`gpt.layers.0`). `span`: the place of
+    the whole entry; `key_span`: of its name; `input_spans`: of the reference for each input."""
 
     name: str
     path: str
@@ -36,7 +35,8 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class LayerNode(_Node):
-    """Layer. `params`: in a shipped block, the fields whose values the recipe gives, with the param's name for each."""
+    """Layer. `params`: in a block of the package, the keys whose values come from a param that the recipe gives, with
+    that param's name."""
 
     layer: Layer
     field_spans: Mapping[str, Span]
@@ -45,23 +45,21 @@ class LayerNode(_Node):
 
 @dataclass(frozen=True, slots=True)
 class ExpressionNode(_Node):
-    """Tensor expression. `inputs` maps each of its names as written (`mu`, `lstm.hidden`) to a wire; the names' places
-    are in the expression. `scalar` is the text as written (or rendered).
-    """
+    """Tensor expression. `inputs`: each name in it as written (`mu`, `lstm.hidden`) -> wire. `scalar`: the text as
+    written (or rendered)."""
 
     expression: Expression
     scalar: Scalar
 
     def place(self, offset: int, length: int) -> Span:
-        """Return the place of a part of the expression; for a rendered one, of all of it."""
+        """Return the place of a part of the expression; if it was rendered by a template, that of the whole."""
         return self.scalar.place(offset, length)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockNode(_Node):
-    """Block with its own graph. For a shipped one, `params` are its values, and `published` the model that it
-    follows.
-    """
+    """Block with its own nodes. For a block of the package, `params` are its values, and `published` the model named by
+    `from`."""
 
     block: str
     scope: "Scope"
@@ -80,10 +78,8 @@ ModelNode = LayerNode | ExpressionNode | BlockNode | ReuseNode
 
 
 def term_of(node: ModelNode) -> Term | None:
-    """Return what a node computes, as a term whose references are keys of its `inputs`.
-
-    None unless the node is an expression, or a layer that has an equivalent expression.
-    """
+    """Return what a node computes as an expression over its `inputs`; None for a layer that has no equivalent
+    expression."""
     if isinstance(node, ExpressionNode):
         return node.expression.root
     if not isinstance(node, LayerNode) or not node.layer.operation:
@@ -92,11 +88,10 @@ def term_of(node: ModelNode) -> Term | None:
 
 
 class Scope(NamedTuple):
-    """Nodes in an order in which each follows all nodes that it reads.
+    """Nodes of the model, or of a block, in an order in which each follows all nodes that it reads.
 
-    `inputs` are those that are wired: in the main scope the fields that nodes read, in a block all but optional ones
-    that are open. `units` are the copies of outermost repeats or, without a repeat, the top-level layers and blocks:
-    see decisions, Q36.
+    `inputs`: of the model, the fields that nodes read; of a block, its inputs without optional ones that get nothing.
+    `units`: the copies of the outermost `repeat`s, else the top-level layers and blocks (decisions, Q36).
     """
 
     inputs: tuple[str, ...]
@@ -106,11 +101,11 @@ class Scope(NamedTuple):
 
 
 class BlockRules(NamedTuple):
-    """Settings of a block's `parameters`, once for each node of the block.
+    """Settings in a block's `parameters`, for one node of that block.
 
-    `prefix` is the path of the node, `entries` the mapping as written, whose templates see `names` (params) and, if a
-    selector passes a repeat, `index`. `may_miss`: for a shipped block, whose params can remove parameters that its
-    selectors name.
+    `prefix`: the path of the node. `entries`: the mapping as written; its templates may read `names` (params) and, if a
+    selector passes a `repeat`, `index`. `may_miss`: selectors may match nothing, as in a block of the package, whose
+    params can remove parameters.
     """
 
     prefix: str
@@ -120,12 +115,12 @@ class BlockRules(NamedTuple):
 
 
 def num_nodes(scope: Scope) -> int:
-    """Count the nodes that are not blocks, including those inside blocks."""
+    """Return the number of layers and expressions, those inside blocks included."""
     return sum(num_nodes(node.scope) if isinstance(node, BlockNode) else 1 for node in scope.nodes)
 
 
 def inputs_before(scope: Scope, names: set[str]) -> set[str]:
-    """Return all inputs of the scope that lead to these nodes; a name that is not a node's is an input itself."""
+    """Return the scope's inputs that these nodes depend on. A name that is not a node's counts as an input."""
     wanted, found = set(names), names - {node.name for node in scope.nodes}
     for node in reversed(scope.nodes):
         if node.name in wanted:
@@ -136,10 +131,8 @@ def inputs_before(scope: Scope, names: set[str]) -> set[str]:
 
 
 def operation_of(scope: Scope, wire: Wire) -> str | None:
-    """Return what computes a wire: the type of a layer, or the function that an expression calls last, also in blocks.
-
-    Slices and expressions that only pass values on are skipped.
-    """
+    """Return what computes a wire's values: the type of a layer, or the last function of an expression, inside blocks
+    too. Slices and expressions that only pass values on are skipped."""
     name, _, output = wire.partition(":")
     node = next((node for node in scope.nodes if node.name == name), None)
     if isinstance(node, BlockNode):

@@ -1,4 +1,4 @@
-"""Wiring of one graph: drafts -> wires, with default wires, an order of the nodes, and diagnostics of unused nodes.
+"""Wiring of one graph: which node reads which (wires), an order of the nodes, and diagnostics of unused nodes.
 
 A wire is `name` for an input of the scope and `node:output` for a node's output (`layers.3:output` for a copy).
 """
@@ -44,10 +44,10 @@ from declarative_train.recipe.model.tree import Wire
 
 
 class Surroundings(NamedTuple):
-    """Names that the nodes of a graph see in addition to each other.
+    """Names that the nodes of a graph can refer to in addition to each other.
 
-    `inputs` are the fields of the data, or the inputs of the block; `open_inputs` those that are not wired at the node
-    of the block; `block` is its name, "" for the main graph. `field_outputs`: outputs of fields that have several.
+    `inputs`: the fields of the data, or the inputs of the block. `open_inputs`: those that the block's node does not
+    connect. `block`: the block's name, "" for the model. `field_outputs`: the outputs of fields that have several.
     """
 
     inputs: tuple[str, ...]
@@ -58,7 +58,7 @@ class Surroundings(NamedTuple):
 
     @property
     def wires(self) -> tuple[Wire, ...]:
-        """Inputs, and the outputs of those that have several, as `NAME.OUTPUT`."""
+        """Names of inputs, and of their further outputs as `NAME.OUTPUT`."""
         return tuple(
             wire
             for name in self.inputs
@@ -67,9 +67,8 @@ class Surroundings(NamedTuple):
 
 
 class Wiring:
-    """Wires of one graph. After the constructor, `diagnostics` holds all errors, and `order` the drafts in an order in
-    which each follows all that it reads (or the order of the text, if there is a cycle).
-    """
+    """Wires of one graph. `diagnostics`: all errors. `order`: the nodes in an order in which each follows those that it
+    reads (the order of the text, if they form a cycle)."""
 
     def __init__(self, drafts: Iterable[NodeDraft], around: Surroundings, library: TypeLibrary) -> None:
         self.around = around
@@ -102,7 +101,7 @@ class Wiring:
         self.drafts[draft.name] = draft
 
     def _read_reuses(self) -> None:
-        """Give each reuse the ports and outputs of the node that it calls again."""
+        """Give each `reuse` node the inputs and outputs of the node that it calls again."""
         for draft in self._reuses():
             called = draft.called = self._find_reused(draft)
             if called is None:
@@ -181,10 +180,8 @@ class Wiring:
         return {str(i): edge for i, edge in enumerate(draft.wanted.edges or [above])}  # a guess: its ports are unknown
 
     def _samples(self) -> Edge | None:
-        """Return a wire that has the number of samples, for a node that needs no more.
-
-        This is the block's first input, or the first field that a layer or a block reads.
-        """
+        """Return a reference from which the number of samples can be taken, for a node that needs nothing else: the
+        block's first input, or the first field that a layer or block reads."""
         read = [
             edge.name
             for draft in self.drafts.values()
@@ -218,7 +215,7 @@ class Wiring:
     # -- following references
 
     def _follow(self, reader: str, key: str, edge: Edge) -> bool:
-        """Check one edge and record its reader; False if it leads nowhere."""
+        """Check one reference and record its reader; return False if it leads nowhere."""
         problem = self.problem_of(edge, self.drafts[reader])
         if problem is not None:
             self.diagnostics.append(problem)
@@ -232,9 +229,8 @@ class Wiring:
         return self._check_open(self.drafts[reader], key, edge)
 
     def _check_open(self, reader: NodeDraft, key: str, edge: Edge) -> bool:
-        """Check an optional input that is open here: it may only feed optional ports (or a node that is switched
-        off).
-        """
+        """Check the use of an optional input that is not connected: only optional inputs (or nodes that are switched
+        off) may read it."""
         port = next((port for port in reader.ports if port.name == key), None)
         if reader.is_off or isinstance(reader, BrokenDraft) or (port is not None and port.optional):
             return True
@@ -297,7 +293,7 @@ class Wiring:
         return unknown_edge(edge.span, edge.name, known, hint)
 
     def wire(self, edge: Edge) -> Wire | None:
-        """Return the wire of an edge without error; None for an optional input that is open."""
+        """Return the wire that a correct reference means; None for an optional input that is not connected."""
         seen: set[str] = set()
         while True:
             draft = self.drafts.get(edge.name)
@@ -346,10 +342,8 @@ class Wiring:
         return order if not self.has_cycle else list(self.drafts.values())
 
     def _after_what_they_call(self) -> dict[str, list[str]]:
-        """Return, for each node, the nodes that come before it.
-
-        These are the nodes that it reads and, for a `reuse`, the node that it calls, unless that depends on its result.
-        """
+        """Return, for each node, the nodes that must come before it: those that it reads and, for a `reuse`, the node
+        that it calls again, unless that one depends on it."""
         behind = {name: list(self._reads[name]) for name in self.drafts}
         for draft in self._reuses():
             waiting, reached = [draft.target.name], {draft.target.name}
@@ -368,10 +362,8 @@ class Wiring:
         self.diagnostics.append(cycle(places[0], way, places))
 
     def dead(self, used: Collection[str], readers: str) -> tuple[set[str], list[Diagnostic]]:
-        """Return the nodes that are not needed for `used` (names of nodes), and diagnostics about them.
-
-        A node that only a switched-off node would read is left out without a message: another copy uses it.
-        """
+        """Return the nodes that no node in `used` depends on, and diagnostics about them. There is none for a node that
+        only a switched-off node would read: another copy uses it."""
         if not self.knows_all_readers:
             return set(), []
         needed = {name for name in used if name in self.drafts}

@@ -36,7 +36,7 @@ class DataAxes(Section):
 
     @property
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
-        """Sizes that are written."""
+        """Sizes of the data axes that are written."""
         both: tuple[tuple[Axis, Size | None], ...] = (("replicate", self.replicate), ("shard", self.shard))
         return {name: size for name, size in both if size is not None}
 
@@ -57,7 +57,7 @@ class PipelineAxis(Section):
 
     @property
     def most_ranks(self) -> int:
-        """Largest number of ranks: each holds as few stages as the schedule allows."""
+        """Largest number of ranks for these stages: each rank has as few stages as the schedule allows."""
         return max(1, self.stages // PIPELINE_SCHEDULES[self.schedule].stages_per_rank[0])
 
 
@@ -75,7 +75,7 @@ class Axes(Section):
 
     @property
     def mode(self) -> Word:
-        """Word for the main axis."""
+        """Word for the main axis: `pipeline`, `fsdp`, `ddp` or `single`."""
         if self.pipeline is not None:
             return "pipeline"
         if self.data is None or not self.data.sizes:
@@ -84,11 +84,11 @@ class Axes(Section):
 
     @property
     def word(self) -> str | None:
-        """Word that means exactly these axes, if there is one."""
+        """Word that means exactly these axes, None if there is none."""
         return self.mode if self == of_word(self.mode) else None
 
     def with_defaults(self) -> Self:
-        """Return the section with defaults that depend on its other keys."""
+        """Return the section with the defaults that depend on its other keys filled in."""
         if self.data is None or self.reshard is None or self.pipeline is not None:
             return self
         return self.model_copy(update={"data": self.data.model_copy(update={"reshard": self.reshard})})
@@ -107,7 +107,8 @@ class Axes(Section):
 
     @property
     def reshard(self) -> bool | int | None:
-        """Value of `reshard`; None if nothing is sharded. Sharded stages of a pipeline stay gathered for a step."""
+        """Value of `reshard`; None if nothing is sharded. In a pipeline, sharded stages stay gathered for a whole
+        step."""
         if self.data is None or self.data.shard is None:
             return None
         if self.pipeline is not None:
@@ -116,7 +117,7 @@ class Axes(Section):
 
     @property
     def open_axes(self) -> tuple[Axis, ...]:
-        """Axes of size `all`."""
+        """Axes of size `all`: they get the ranks that the other axes leave."""
         return () if self.data is None else tuple(name for name, size in self.data.sizes.items() if size == "all")
 
     @property
@@ -136,7 +137,7 @@ class Axes(Section):
         return num_gpus if self.pipeline is None else self.multiply_sizes() // (self.tensor or 1)
 
     def mesh(self, num_gpus: int) -> Mesh | None:
-        """Return the mesh; None if the GPUs do not divide over the axes.
+        """Return the mesh of axes with their sizes; None if the GPUs do not divide over the axes.
 
         The order is outermost first: stages exchange little compared with data-parallel neighbours, among those the
         shards exchange more than replicas, and the ranks of `tensor` exchange the most. An axis of size `all` that gets
@@ -222,7 +223,8 @@ def of_word(word: str) -> Axes | Dp | Auto | None:
 
 
 def mode_on(mode: str, num_gpus: int) -> str:
-    """Return the mode for this number of GPUs: ddp if `single` gets several, single if another mode gets one."""
+    """Return the mode for this number of GPUs: `single` with several becomes ddp, any other mode with one becomes
+    single."""
     if num_gpus > 1:
         return "ddp" if mode == "single" else mode
     return mode if mode == "auto" else "single"

@@ -37,7 +37,7 @@ class ParameterSettings(Section):
     """
 
     def only(self, keys: Iterable[str]) -> "ParameterSettings":
-        """Return the settings of these keys."""
+        """Return only the settings with these keys."""
         return ParameterSettings().model_copy(
             update={key: getattr(self, key) for key in keys if key in self.model_fields_set}
         )

@@ -29,7 +29,7 @@ class Section(BaseModel):
 
 
 def with_pack_keys(name: str, section: type[Section]) -> Any:
-    """Return the section `name` with the keys that packs add to it. Raises PackError."""
+    """Return a section's class with the keys that packs add to it. Raises PackError."""
     more = tuple(load(pack.keys[name]) for pack in find_packs().values() if name in pack.keys)
     if not more:
         return section
@@ -39,7 +39,7 @@ def with_pack_keys(name: str, section: type[Section]) -> Any:
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models that a field with this annotation may hold."""
+    """Yield the models that a value with this annotation may be."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in getattr(annotation, "__args__", ()):

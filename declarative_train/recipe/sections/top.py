@@ -93,6 +93,6 @@ REQUIRED = SECTIONS[:4]
 
 
 def keys_of(section: str) -> set[str]:
-    """Return the keys that a section takes in any of its forms (the words of `parallelism` have none)."""
+    """Return the keys that a section may have, in any of its forms."""
     models = models_in(Top.model_fields[section].annotation)
     return {key for model in models for key in (*model.model_fields, *getattr(model, "short_forms", ()))}

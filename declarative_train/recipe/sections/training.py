@@ -138,7 +138,7 @@ class Training(Section):
 
 
 def share_of_run(duration: Duration, training: Training) -> float | None:
-    """Return the duration as a part of the run; None if that depends on the size of the data."""
+    """Return which part of the run (0 to 1) a duration is; None if that depends on the size of the data."""
     if duration.unit == "%":
         return duration.value / 100
     if training.epochs is not None:
