@@ -1,5 +1,4 @@
-"""Compilation for commands: read, parse and compile the recipe that the arguments name, and report its mistakes
-once."""
+"""Compilation for commands: read and compile the recipe that the arguments name, and print its mistakes once."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def load_recipe(args: argparse.Namespace, *, plugins: bool) -> Loaded:
 
 
 def is_missing(path: str) -> bool:
-    """Return whether there is no file at `path`, and print why. That is wrong use of the command."""
+    """Return whether there is no file at `path`; print why if so."""
     why = None if path == STDIN else missing_file(path)
     if why is not None:
         print(f"dtrain: {why}", file=sys.stderr)
@@ -68,8 +67,8 @@ def compile_recipe(args: argparse.Namespace, *, plugins: bool) -> CompileResult:
 
 
 def report(compiled: CompileResult) -> None:
-    """Print the diagnostics on standard error, in full, except those that the recipe ignores. Also print that a file is
-    a fragment."""
+    """Print the diagnostics of a recipe on standard error, except those that it ignores; for a fragment, that it is
+    one."""
     if (is_part := fragment_in_words(compiled.loaded)) is not None:
         print(f"dtrain: {is_part}", file=sys.stderr)
     if left := without_ignored(compiled):
@@ -79,7 +78,7 @@ def report(compiled: CompileResult) -> None:
 
 
 def read_saved_plan(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """Return a saved plan that is still valid, or None and the exit code after printing why it cannot be used."""
+    """Return a saved plan, or None and the exit code after printing why it cannot be used."""
     if args.with_ or args.set_:
         print("dtrain: a saved plan is used as it is; --with and --set need a recipe", file=sys.stderr)
         return None, 2

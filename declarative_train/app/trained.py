@@ -44,8 +44,8 @@ def add_compute_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_started_alone(command: str) -> None:
-    """Raise UsageError if torchrun or a similar launcher started several processes of this command: each would do all
-    of the work."""
+    """Raise UsageError if a launcher such as torchrun started several processes of this command: each would do all of
+    the work."""
     from declarative_train.inference.trained import UsageError
 
     if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
@@ -66,8 +66,8 @@ def open_named_run(args: argparse.Namespace) -> Trained:
 
 
 def report_errors(act: Callable[[], int]) -> int:
-    """Call `act` and return its exit code, or 1 for rows that the model cannot read, 2 for wrong use of the command, 3
-    if the machine failed or a checkpoint cannot be read."""
+    """Return the exit code of `act`; print errors. 1: rows that the model cannot read; 2: wrong use of the command; 3:
+    the machine failed or a checkpoint cannot be read."""
     from declarative_train.components.registry import ComponentError
     from declarative_train.data.spec import DataError
     from declarative_train.engine.failures import RunFailure, explain

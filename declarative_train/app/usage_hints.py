@@ -28,7 +28,7 @@ _YAML = (".yaml", ".yml")
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser whose errors end with what to type instead, if that is known."""
+    """Argument parser whose error messages end with what to type instead, if known."""
 
     hint: str | None = None
 
@@ -77,7 +77,7 @@ def hint_on_rest(command: str, rest: Sequence[str]) -> str | None:
 
 
 def _path_of(name: str) -> str | None:
-    """Return the dotted path of a key, also of a known alias; of several, the shortest."""
+    """Return the dotted path of a key of recipes, or of another framework's word for it; the shortest of several."""
     from declarative_train.recipe.hints.aliases import KEYS
     from declarative_train.recipe.hints.key_places import paths_of
 

@@ -52,7 +52,7 @@ def build(
     """Return the module of a graph. With `device="meta"` nothing is allocated; the caller then calls `to_empty`, `tie`
     and `initialise`, as `engine/step/model.py` does.
 
-    `seed`         seed of the run, for layers of plugins: they are built here with their initial values, which `initialise`
+    `seed`         seed of the run, for layers of plugins: they are built here with initial values, which `initialise`
                    writes later if the module is built on meta. None: values do not matter, and none are kept.
     `ties`         parameter's name -> the parameter whose storage it shares
     `own_outputs`  every output is contiguous and shares no memory with an input or another tensor, as stages

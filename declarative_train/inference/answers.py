@@ -1,4 +1,5 @@
-"""Named columns from outputs of a model: class names and probabilities, numbers in the table's unit, embeddings.
+"""Predictions as named columns: class names and probabilities, numbers in the table's unit, or outputs of nodes
+unchanged.
 
 N rows, C classes.
 """
@@ -24,8 +25,8 @@ Columns = dict[str, "np.ndarray | list[str]"]
 
 @dataclass(frozen=True, slots=True)
 class PredictedOutputs:
-    """Outputs of a prediction: the nodes to compute, the meanings by which columns are derived from some of them, and
-    the nodes to return unchanged."""
+    """Outputs to predict: the nodes to compute; `meanings`: what some of them predict (a class, a number), from which
+    columns are made; `as_they_are`: the nodes that are returned unchanged."""
 
     outputs: tuple[str, ...]
     meanings: tuple[Meaning, ...]
@@ -33,8 +34,8 @@ class PredictedOutputs:
 
 
 def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs:
-    """Return which outputs to predict: the named nodes, unchanged, or without names those whose meaning follows from
-    the losses. Raises UsageError if the losses define no meaning."""
+    """Return which outputs to predict: the named nodes, unchanged; without names, those whose meaning follows from the
+    losses. Raises UsageError if the losses define no meaning."""
     if outputs:
         return PredictedOutputs(tuple(dict.fromkeys(outputs)), (), tuple(dict.fromkeys(outputs)))
     found = meanings(trained.plan)
@@ -51,7 +52,7 @@ def choose_outputs(trained: Trained, outputs: Sequence[str]) -> PredictedOutputs
 
 
 def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Columns:
-    """Return the columns of one batch. They are named after the target's columns, or `class` if a single target has
+    """Return the columns for one batch. Names are those of the target's columns, or `class` if there is one target of
     classes."""
     found: Columns = {name: _numpy(values[name]) for name in asked.as_they_are}
     alone = sum(bool(one.classes) for one in asked.meanings) == 1
@@ -69,7 +70,7 @@ def columns(asked: PredictedOutputs, values: Mapping[str, torch.Tensor]) -> Colu
 
 
 def probabilities(one: Meaning, output: torch.Tensor) -> torch.Tensor:
-    """Return probabilities: (N, *items, C) of a `class`, (N, *items) of a `yes_no`."""
+    """Return probabilities: (N, *items, C) for an output of classes, (N, *items) for a yes or no."""
     if one.kind == "yes_no":
         return output.sigmoid()
     return output.movedim(one.class_axis + 1, -1).softmax(-1)

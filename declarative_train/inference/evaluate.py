@@ -1,4 +1,4 @@
-"""Evaluate a trained model on rows with targets: exact metrics, reports of its errors, and the worst samples.
+"""Evaluation of a trained model on rows with targets: exact metrics, reports of its errors, and the worst samples.
 
 The metrics are computed by the same code as in the run, so they equal the values that it logged. The reports in
 addition follow from the meaning of the outputs, which the losses define.
@@ -56,8 +56,8 @@ DATA = "data"  # the name of a set of new rows
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Result of an evaluation. `values` are the loss and the recipe's metrics by `<set>/<name>`, as the run logs them.
-    `logged` are the run's own values of the same set at this step, if it evaluated then."""
+    """Result of an evaluation. `values`: the loss and the recipe's metrics by `<set>/<name>`, as the run logs them.
+    `logged`: the run's own values for the same set at this step, if it evaluated then."""
 
     trained: str
     step: int
@@ -98,12 +98,14 @@ def evaluate(
     ranks: int = 1,
     compare: bool = True,
 ) -> EvaluationResult:
-    """Evaluate new rows (`data`, given as for `open_input`) or a whole set of the run (default: the first that it
-    evaluated). If the run's evaluations were limited by `evaluation.max`, a notice says so. `max_samples` limits the
-    set to the samples that an evaluation with this `evaluation.max` takes. `ranks` is the number of processes that
-    share the batches; the batches are the same for any number. `compare`: fit simple models to the training rows and
-    evaluate them on the same rows, if a pack has some for the data. Raises UsageError, InputError, DataError and
-    RunFailure."""
+    """Return the evaluation of new rows (`data`, paths as for `open_input`), or of a whole set of the run (`set_name`;
+    default: the first that it evaluated).
+
+    `max_samples`: evaluate only the samples that the run evaluates with this `evaluation.max`; without it a notice says
+    if the run's evaluations were limited. `ranks`: the number of processes that share the batches, which are the same
+    for any number. `compare`: also fit simple models to the training rows and evaluate them on the same rows, if a pack
+    has some for the data. Raises UsageError, InputError, DataError and RunFailure.
+    """
     if data is not None and list(data) == [STDIN] and (ranks > 1 or trained.plan.data.window is not None):
         data = [spool_stdin()]
     act = partial(
@@ -146,7 +148,7 @@ def _evaluate_share(
     batch_size: int | None,
     device: str,
 ) -> EvaluationResult:
-    """Evaluate on one of the ranks. Only rank 0 has the reports over all samples; others have those of their own."""
+    """Return the evaluation by one rank of its part of the samples. On rank 0, the reports cover all samples."""
     plan = trained.plan
     size = batch_rows(trained, _fields_read(trained), batch_size)
     where = device_for(trained, device, ranks.rank)
@@ -183,7 +185,7 @@ def _evaluate_share(
 
 
 def _join(gathered: list[Gatherer], ranks: Alone | Ranks) -> list[Gatherer]:
-    """Merge the gatherers of all ranks into those of rank 0."""
+    """Return the gatherers of rank 0 with those of all other ranks added."""
     if ranks.size == 1:
         return gathered
     from torch import distributed
@@ -202,20 +204,20 @@ OriginBatch = tuple[Batch, "Sequence[Origin] | _LazyOrigins"]
 
 
 class _Shares(Protocol):
-    """Function that yields batches with the origin of each row: every `num`-th part, beginning with part `first`."""
+    """Function (first, num) -> every `num`-th batch, beginning with batch `first`, with the origin of each row."""
 
     def __call__(self, first: int, num: int) -> Iterable[OriginBatch]: ...
 
 
 class _Samples:
-    """Share of one rank."""
+    """Part of the samples that one rank evaluates."""
 
     def __init__(self, shares: _Shares, ranks: Alone | Ranks) -> None:
         self.batches = shares(ranks.rank, ranks.size)
 
 
 class _LazyOrigins:
-    """Origins of the rows of a batch, which are only read when they are needed."""
+    """Origins (file and row) of the rows of a batch, read only when needed."""
 
     def __init__(self, prepared: PreparedSet, samples: np.ndarray) -> None:
         self._prepared, self._samples = prepared, samples
@@ -237,7 +239,8 @@ def _origin_in(prepared: PreparedSet, sample: int) -> tuple[str, dict[str, objec
 
 
 class _Model:
-    """Model with the interface of `run.evaluate.EvaluableModel`, which also passes its outputs to the gatherers."""
+    """Trained model with the interface of an engine (`run.evaluate.EvaluableModel`). It passes its outputs to the
+    gatherers too."""
 
     def __init__(
         self,
@@ -300,7 +303,7 @@ def _set_of(trained: Trained, wanted: str | None) -> str:
 
 
 def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
-    """Return a notice if the run's own evaluations used fewer or more samples, so that their values differ."""
+    """Return a notice if the run's own evaluations used other samples of the set, so that their values differ."""
     evaluation = trained.plan.evaluation
     if evaluation is None or name not in (*evaluation.sets, *evaluation.final_sets):
         return []
@@ -315,7 +318,7 @@ def _other_samples(trained: Trained, name: str, num_samples: int) -> list[str]:
 
 
 def _of_set(trained: Trained, name: str, size: int, max_samples: int | None) -> _Shares:
-    """Return the batches of a set of the run. Its data must still exist, unchanged."""
+    """Return the batches of a set of the run, whose data must still exist unchanged."""
     plan = trained.plan
     check_source(trained, name)
     try:
@@ -338,7 +341,7 @@ def _with_origins(batches: EvaluationBatches, prepared: PreparedSet, first: int,
 
 
 def _rows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return the batches of new rows, converted to fields as in the run. They are read once."""
+    """Return the batches of new rows, converted to fields as in the run. They can be read once."""
     rows = open_input(data, trained.plan.data.source, picture=picture_column(trained.plan.data))
     specs = [trained.fields[name] for name in _fields_read(trained)]
     shown = [name for name in rows.names[:_MOST_VALUES] if name not in rows.large]
@@ -369,7 +372,7 @@ def _origin_of(chunk: InputChunk, row: int, names: Sequence[str]) -> tuple[str, 
 
 
 def _windows(trained: Trained, data: str | Sequence[str], size: int) -> _Shares:
-    """Return the batches of new rows of a run whose samples are windows, cut as in the run."""
+    """Return the batches of new rows for a run whose samples are windows, made as in the run."""
     plan = trained.plan
     table, title = table_of([data] if isinstance(data, str) else data, plan.data.source)
     try:

@@ -1,4 +1,4 @@
-"""Fields of a trained model from new rows, a chunk of rows at a time.
+"""Conversion of new rows to the fields of a trained model, some rows at a time.
 
 Columns are converted with the run's statistics and vocabularies. Types are never guessed from the new rows: a column
 with only `1` and `2` is text if the run had `1`, `2` and `A`. A value that a field cannot convert is reported with its
@@ -34,8 +34,8 @@ class RowConverter:
     """Converter of new rows to some fields of a run."""
 
     def __init__(self, data: DataSpec, names: Collection[str], input: Input, keep: Sequence[str] = ()) -> None:
-        """Prepare the fields `names` of the run's `data`. `keep` are further columns to read. Raises UsageError if one
-        of them is missing."""
+        """Prepare the conversion to the fields `names` of the run's `data`. `keep`: further columns to read. Raises
+        UsageError if one of them is missing."""
         own = [FIELDS.read(spec.component) for spec in data.fields if spec.name in names]
         names = {*names, *(field.follows for field in own if field.follows is not None)}  # boxes need the image's size
         specs = [spec for spec in data.fields if spec.name in names]
@@ -64,7 +64,8 @@ class RowConverter:
             yield from self.of(chunk)
 
     def of(self, chunk: InputChunk) -> Iterator[tuple[InputChunk, dict[str, np.ndarray]]]:
-        """Convert a chunk of `read_columns`. Chunks with images are split into smaller parts."""
+        """Yield (rows, values by field) for some rows, `read_columns` of which were read; rows with images in smaller
+        parts."""
         for part in _split(chunk, _PICTURES) if self._pictures.columns else (chunk,):
             read = {name: _numpy(name, self._wants[name], part, self._input.decimal) for name in self.columns}
             values = {converter.spec.name: converter.make(read, part) for converter in self._converters}
@@ -109,7 +110,7 @@ def _behind(chunk: InputChunk, begin: int) -> Callable[[int], str]:
 
 
 class _ImageConverter:
-    """Converter of image fields, with the run's evaluation transforms, which may act on several fields together."""
+    """Converter of image fields with the run's transforms for evaluation, which may change several fields together."""
 
     def __init__(self, data: DataSpec, specs: Sequence[FieldSpec]) -> None:
         self._chain = TransformChain.of(data)
@@ -147,8 +148,8 @@ class _ImageConverter:
 
 
 class _FieldConverter:
-    """Converter of one field. Columns are described as in the run, including a number of values that the run's source
-    guaranteed."""
+    """Converter of one field. A column counts as having the type that it had in the run, and the range of values that
+    the run's source guaranteed."""
 
     def __init__(self, spec: FieldSpec) -> None:
         self.spec = spec
@@ -188,7 +189,8 @@ class _FieldConverter:
         return Column(name, dtype, values.shape[1:], self._num_guaranteed(at))
 
     def _num_guaranteed(self, at: int) -> int | None:
-        """Return the number of values that the run's source guaranteed, None if the field does not depend on it."""
+        """Return the number of different values that the run's source guaranteed for a column; None if the field does
+        not depend on it."""
         component, intervals = self.spec.component, self.spec.tensor.intervals
         if self._vocabularies[at] is not None or component.get("num_classes") is not None or not intervals:
             return None
@@ -213,7 +215,8 @@ def _message(spec: FieldSpec, error: BadValueError, chunk: InputChunk) -> str:
 
 
 def _numpy(name: str, want: _Want, chunk: InputChunk, decimal: str) -> np.ndarray:
-    """Return a column as a `Table` returns it: numbers, bool, or text as objects; missing values are nan or None."""
+    """Return a column in the form in which tables return columns: numbers, bool, or text as objects; missing values are
+    nan or None."""
     values = chunk.columns[name]
     if isinstance(values, np.ndarray):
         if want == "text" and values.dtype != object:

@@ -1,4 +1,4 @@
-"""Compute outputs of a trained network as in the run: with its device, precision and random draws."""
+"""Forward of a trained model as in its run: the same device, precision and random draws."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _MOST_ELEMENTS = 1 << 22  # of the fields of a batch, if its size was not given
 
 
 class Forward:
-    """Forward pass of a trained model to some outputs. Random nodes (`randn_like`) draw the same numbers again for the
-    same rows in the same batches."""
+    """Forward of a trained model to some outputs. Nodes that draw random numbers (`randn_like`) draw the same ones for
+    the same rows in the same batches."""
 
     def __init__(self, trained: Trained, outputs: Sequence[str], device: torch.device) -> None:
         plan = trained.plan
@@ -42,7 +42,7 @@ class Forward:
         )
 
     def __call__(self, values: Mapping[str, np.ndarray], start: int) -> dict[str, torch.Tensor]:
-        """Return outputs (N, ...) by name, for fields (N, ...) by name. `start` is the number of the first row."""
+        """Return the outputs (N, ...) by name, for fields (N, ...) by name. `start`: the number of the first row."""
         tensors = [self._tensor(name, values[name]) for name in self.network.inputs]
         self._randomness.begin(start, 0)
         with torch.inference_mode(), self._run_precision():
@@ -58,7 +58,7 @@ class Forward:
 
     @contextmanager
     def _run_precision(self) -> Iterator[None]:
-        """Compute in the dtype of the run inside the block."""
+        """Compute in the precision of the run within the context."""
         before = torch.get_default_dtype()
         if self._widens:
             torch.set_default_dtype(torch.float64)
@@ -73,7 +73,7 @@ class Forward:
 
 
 def drawing(graph: Graph, prefix: str = "") -> list[str]:
-    """Return the nodes that also draw random numbers in evaluation: expressions such as `randn_like(mu)`."""
+    """Return the nodes that draw random numbers even in evaluation: expressions such as `randn_like(mu)`."""
     found = []
     for node in graph.nodes:
         if node.graph is not None:
@@ -84,8 +84,8 @@ def drawing(graph: Graph, prefix: str = "") -> list[str]:
 
 
 def device_for(trained: Trained, wanted: str, rank: int = 0) -> torch.device:
-    """Return the device. `auto` is a GPU if the run used one and this machine has one, else the CPU. Raises
-    UsageError."""
+    """Return the device that the user wants. `auto`: a GPU if the run used one and this machine has one, else the CPU.
+    Raises UsageError."""
     if wanted == "auto":
         if trained.plan.layout.device == "mps" and has_mps():
             return torch.device("mps", 0)

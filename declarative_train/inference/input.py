@@ -1,4 +1,4 @@
-"""Input of new rows to predict or evaluate, in pieces that any process can read.
+"""Input of new rows, in pieces that any process can read.
 
 Listing the pieces reads as little of the files as possible. Each piece is read by the process that needs it. So each
 rank of a prediction reads its own rows, in the same pieces as a single process.
@@ -16,12 +16,12 @@ _SHOWN = 6
 
 
 class InputError(Exception):
-    """Error for new rows that the model cannot read: one message with the file and the row, exit code 1."""
+    """Error: the model cannot read the new rows. The message names file and row; exit code 1."""
 
 
 class InputChunk(NamedTuple):
-    """Consecutive rows that were read, from row `start` of the whole input on. Values are Arrow or numpy. `title` is
-    the file's name in messages; `place` returns the location of a row of the chunk for messages."""
+    """Rows that were read, from row `start` of the whole input on. `columns`: Arrow or numpy values. `title`: the
+    file's name in messages. `place` returns where a row is, for messages."""
 
     title: str
     start: int
@@ -31,8 +31,8 @@ class InputChunk(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Consecutive rows that are not yet read, from row `start` of the whole input on. `where` is internal to the input,
-    and can be pickled."""
+    """Rows that are not read yet, from row `start` of the whole input on. `where`: data for the input itself, which can
+    be pickled."""
 
     start: int
     num_rows: int
@@ -43,9 +43,9 @@ Pieces = Iterator[Piece]
 
 
 class Input:
-    """Rows to be read once, front to back. `names` are the columns of the first of the `files`, `large` those that hold
-    whole files. `pieces(columns, most)` lists pieces of at most `most` rows; `read_piece` reads some columns of one.
-    `decimal` is the decimal point of numbers in text."""
+    """Rows that can be read once, from the first to the last. `names`: the columns of the first file. `large`: those
+    with whole files in them. `pieces(columns, most)` lists pieces of at most `most` rows; `read_piece` reads columns of
+    one. `decimal`: the decimal point of numbers in text."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class Input:
 
 
 def slices(num_rows: int, size: int) -> Pieces:
-    """Return pieces of rows that can be read by number."""
+    """Return pieces of a table whose rows can be read by number."""
     return (Piece(start, min(size, num_rows - start), None) for start in range(0, num_rows, size))
 
 
 def counting(title: str, row: int) -> Callable[[int], str]:
-    """Return `InputChunk.place` for a chunk that begins with row `row` of its file, counted from 0."""
+    """Return a function (row of a chunk) -> its place in words, for a chunk that begins at row `row` of its file."""
     return lambda inside: f"row {row + inside + 1:,} of {title}"
 
 

@@ -1,7 +1,7 @@
-"""Write an evaluation for TensorBoard: its numbers, and an image for each report.
+"""Evaluation for TensorBoard: its numbers, and an image for each report.
 
-They are written to a separate folder, `evaluations/<set>` of the run's, and so are a separate curve. If the event file
-were in the run's folder, TensorBoard would stop reading the file of a run that is still going on.
+They are written to a folder of their own, `evaluations/<set>` of the run's, and so are a separate curve. If the event
+file were in the run's folder, TensorBoard would stop reading the file of a run that continues.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def write_pictures(found: EvaluationResult, run_dir: Path) -> Path:
 
 
 def scalars(found: EvaluationResult) -> dict[str, float]:
-    """Return values by tag: the run's own metrics, then those of the reports."""
+    """Return (tag -> value): the run's own metrics, then those of the reports."""
     values = dict(found.values)
     for report in found.reports:
         values |= {f"{report.name}/{name}": value for name, value in report.metrics.items()}

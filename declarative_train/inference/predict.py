@@ -1,7 +1,7 @@
 """Predictions of a trained model for new rows, in their order: one for each row, or for each window of rows.
 
 This process lists the pieces of the input. It reads and computes them itself or, with `ranks`, several processes do:
-each takes the next waiting piece, and the results are put back into order. Few pieces per rank are under way at a time,
+each takes the next waiting piece, and the results are put back into order. Few pieces per rank are in work at a time,
 so that neither a long input nor a slow rank fills the memory.
 """
 
@@ -37,7 +37,7 @@ _UNDER_WAY = 2  # pieces under way per rank
 
 
 class Prediction:
-    """Prediction of some outputs on a device, by one or several processes. `drawing` lists the nodes that draw random
+    """Prediction of some outputs on a device, by one or several processes. `drawing`: the nodes that draw random
     numbers. Raises UsageError for outputs that the model does not have."""
 
     def __init__(
@@ -57,8 +57,8 @@ class Prediction:
         self._batch_rows = batch_rows(trained, self.inputs, batch_size)
 
     def open_files(self, paths: str | Sequence[str], keep: Sequence[str] = ()) -> Samples:
-        """Open files, given as for `open_input`. `keep` are input columns to copy before the predictions, `*` means
-        all. Raises InputError and UsageError."""
+        """Return the samples in files (paths as for `open_input`). `keep`: columns of the input that the result begins
+        with; `*` means all. Raises InputError and UsageError."""
         given = [paths] if isinstance(paths, str) else list(paths)
         title = STDIN_TITLE if given == [STDIN] else None
         files = tuple(given) if title is None else (spool_stdin(),)
@@ -123,7 +123,7 @@ class Prediction:
 def in_order(
     submit: Callable[..., Future[list[pa.Table]]], pieces: Iterator[Piece], most: int
 ) -> Iterator[list[pa.Table]]:
-    """Yield the results of the ranks in the order of the pieces, with at most `most` pieces under way."""
+    """Yield the results of the pieces in their order, with at most `most` pieces in work."""
     waiting: deque[Future[list[pa.Table]]] = deque()
     for piece in pieces:
         waiting.append(submit(_answer, piece))
@@ -169,7 +169,7 @@ def _all(keep: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Predictor:
-    """Predictor of the pieces of one input; each rank has one."""
+    """Predictor for the pieces of an input, on one rank."""
 
     def __init__(self, trained: Trained, asked: PredictedOutputs, device: torch.device, samples: Samples) -> None:
         self._forward, self._asked, self._samples = Forward(trained, asked.outputs, device), asked, samples
@@ -181,8 +181,8 @@ class Predictor:
 
 
 def _append(kept: pa.Table, table: pa.Table) -> pa.Table:
-    """Append predictions to the kept columns. A prediction with the name of a kept column, such as the target `price`,
-    becomes `price_predicted`."""
+    """Return the kept columns with the predictions after them. A prediction with the name of a kept column, such as the
+    target `price`, becomes `price_predicted`."""
     taken = set(kept.column_names)
     for name in table.column_names:
         kept = kept.append_column(f"{name}_predicted" if name in taken else name, table.column(name))

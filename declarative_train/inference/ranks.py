@@ -1,4 +1,5 @@
-"""Run a function in several processes of this machine, which communicate over gloo. The first failure ends all."""
+"""Call of a function in several processes of this machine, which communicate over gloo. The first error ends all of
+them."""
 
 from __future__ import annotations
 

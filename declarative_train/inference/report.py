@@ -31,8 +31,8 @@ class WorstSample:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report on one output. `confusion[i][j]` counts items of class i that were predicted as class j. `points` are some
-    pairs (target, predicted), for drawing."""
+    """Report on one output. `confusion[i][j]`: the number of items of class i that were predicted as class j. `points`:
+    some pairs (target, predicted), for drawing."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Simple models on the same rows, to compare the trained one with. `values`: by model, of the same `metric`."""
+    """Simple models on the same rows, to compare the trained model with. `values`: each model's value of `metric`."""
 
     metric: str
     values: dict[str, float]

@@ -1,4 +1,4 @@
-"""Statistics of the errors of a model, gathered batch by batch: a confusion matrix, residuals, and the worst samples.
+"""Errors of a model, gathered batch by batch: a confusion matrix, residuals, and the worst samples.
 
 Each gatherer follows one output whose meaning is known (`plan/output_semantics.py`). Counts and sums are exact over all
 rows; masked and ignored items do not count. N rows, C classes.
@@ -27,7 +27,8 @@ QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
 class _Candidate(NamedTuple):
-    """Candidate for the worst samples. `number` is the sample's; of two equal losses the lower number is kept."""
+    """Sample that may be among the worst. `number`: that of the sample; of two equal losses the lower number is
+    kept."""
 
     loss: float
     number: int
@@ -42,7 +43,7 @@ class _Candidate(NamedTuple):
 
 
 class Gatherer(ABC):
-    """Sums over the values of one output. `num_worst` samples are kept. `first` is the number of the first sample of
+    """Sums over the values of one output, and its `num_worst` worst samples. `first`: the number of the first sample of
     the next batch."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
@@ -53,26 +54,27 @@ class Gatherer(ABC):
 
     @abstractmethod
     def add(self, values: Mapping[str, torch.Tensor], num_rows: int, origins: Callable[[int], Origin]) -> None:
-        """Add one batch. Rows from `num_rows` on are padding; `origins(row)` returns the origin of a row."""
+        """Add one batch. The rows after the first `num_rows` are padding. `origins(row)` returns where a row comes
+        from."""
 
     @abstractmethod
     def report(self) -> Report: ...
 
     @abstractmethod
     def _join_sums(self, other: Any) -> None:
-        """Add the sums of a gatherer of the same kind that saw other samples."""
+        """Add the sums of another gatherer of the same kind, for other samples."""
 
     def settle(self) -> None:
-        """Read the origins of the kept samples, so that they can be sent to another process."""
+        """Read where the kept samples come from now, so that they can be sent to another process."""
         self._kept = [each._replace(origin=partial(_same, *each.origin())) for each in self._kept]
 
     def join(self, other: Gatherer) -> None:
-        """Add what another process gathered."""
+        """Add the sums and worst samples that another process gathered."""
         self._kept = sorted((*self._kept, *other._kept), key=lambda each: each.rank)[: self._num_worst]
         self._join_sums(other)
 
     def _read(self, values: Mapping[str, torch.Tensor], num_rows: int) -> tuple[torch.Tensor, torch.Tensor, Any]:
-        """Return (output, target, which items count or None), on the CPU."""
+        """Return (output, target, which items count; None: all) for a batch, on the CPU."""
         one = self.one
         output = values[one.output][:num_rows].detach().cpu()
         output = output if output.dtype == torch.float64 else output.float()
@@ -87,8 +89,8 @@ class Gatherer(ABC):
         describe: Callable[[int], tuple[object, object, float | None]],
         origins: Callable[[int], Origin],
     ) -> None:
-        """Keep the rows with the largest `losses` (N,), which are nan for rows without a valid item. `describe(row)`
-        returns target, prediction and probability."""
+        """Keep the rows with the largest `losses` (N,); nan means no valid item. `describe(row)` returns target,
+        prediction and probability."""
         if not self._num_worst:
             return
         limit = min(each.loss for each in self._kept) if len(self._kept) == self._num_worst else -np.inf
@@ -110,7 +112,7 @@ class Gatherer(ABC):
 
 
 class ClassGatherer(Gatherer):
-    """Gatherer of a `class` output. A sample may have several items (tokens, pixels)."""
+    """Gatherer for an output that predicts one of several classes. A sample may have several items (tokens, pixels)."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
@@ -178,7 +180,7 @@ class ClassGatherer(Gatherer):
 
 
 class BinaryGatherer(Gatherer):
-    """Gatherer of a `yes_no` output: a matrix of two classes for each element."""
+    """Gatherer for an output that predicts yes or no, with a confusion matrix for each element of the output."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)
@@ -240,7 +242,8 @@ class BinaryGatherer(Gatherer):
 
 
 class NumberGatherer(Gatherer):
-    """Gatherer of a `number` or `count` output, in the unit of the target's columns. Residual = predicted - target."""
+    """Gatherer for an output that predicts numbers, in the unit of the target's columns. Residual = predicted -
+    target."""
 
     def __init__(self, one: Meaning, num_worst: int) -> None:
         super().__init__(one, num_worst)

@@ -20,8 +20,8 @@ Values = Mapping[str, np.ndarray]
 
 
 class SampleBatch(NamedTuple):
-    """Batch of samples. `start` is the number of its first sample in the input. `kept` has input columns that are
-    copied to the output, before the predictions."""
+    """Batch of samples. `start`: the number of its first sample in the input. `kept`: columns of the input that the
+    result begins with."""
 
     start: int
     values: Values
@@ -46,7 +46,7 @@ class RowSamples:
     def __init__(
         self, data: DataSpec, names: Sequence[str], rows: Input, batch_rows: int, keep: Sequence[str] = ()
     ) -> None:
-        """Prepare reading the fields `names`, and the columns `keep` for the output. Raises UsageError and
+        """Prepare to read the fields `names`, and the columns `keep` for the result. Raises UsageError and
         InputError."""
         self._rows, self._keep, self._batch_rows = rows, keep, batch_rows
         self._fields = RowConverter(data, names, rows, keep)

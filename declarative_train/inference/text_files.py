@@ -1,8 +1,8 @@
-"""Inputs of rows from csv and JSON lines files, cut at line ends into pieces of a few MiB.
+"""Rows of csv and JSON lines files, in pieces of a few MiB that are cut at line ends.
 
-A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on the other values.
-In a csv with quotes a line end may be inside a row, and a compressed file cannot be read from the middle. Such files
-are parsed while the pieces are listed, and their pieces hold the values.
+A csv is read as text: the type of a value depends on the field that reads it (`fields.py`), not on the other values. In
+a csv with quotes a line end may be inside a row, and a compressed file cannot be read from the middle. Such files are
+parsed while the pieces are listed, and their pieces hold the values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _LineRange(NamedTuple):
 
 
 class _ReadColumns(NamedTuple):
-    """Columns of a piece that was already read. `row` is the number of its first row in the file, from 0."""
+    """Columns of rows that were read already. `row`: the number of the first one in the file, from 0."""
 
     file: str
     row: int
@@ -51,8 +51,8 @@ class _ReadColumns(NamedTuple):
 
 
 def csv_input(files: Sequence[str], title: str, source: Mapping[str, object], titled: str | None = None) -> Input:
-    """Return csv files as an Input, in the dialect of the run's csv files, or in the usual one if the run read other
-    files. `titled` is the name of a single file in messages."""
+    """Return the rows of csv files, in the dialect of the run's csv files; in the usual dialect if the run read other
+    files. `titled`: the name of a single file in messages."""
     own = dict(source) if source.get("type") == "csv" else {"type": "csv"}
     if files[0].lower().endswith(".tsv"):
         own["delimiter"] = "\t"
@@ -119,8 +119,8 @@ def _open(file: str) -> IO[bytes]:
 
 
 def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, most: int | None) -> Pieces:
-    """Yield the pieces of a csv file, with rows counted from its beginning. `columns` are read where a part has to be
-    parsed to find its rows."""
+    """Yield the pieces of a csv file from its beginning. `columns`: those to keep if a part has to be parsed to find
+    its rows."""
     row = 0
     if packing(file) is None:
         with _open(file) as stream:
@@ -147,7 +147,7 @@ def _csv_pieces(file: str, how: CsvDataset, columns: Sequence[str], title: str, 
 
 
 def _is_plain(block: bytes) -> bool:
-    """Return whether every line end of the block is the end of a row."""
+    """Return whether every line end in the block ends a row: there are no quotes."""
     return b'"' not in block and block.count(b"\r") == block.count(b"\r\n")
 
 

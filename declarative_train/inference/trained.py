@@ -1,4 +1,4 @@
-"""Load a trained model from a run or from one of its checkpoints, with all that is needed to use it.
+"""Trained model, loaded from a run or from one of its checkpoints, with everything that is needed to use it.
 
 A checkpoint holds the plan of its run: the graph, the fields with their statistics, vocabularies and class names, and
 the text of the recipe. So a copied `step_*` folder is enough, on this machine or at any fsspec URL.
@@ -46,13 +46,13 @@ Weights = Literal["trained", "ema"]
 
 
 class UsageError(Exception):
-    """Error for a request that cannot be met: one message for the user, exit code 2."""
+    """Error: a request cannot be met. The message is for the user; exit code 2."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Network from fields to some outputs, in evaluation mode. `module` takes a tensor (B, ...) for each of `inputs`,
-    by position, and returns a tuple with one for each of `outputs`. It was built from `graph`."""
+    """Model from fields to some outputs, in evaluation mode. `module` takes a tensor (B, ...) for each of `inputs`, by
+    position, and returns a tuple with one for each of `outputs`. `graph`: what it was built from."""
 
     module: fx.GraphModule
     graph: Graph
@@ -120,12 +120,12 @@ class Trained:
         return {field.name: field for field in self.plan.data.fields}
 
     def class_names(self, field: str) -> tuple[str, ...] | None:
-        """Return the classes of a category field by number, for several columns those of the first; None for a field
-        without classes."""
+        """Return the class names of a category field, by number; None for a field without classes. For several columns:
+        those of the first."""
         return classes_of(self.plan, self.fields[field])
 
     def unit(self, field: str) -> Unit | None:
-        """Return how to convert values of a field back to those of its columns: value * multiply + add. None if they
+        """Return the conversion from values of a field to those of its columns (value * multiply + add); None if they
         are the same."""
         return unit_of(self.fields[field])
 
@@ -135,17 +135,17 @@ class Trained:
         return nodes_of(self.plan)
 
     def module(self, device: torch.device | str = "cpu", *, keep_quantized: bool = False) -> nn.Module:
-        """Return the trained model, in evaluation mode, with the recipe's names. It takes the tensors of
+        """Return the trained model in evaluation mode, with the recipe's names. It takes the tensors of
         `plan.graph.inputs` by position and returns a tuple in the order of `plan.graph.outputs`. `keep_quantized`:
-        weights that the run stored in fewer bits stay so, as bytes; otherwise they are dequantized to float32. Raises
+        weights that the run stored in fewer bits stay so; otherwise they are converted to float32. Raises
         CheckpointFailure."""
         return self._build(self.plan.graph, device, keep_quantized)
 
     def network(
         self, outputs: Sequence[str], device: torch.device | str = "cpu", *, keep_quantized: bool = False
     ) -> Network:
-        """Return the network from fields to these outputs: names of what the objective reads, of nodes, or of nodes
-        inside blocks (`gpt.layers.0.attn`). `keep_quantized` as for `module`. Raises UsageError for another name."""
+        """Return the model from fields to these outputs: what losses and metrics read, nodes, or nodes inside blocks
+        (`gpt.layers.0.attn`). `keep_quantized`: as for `module`. Raises UsageError for another name."""
         graph = self.graph(outputs)
         return Network(self._build(graph, device, keep_quantized), graph)
 
@@ -158,7 +158,7 @@ class Trained:
 
     @cached_property
     def _source(self) -> WeightSource:
-        """Source of all tensors by name. Weights of a quantized base are dequantized."""
+        """File with all tensors by name. Weights that are stored in fewer bits are converted."""
         from declarative_train.engine.step.load_weights import open_averages, open_source
 
         return open_source(self.path) if self.weights == "trained" else open_averages(self.path)
@@ -235,7 +235,7 @@ class Trained:
 
 
 def drop_quantization(plan: Plan) -> Plan:
-    """Return the plan with all weights stored in the dtype of the computation."""
+    """Return the plan with no weights stored in fewer bits."""
     from declarative_train.plan.codec import sign
 
     return sign(replace(plan, parameters=tuple(replace(item, storage=None) for item in plan.parameters)))
@@ -248,13 +248,12 @@ def open_trained(
     look: Callable[[CheckpointEntry], str | None] = damage,
     weights: Weights | None = None,
 ) -> Trained:
-    """Load a checkpoint, from a local path or any fsspec URL. In a run's folder it is the best one, else the newest; in
-    the folder of a recipe's runs that of the newest run. The path may also be a checkpoint's, wherever it was copied.
+    """Return the model of a checkpoint at a local path or fsspec URL: of a run's folder the best one, else the newest;
+    of a recipe's folder that of the newest run; or a checkpoint, wherever it was copied.
 
-    `weights` chooses the trained weights or their moving average; None means those that the run evaluated.
-
-    `plugins`: the code of the run's plugins may be imported. `look` checks a checkpoint and returns a reason to skip
-    it, or None. Raises UsageError if there is no run or if it needs plugins, CheckpointFailure if it cannot be read.
+    `weights`: the trained weights or their moving average; None: those that the run evaluated. `plugins`: the code of
+    the run's plugins may be imported. `look` checks a checkpoint and returns a reason to skip it, or None. Raises
+    UsageError if there is no run or if it needs plugins, CheckpointFailure if it cannot be read.
     """
     text = os.fspath(path)
     place = local_path(text) or text
@@ -300,7 +299,7 @@ def _no_run(path: str) -> str:
 
 
 def _plan_of(entry: CheckpointEntry) -> Plan:
-    """Return the plan that a checkpoint holds. Raises CheckpointFailure."""
+    """Return the plan in a checkpoint. Raises CheckpointFailure."""
     from fsspec.core import url_to_fs
 
     fs, inner = url_to_fs(entry.path)
@@ -331,7 +330,7 @@ def _plan_of(entry: CheckpointEntry) -> Plan:
 
 
 def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
-    """Return the plan with the files of packs (tokenizers) that are in the checkpoint, in place of the run's paths."""
+    """Return the plan with paths of packs' files (tokenizers) replaced by their copies in the checkpoint."""
 
     def use_own(component: dict[str, Any]) -> dict[str, Any]:
         for use_checkpoint_files in hooks("use_checkpoint_files"):
@@ -346,7 +345,7 @@ def _with_own_files(plan: Plan, entry: CheckpointEntry) -> Plan:
 
 
 def _own_layers(plan: Plan) -> list[str]:
-    """Return the types of layers that are defined by plugins."""
+    """Return the types of layers that plugins define."""
 
     def of(graph: Graph) -> list[str]:
         types = [str(node.component["type"]) for node in graph.nodes if node.component is not None]
@@ -356,8 +355,8 @@ def _own_layers(plan: Plan) -> list[str]:
 
 
 def _own_parts(plan: Plan) -> list[str]:
-    """Return the other components of plugins: losses and metrics, which an evaluation needs, and fields and transforms.
-    A source is not needed for new rows."""
+    """Return the types of other components that plugins define: losses and metrics, which an evaluation needs, fields
+    and transforms. A source is left out, as new rows do not need it."""
     parts = [("loss", each.component) for each in plan.objective.terms]
     parts += [("metric", each.component) for each in plan.objective.metrics]
     parts += [("field", each.component) for each in plan.data.fields]

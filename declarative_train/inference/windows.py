@@ -1,7 +1,7 @@
-"""Samples that are windows of new rows, with the first and last row of each window.
+"""Samples that are windows of new rows, each with its first and last row.
 
-A window consists of the rows that the model reads. For a forecast these are only the past rows, so the last window ends
-with the last row, whose future is not yet known. N windows, S rows per window.
+A window has only the rows that the model reads. For a forecast these are the past rows, so the last window ends with
+the last row, whose future is not known yet. N windows, S rows per window.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def part_of(spec: FieldSpec, table: Table, window: WindowSpec | None) -> FieldRe
 
 
 class WindowSamples:
-    """Windows cut as in the run: every `stride` rows from the first row of each group. If rows remain, there is one
-    more window that ends with the last row."""
+    """Windows made as in the run: one every `stride` rows, from the first row of each group. If rows remain, one more
+    window ends with the last row."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class WindowSamples:
         batch_rows: int,
         keep: Sequence[str] = (),
     ) -> None:
-        """Cut the windows. Raises UsageError and InputError."""
+        """Compute the windows. Raises UsageError and InputError."""
         assert data.window is not None
         specs = [spec for spec in data.fields if spec.name in names]
         self._table, self._keep, self._batch_rows = table, keep, batch_rows
@@ -154,7 +154,7 @@ class WindowSamples:
 
 
 def _rows_taken(part: FieldReader, length: int) -> np.ndarray:
-    """Return the position () or positions (K,) of the rows of a window that a field reads."""
+    """Return which rows of a window a field reads: one position (), or several (K,)."""
     cut = part.cut
     return np.asarray(cut % length if isinstance(cut, int) else np.arange(length)[cut])
 

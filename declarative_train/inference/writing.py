@@ -1,4 +1,4 @@
-"""Write predictions to a file or to standard output, as csv, Parquet or JSON lines, piece by piece, all or nothing.
+"""Output of predictions to a file or to standard output, as csv, Parquet or JSON lines, piece by piece, all or nothing.
 
 A file is written under a temporary name in the same folder and renamed after the last row. A remote file is first
 written on this machine.
@@ -46,7 +46,7 @@ def kind_of(path: str) -> str:
 
 
 class _Terminal:
-    """Standard output to a terminal, with control characters replaced."""
+    """Standard output that is a terminal; control characters are replaced."""
 
     def write(self, text: str) -> int:
         return sys.stdout.write(in_lines(text))
@@ -78,7 +78,7 @@ def _write_all(writer: _Writer, tables: Iterable[pa.Table]) -> int:
 
 @contextmanager
 def _replace_when_complete(path: str) -> Iterator[str]:
-    """Yield a temporary path; at the end of the block move the file to `path`, or delete it after an exception."""
+    """Yield a temporary path; afterwards move the file to `path`, or delete it after an exception."""
     local = local_path(path)
     folder = (os.path.dirname(local) or ".") if local is not None else tempfile.gettempdir()
     if not os.path.isdir(folder):

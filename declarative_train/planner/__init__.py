@@ -1,6 +1,6 @@
-"""Planner: `compile` makes a plan from a recipe, `describe` and `summary` print one.
+"""Planner: `compile` makes a plan from a recipe; `describe` and `summary` print one.
 
-Names are imported on first use, since the ranks need none of them.
+Names are imported on first use, since ranks need none of them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Compiler from recipe to plan: describe the data, lower the graph, divide the batch, assign the ranks, sign the
-plan."""
+"""Compiler from recipe to plan. It calls the passes in order: describe the data, lower the graph, divide the batch,
+assign ranks, predict, sign the plan."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def _float32_is_default() -> Iterator[None]:
 def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     recipe: Recipe, *, offline: bool = False, tracer: Tracer | None = None, traces_all: bool = False
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan, or None if there is an error, and the diagnostics of all parts.
+    """Return the plan, or None if there is an error, and the diagnostics of all passes.
 
     `offline`: a source on another machine is not read; then there is no plan, and checks that need its columns are
-    skipped. `tracer` measures the memory of a step if that decides something, or with `traces_all` for every plan;
-    without one the memory is derived from shapes.
+    skipped. `tracer`: measures the memory of a step if that decides something, or with `traces_all` for every plan;
+    None: the memory is derived from shapes.
     """
     waiting = unrun_plugins(recipe)
     inherited, found = inherit_fields(recipe, offline=offline)
@@ -139,7 +139,7 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
 
 @dataclass(frozen=True)
 class CompileContext:
-    """Facts that all plans of a recipe share, whatever the mode. `parameters` is None if one has an error."""
+    """Facts about a recipe that do not depend on the mode. `parameters`: None if one has an error."""
 
     data: DataSpec
     lowered: Lowered
@@ -153,12 +153,9 @@ class CompileContext:
 
 
 def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan of the mode that `auto` chooses.
-
-    Candidates are judged by estimates on the scale of one trace. Doubtful ones are traced themselves
-    (`auto/choose.py`), and so is the chosen one; if it does not fit, the search continues. When the time limit is
-    reached, the plan lists what was not traced.
-    """
+    """Return the plan of the mode that `auto` chooses. Candidates are judged by estimates that one trace calibrates.
+    Doubtful ones are traced themselves (`auto/choose.py`), and so is the chosen one; if it does not fit, the search
+    continues. When the time limit is reached, the plan lists what was not traced."""
     assert site.parameters is not None
     target, tracer = target_of(recipe.layout), site.tracer
     judge = Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
@@ -201,7 +198,7 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
 
 
 def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:
-    """Return the plan of a mode with its memory, or errors of this mode."""
+    """Return the plan of one mode with its memory (None if it has none), and the errors of this mode."""
     plan, found = _make_plan(recipe, site, None)
     return (plan if plan is not None and plan.memory else None), _errors_of_mode(recipe, found)
 
@@ -215,7 +212,7 @@ def _make_plan(recipe: Recipe, site: CompileContext, choice: ChoicePlan | None) 
 
 
 def _errors_of_mode(recipe: Recipe, diagnostics: list[Diagnostic]) -> list[Diagnostic]:
-    """Return the errors that concern this mode only."""
+    """Return the errors that are due to the mode, not to the rest of the recipe."""
     places = (recipe.span("parallelism"), recipe.span("parallelism.pipeline"), recipe.span("parallelism.data"))
     return [each for each in diagnostics if each.is_error and each.span in places]
 
@@ -225,18 +222,18 @@ def _peak_bytes(plan: Plan) -> int:
 
 
 def _with_num_traced(plan: Plan | None, num_traced: int) -> Plan | None:
-    """Return the plan with the number of traced candidates."""
+    """Return the plan with the number of candidates that were traced."""
     if plan is None or plan.choice is None:
         return plan
     return replace(plan, choice=replace(plan.choice, num_traced=num_traced))
 
 
 class ScaleCache:
-    """Scale from a trace of a recipe's model, which applies to all its plans; made once for each precision and
+    """Scale of the memory estimates of a recipe's model (`MemoryScale`), from one trace for each precision and kind of
     recomputation.
 
-    The model is sharded, as fsdp would run the recipe, so that `auto` need not trace that again; or on one device if it
-    cannot be.
+    The traced model is sharded, as fsdp would run the recipe, so that `auto` need not trace that again; or on one
+    device if it cannot be sharded.
     """
 
     def __init__(self, site: CompileContext) -> None:
@@ -269,7 +266,7 @@ class ScaleCache:
 def _assemble(
     recipe: Recipe, site: CompileContext, batch: BatchSpec, choice: ChoicePlan | None
 ) -> tuple[Plan | None, list[Diagnostic]]:
-    """Assemble the plan from shapes, sizes and the batch."""
+    """Return the plan, from shapes, sizes and the batch."""
     data, lowered, weights, parameters = site.data, site.lowered, site.weights, site.parameters
     diagnostics = [*check_mixing(recipe, lowered, batch, data), *check_draws(lowered, batch)]
     diagnostics += check_plugins(recipe, lowered, batch)

@@ -1,4 +1,4 @@
-"""Estimates of a plan, added if the hardware is known, and the check whether the plan fits there."""
+"""Estimates of memory and time in a plan, and the check whether the plan fits on the hardware."""
 
 from __future__ import annotations
 
@@ -23,18 +23,16 @@ from declarative_train.recipe.sections.parallelism import Auto
 
 
 def decides(recipe: Recipe) -> bool:
-    """Return whether the memory of a plan decides something: the mode, or whether it fits."""
+    """Return whether the memory of a plan must be known: for `auto`, or to check that it fits on the hardware that the
+    recipe names."""
     return recipe.layout.hardware is not None or isinstance(recipe.parallelism, Auto)
 
 
 def with_estimates(
     plan: Plan, recipe: Recipe, choice: ChoicePlan | None, tracer: Tracer | None, scales: ScaleOf
 ) -> tuple[Plan, list[Diagnostic]]:
-    """Return the plan with its memory and estimates.
-
-    `choice` is that of `auto`, which has checked the memory already, also on hardware found on this machine. `scales`
-    is used for plans that cannot be traced.
-    """
+    """Return the plan with its memory and estimates, and diagnostics. `choice`: that of `auto`, which has checked the
+    memory already. `scales`: for estimates of plans that cannot be traced."""
     named = recipe.layout.hardware
     if tracer is None and named is None and choice is None:
         return plan, []
@@ -70,8 +68,8 @@ def with_estimates(
 
 
 def add_training_set(rows: tuple[MemoryPlan, ...], data: DataSpec, target: Target) -> tuple[MemoryPlan, ...]:
-    """Return the rows with the training set on GPUs of known memory. A run puts it there if the steps leave room for
-    it, and decides by the free memory at that time."""
+    """Return the rows with the training set added on GPUs of known memory, if steps leave room for it. (The run decides
+    that again by the free memory at that time.)"""
     held, room = data.set(TRAINING).held_bytes, target.memory_bytes
     if target.hardware is None or room is None or not held or data.workers:
         return rows
@@ -87,14 +85,14 @@ def _not_traced(why: str, scale: MemoryScale | None) -> str:
 
 
 def _with_exact_memory(choice: ChoicePlan, memory_bytes: int) -> ChoicePlan:
-    """Return the choice with the memory of the finished plan; a candidate has no grid, and only a bound on waiting
-    microbatches."""
+    """Return the choice with the memory of the finished plan. For a candidate, only an upper bound of waiting
+    microbatches was known."""
     taken = (replace(each, memory_bytes=memory_bytes) if each.verdict == TAKEN else each for each in choice.candidates)
     return replace(choice, candidates=tuple(taken))
 
 
 def ways(plan: Plan) -> list[str]:
-    """Return suggestions for a plan that does not fit; they are not verified."""
+    """Return suggestions for a plan that does not fit; they are not tried out."""
     found = []
     if not plan.layout.is_sharded and plan.layout.pipeline is None:
         found.append("parallelism: auto, which looks for a mode that fits")

@@ -1,4 +1,4 @@
-"""Linting and compiling of a recipe by its path, for the commands and for Python."""
+"""Linting and compiling of the recipe at a path, for the commands and for the Python API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AS_WRITTEN = Overrides()
 
 
 class CompileResult(NamedTuple):
-    """Plan and diagnostics of a recipe. `note`: why there is no plan although nothing is wrong."""
+    """Plan and diagnostics of a recipe. `note`: why there is no plan though nothing is wrong."""
 
     loaded: Loaded
     plan: Plan | None
@@ -48,19 +48,19 @@ class Linted(NamedTuple):
 
 
 class UnusablePlanError(Exception):
-    """Saved plan that cannot be run. The message gives the reason, in lines."""
+    """Error: a saved plan cannot be run. The message is the reason, in lines."""
 
 
 def read_recipe(
     path: str, overrides: Overrides = AS_WRITTEN, *, texts: Mapping[str, str] | None = None, plugins: bool = False
 ) -> Loaded:
-    """Read a recipe. `texts` replaces the contents of files, by their paths."""
+    """Return the recipe at a path. `texts`: contents of files, by path, instead of those on disk."""
     return recipe_room.load(path, texts=texts, with_=overrides.with_, set_=overrides.set_, plugins=plugins)
 
 
 def compile_loaded(loaded: Loaded, tracer: Tracer | None = None) -> CompileResult:
-    """Run all checks that are possible before a launch; `plan` is None if there is an error. `tracer` keeps the traces
-    of several plans."""
+    """Return the plan of a recipe and its diagnostics, after all checks that are possible before a launch; the plan is
+    None if there is an error. `tracer`: shared by the plans of several calls, with the traces that it has made."""
     diagnostics = list(loaded.diagnostics)
     plan, note = None, ""
     if loaded.recipe is not None:
@@ -83,7 +83,8 @@ def lint_recipe(
     static: bool = False,
     plugins: bool = False,
 ) -> Linted:
-    """Lint one recipe, without the diagnostics that it ignores. With `static`, torch and the data are not used."""
+    """Return the diagnostics of a recipe, without those that its comments ignore. `static`: without torch and without
+    the data."""
     loaded = read_recipe(path, overrides, texts=texts, plugins=plugins)
     diagnostics = list(loaded.diagnostics)
     if loaded.recipe is not None and not static:
@@ -118,7 +119,7 @@ def texts_of(loaded: Loaded) -> dict[str, str]:
 
 
 def fragment_in_words(loaded: Loaded) -> str | None:
-    """Return a message if the file is a fragment without mistakes, which is not a recipe."""
+    """Return a message if the file is a fragment (to be merged into recipes) without mistakes, else None."""
     is_wrong = any(item.is_error for item in loaded.diagnostics)
     if loaded.recipe is not None or loaded.document is None or is_wrong:
         return None
@@ -127,7 +128,7 @@ def fragment_in_words(loaded: Loaded) -> str | None:
 
 
 def missing_file(path: str) -> str | None:
-    """Return why there is no file to read at `path`; None if there is one."""
+    """Return a message if there is no file to read at `path`, else None."""
     found = Path(path)
     if found.is_file():
         return None
@@ -146,7 +147,8 @@ def missing_file(path: str) -> str | None:
 
 
 def read_saved_plan(path: str) -> Plan:
-    """Return a saved plan that is still valid. Raises UnusablePlanError."""
+    """Return a saved plan. Raises UnusablePlanError if it cannot be run, for example because a file of its recipe
+    changed."""
     from declarative_train.plan.codec import PlanError, from_json, is_as_signed, sign, unset_variables
     from declarative_train.plan.file_fingerprints import staleness
 

@@ -1,4 +1,4 @@
-"""Text as HTML for notebooks: monospaced, with colours that suit light and dark themes."""
+"""HTML for notebooks: text in a fixed-width font, with colours for light and dark themes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exception of the Python interface."""
+"""Exception of the Python API."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def of_recipe(diagnostics: Iterable[Diagnostic], texts: Mapping[str, str]) -> Dt
 
 
 def in_words(lines: Iterable[str]) -> str:
-    """Join the lines of a command's message, without the name of the program."""
+    """Return the lines of a command's message as one text, without the name of the program."""
     return "\n".join(line.removeprefix("dtrain: ") for line in lines)

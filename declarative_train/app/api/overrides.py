@@ -1,4 +1,4 @@
-"""Overrides in Python: `set={"training.epochs": 3}` becomes `training.epochs=3`, as for `--set`."""
+"""Overrides in the Python API: `set={"training.epochs": 3}` becomes `training.epochs=3`, as for `--set`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def overrides(set: Mapping[str, object] | None, with_: Sequence[str | os.PathLik
 
 
 def _yaml(key: str, value: object) -> str:
-    """Return a value as YAML: as JSON, except values that JSON lacks."""
+    """Return a value as YAML text."""
     plain = _plain(key, value)
     if isinstance(plain, float) and not math.isfinite(plain):
         return ".nan" if math.isnan(plain) else f"{'-' if plain < 0 else ''}.inf"

@@ -1,4 +1,4 @@
-"""Plan in Python: show, save and run it."""
+"""Plan in the Python API: show, save and run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanView:
-    """Return a saved plan (`PlanView.save`, `dtrain plan -o`, the `plan.json` of a run or an export). Raises
+    """Return a plan from a file (of `PlanView.save`, `dtrain plan -o`; the `plan.json` of a run or an export). Raises
     DtrainError."""
     try:
         plan = from_json(Path(path).read_text(encoding="utf-8", errors="replace"))

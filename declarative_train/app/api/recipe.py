@@ -1,4 +1,4 @@
-"""Recipe in Python: `load` opens it, its methods do what the commands do."""
+"""Recipe in the Python API: `load` opens it, its methods do what the commands do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def loads(text: str, *, set: Mapping[str, object] | None = None, with_: Paths | 
 
 
 class Recipe:
-    """Recipe with its overrides; made by `load` and `loads`."""
+    """Recipe with its overrides. `load` and `loads` return it."""
 
     def __init__(self, path: str, overrides: Overrides, text: str | None = None) -> None:
         self.path = path

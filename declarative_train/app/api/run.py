@@ -1,4 +1,4 @@
-"""Run in Python: its state, its curves, its trained model."""
+"""Run in the Python API: its state, its curves, its trained model."""
 
 from __future__ import annotations
 

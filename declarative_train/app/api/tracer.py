@@ -1,4 +1,4 @@
-"""Tracer that is imported when the compiler first traces a step."""
+"""Tracer of memory that is imported only when the compiler first traces a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LateTracer:
-    """Tracer (`planner/footprint/forecast.py`) with a late import."""
+    """Tracer (`planner/footprint/forecast.py`) that is imported on first use."""
 
     def __init__(self) -> None:
         self._tracer: Tracer | None = None

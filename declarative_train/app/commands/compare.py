@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_run(name: str, folder: str) -> Record | None:
-    """Return the run of a folder, the newest run of a folder or a recipe, or the one run whose name begins with or
-    contains `name`. Otherwise print why there is none, and return None."""
+    """Return the run that `name` means: a run's folder, a recipe's folder (its newest run), or the one run whose name
+    begins with or contains `name`. None after printing why there is no such run."""
     from declarative_train.app.records.record import read_record
     from declarative_train.app.records.tables import runs_below
     from declarative_train.core.names import EVENTS
@@ -118,7 +118,7 @@ def text(comparison: Comparison) -> str:
 
 
 def letter_of(at: int) -> str:
-    """Return A, B, ... Z, A1, B1, ..."""
+    """Return the letter of a run in tables: A, B, ... Z, A1, B1, ..."""
     return f"{chr(ord('A') + at % 26)}{at // 26 or ''}"
 
 

@@ -96,8 +96,8 @@ def looks_like_recipe(text: str) -> bool:
 
 
 def recipe_files(paths: list[str]) -> tuple[list[str], int]:
-    """Return the files to lint, and the number of YAML files in folders that are not recipes. A file that is named is
-    always linted."""
+    """Return the files to lint, and how many YAML files in folders are not recipes. A file that is named is always
+    linted."""
     found: list[str] = []
     skipped = 0
     for path in paths:
@@ -138,8 +138,8 @@ def lint_all(
     args: argparse.Namespace,
     edited: Mapping[str, str] | None = None,
 ) -> Linted:
-    """Lint every file; the mistakes of a base that several recipes share are reported once. `edited` replaces the texts
-    of files."""
+    """Lint all files; mistakes in a base that several recipes share are reported once. `edited`: contents of files
+    instead of those on disk."""
     diagnostics: dict[Diagnostic, None] = {}
     texts: dict[str, str] = {}
     for path in files:
@@ -160,7 +160,7 @@ def lint(path: str, stdin: str | None, args: argparse.Namespace, edited: Mapping
 def apply_fixes(
     linted: Linted, files: list[str], stdin: str | None, selection: Selection, args: argparse.Namespace
 ) -> tuple[FixResult, Linted]:
-    """Return the files edited until no fix is left, and the remaining mistakes. Nothing is written."""
+    """Return the files after edits until no fix is left, and the remaining mistakes. Nothing is written to disk."""
     from declarative_train.core.diagnostics import fixes
 
     last = linted
@@ -179,8 +179,8 @@ def apply_fixes(
 
 
 def is_on_disk(path: str, text: str) -> bool:
-    """Return whether a text equals its file, byte for byte. Bytes that are not UTF-8 were replaced for display, and
-    would be lost."""
+    """Return whether a text is exactly the file's content. (Bytes that are not UTF-8 were replaced for display, and
+    would be lost.)"""
     return Path(path).is_file() and Path(path).read_bytes() == text.encode("utf-8", "surrogatepass")
 
 

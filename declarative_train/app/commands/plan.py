@@ -119,7 +119,8 @@ def read(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 
 def scale(args: argparse.Namespace) -> int:
-    """Plan the recipe for each number of GPUs: first one node is filled, then there are more nodes."""
+    """Print the predicted speed for each number of GPUs: first one node is filled, then there are more nodes. Return
+    the exit code."""
     from declarative_train.planner.text.estimate import ScalingRow, describe_scale
 
     if is_missing(args.recipe):
@@ -161,7 +162,7 @@ def scale(args: argparse.Namespace) -> int:
 
 
 def _for_gpus(number: int, per_node: int, mode: str) -> list[str]:
-    """Return the options of `--set` for this number of GPUs, in whole nodes."""
+    """Return the options of `--set` for this number of GPUs, on whole nodes."""
     from declarative_train.recipe.sections.parallelism import mode_on
 
     if number <= per_node:

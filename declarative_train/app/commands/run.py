@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train(as_json: bool, plan: Plan | None, code: int, how: dict[str, Any]) -> int:
-    """Run the plan, if there is one, print the result, and return the exit code."""
+    """Run the plan if there is one, print the result, and return the exit code. `how`: arguments of `launch`."""
     run_dir = None
     if plan is not None:
         from declarative_train.run.launch import launch
@@ -110,8 +110,8 @@ def run_node(
 
 
 def recompile(args: argparse.Namespace, num_nodes: int) -> Plan | None:
-    """Return the plan for another number of nodes, or None if there is none. The plan for the most nodes was reported
-    already."""
+    """Return the plan for another number of nodes, None if there is none. (The plan for the largest number was already
+    reported.)"""
     if args.recipe.endswith(".json") or args.recipe == STDIN:
         return None
     changed = argparse.Namespace(**vars(args) | {"set_": [*args.set_, f"layout.nodes={num_nodes}"]})
@@ -119,7 +119,8 @@ def recompile(args: argparse.Namespace, num_nodes: int) -> Plan | None:
 
 
 def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
-    """Print the result on standard output: for scripts, and for the user after the progress has disappeared."""
+    """Print the result of a run on standard output: for scripts, and for the user after the progress bar has
+    disappeared."""
     from declarative_train.app.records.record import read_record
     from declarative_train.app.views.result import result_json, result_text
 
@@ -134,7 +135,7 @@ def print_result(as_json: bool, run_dir: Path, code: int | None = None) -> None:
 
 
 def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """Return the plan and exit code, as `compile_or_report` does. A dry run prints the plan and returns None."""
+    """Return the plan to run, or None and the exit code. With `--dry-run` the plan is only printed."""
     plan, code = compile_or_report(args)
     if plan is not None and args.dry_run:
         from declarative_train.planner.text.describe import describe
@@ -145,7 +146,7 @@ def plan_to_run(args: argparse.Namespace) -> tuple[Plan | None, int]:
 
 
 def compile_or_report(args: argparse.Namespace) -> tuple[Plan | None, int]:
-    """Return the plan, or None and the exit code after printing the reasons."""
+    """Return the plan, or None and the exit code after printing what is wrong."""
     if is_missing(args.recipe):
         return None, 2
     if args.recipe.endswith(".json"):

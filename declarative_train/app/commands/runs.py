@@ -58,7 +58,7 @@ def as_json(record: Record) -> dict[str, object]:
 
 
 def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str:
-    """Return a table for each recipe, at most as wide as the terminal, and the reasons of failed runs."""
+    """Return a table of runs for each recipe, at most as wide as the terminal, and the reasons of failed runs."""
     from declarative_train.app.records.tables import metric_columns, what_differs
     from declarative_train.app.views.table import table, terminal_width
     from declarative_train.core.amounts import format_count, number
@@ -90,13 +90,13 @@ def text(records: Sequence[Record], folder: str, sort: str | None = None) -> str
 
 
 def short_run(record: Record) -> str:
-    """Return the time of a run from its name; the rest of the name is in the next column."""
+    """Return the time in a run's name; the rest of the name is in the next column."""
     name = record.run
     return name[:15] if name[:8].isdigit() and name[8:9] == "-" and name[9:15].isdigit() else name
 
 
 def age(seconds: float) -> str:
-    """Return the age in its largest unit: `12s`, `3min`, `5h`, `2d`."""
+    """Return a time span in its largest unit: `12s`, `3min`, `5h`, `2d`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def trace_row(path: str, plugins: bool) -> int:
-    """Print one row through the trained model of a run."""
+    """Print one sample on its way through the trained model of a run; return the exit code."""
     from declarative_train.app.views.values import trace_values
     from declarative_train.data.field_reader import BadSampleError
     from declarative_train.data.spec import DataError

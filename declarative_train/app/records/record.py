@@ -1,4 +1,4 @@
-"""Record of a run, from its folder: settings, state, latest values.
+"""Record of a run, read from its folder: settings, state, latest values.
 
 A run's settings are in `run.json`, its events in `events.jsonl`, of which only the end is read: a list of a thousand
 runs must be fast.
@@ -30,9 +30,8 @@ _STATES: Mapping[str, State] = {"finished": "finished", "early_stop": "stopped e
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record of one run. `values` are the final ones, or the latest of a run that has not ended; `value_steps` has the
-    step whose weights each belongs to; `reason` is that of a failure; `updated_unix_s` is the time of its last
-    write."""
+    """Record of one run. `values`: the final ones, or the latest if it has not ended. `value_steps`: the step of the
+    weights that each value belongs to. `reason`: of a failure. `updated_unix_s`: the time of its last write."""
 
     folder: str
     name: str
@@ -62,7 +61,7 @@ def is_run(folder: str) -> bool:
 
 
 def read_record(folder: str) -> Record | None:
-    """Return the record of a folder; None if it is not a run. Runs of earlier versions are read from their events,
+    """Return the record of a folder, None if it is not a run. Runs without `run.json` are read from their events,
     without settings."""
     if not is_run(folder):
         return None
@@ -97,8 +96,8 @@ Entry = dict[str, Any]
 
 
 def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry]]:
-    """Return the start of the last session, its end, and the latest event of each kind and set, as far as they are in
-    the end of the file."""
+    """Return the first event of the last session, its last event, and the latest event of each kind and set, as far as
+    the end of the file has them."""
     latest: dict[str, Entry] = {}
     ended: Entry | None = None
     for entry in _from_the_end(path):
@@ -115,8 +114,8 @@ def _story(path: str) -> tuple[Entry, Entry | None, dict[str, Entry]]:
 
 
 def _from_the_end(path: str) -> Iterator[Entry]:
-    """Yield the events of a file, last first. Of a large file only the last part is read, and a larger part if the
-    first one contains only steps."""
+    """Yield the events of a file, last first. Of a large file only the last part is read, and more if that has only
+    steps."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -172,7 +171,7 @@ def _state(folder: str, ended: Entry | None) -> tuple[State, str]:
 
 
 def _about_older(folder: str, started: Entry) -> Entry:
-    """Return the facts of a run whose folder has no `run.json`, from its events or its plan."""
+    """Return the facts about a run without `run.json`, from its events or its plan."""
     if started:
         known = {key: started.get(key) for key in ("name", "mode", "num_ranks", "num_steps")}
         settings = {
@@ -192,7 +191,7 @@ _RECIPE_KEYS = {"seed": "seed", "optimizer": "training.optimizer.type", "lr_sche
 
 
 def checkpoints_of(folder: str) -> tuple[str | None, str | None]:
-    """Return the last and the best checkpoint of a run, by their manifests."""
+    """Return the paths of the last and the best checkpoint of a run, by their manifests."""
     try:
         found, _ = CheckpointStore(checkpoints_root(folder)).entries()
     except (OSError, ImportError, ValueError):  # on another machine that does not respond

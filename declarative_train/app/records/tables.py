@@ -1,4 +1,4 @@
-"""Tables of runs: which runs exist, their different settings, the values that get a column."""
+"""Tables of runs: which runs exist, which settings differ, which values get a column."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def records_below(folder: str) -> list[Record]:
 
 
 def what_differs(records: Sequence[Record]) -> dict[str, str]:
-    """Return, by folder, the settings that differ between the runs of the same recipe name, as short texts. A single
-    run has its mode."""
+    """Return for each folder the settings that differ between runs of the same recipe name, as short texts; for a
+    single run its mode."""
     by_name: dict[str, list[Record]] = {}
     for record in records:
         by_name.setdefault(record.name, []).append(record)
@@ -59,14 +59,14 @@ def what_differs(records: Sequence[Record]) -> dict[str, str]:
 
 
 def own_word(name: str, value: object) -> str:
-    """Return `lr=0.01`, or the mode alone."""
+    """Return a setting as text: `lr=0.01`, or the mode alone."""
     text = format_value(value)
     text = text if len(text) <= 24 else f"{text[:21]}..."
     return text if name == "mode" else f"{name}={text.replace(' ', '_')}"
 
 
 def with_mode(record: Record) -> Settings:
-    """Return the settings with the mode as one of them, since `auto` may have chosen any."""
+    """Return the settings of a run with the mode in place of `parallelism`, since `auto` may have chosen any."""
     rest = {key: value for key, value in record.settings.items() if key not in ("parallelism", "parallelism.mode")}
     return {"parallelism": record.mode, **rest}
 
@@ -91,7 +91,7 @@ def _interest(name: str) -> tuple[int, int]:
 
 
 def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> list[Record]:
-    """Sort the runs, best first; runs without the metric, and nan, last."""
+    """Return the runs sorted by a metric, best first; runs without it, or with nan, last."""
 
     def key(record: Record) -> tuple[bool, float]:
         value = record.values.get(metric, math.nan)
@@ -101,7 +101,7 @@ def sort_by(records: Sequence[Record], metric: str, higher_is_better: bool) -> l
 
 
 def is_higher_better(metric: str, records: Sequence[Record]) -> bool:
-    """Return the direction of the metric; if no run declares it, guess it from the name."""
+    """Return whether more of a metric is better; if no run says so, guess it from the name."""
     from declarative_train.components.metrics import METRICS
 
     name = metric.rpartition("/")[2]

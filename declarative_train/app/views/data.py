@@ -1,6 +1,6 @@
-"""Tables of a DataSpec: its sets, columns, fields and classes, also as one page for a browser.
+"""Tables about the data of a recipe (sets, columns, fields, classes), as text or as one HTML page.
 
-Only part of a large set is read; the tables state the number of rows.
+Only part of a large set is read; the tables say how many rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sections(data: DataSpec) -> list[Shown]:
 
 
 def _columns(data: DataSpec, training: PreparedSet) -> Shown:
-    """Return the table of the columns of the main source."""
+    """Return the table of the source's columns."""
     table = training.table.original
     looked = min(table.num_rows, _LOOKED_AT)
     readers: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def _describe_values(table: Table, column: Column, looked: int) -> tuple[str, st
 
 
 def _short(text: str) -> str:
-    """Return a value on one line. The end of a path is more useful than its beginning."""
+    """Return a value on one line, shortened at its beginning: the end of a path says more."""
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"...{text[-_LONGEST:]}"
 
@@ -103,7 +103,7 @@ def _rows_of(looked: int, total: int) -> str:
 
 
 def _fields(data: DataSpec, training: PreparedSet) -> Shown:
-    """Return the table of the fields as the model receives them; images after the transforms of training."""
+    """Return the table of the fields as the model gets them; images after the transforms of training."""
     count = min(training.num_samples, _SAMPLES)
     chosen = np.linspace(0, training.num_samples - 1, count).astype(np.int64)
     made = training.gather(chosen, epoch=0)
@@ -126,7 +126,8 @@ def _fields(data: DataSpec, training: PreparedSet) -> Shown:
 
 
 def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
-    """Return the number of samples of each class in each set; of a field of several columns, all values together."""
+    """Return a table with the number of samples of each class in each set; for a field of several columns, all its
+    values together."""
     counts = {name: _counts(each, field.name) for name, each in sets.items()}
     size = field.tensor.shape[-1] if field.component.get("one_hot") else field.tensor.num_values or 1
     every = Counter[int]()
@@ -146,7 +147,7 @@ def _classes(field: FieldSpec, sets: dict[str, PreparedSet]) -> Shown:
 
 
 def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
-    """Return the counts, and whether they are of a part of the set."""
+    """Return how often each class occurs in a set, and whether only part of the set was counted."""
     count = min(prepared.num_samples, _LOOKED_AT)
     values = prepared.gather(np.arange(count), [name])[name]
     values = values.argmax(-1) if values.dtype.kind == "f" else values  # `one_hot`
@@ -154,7 +155,7 @@ def _counts(prepared: PreparedSet, name: str) -> tuple[Counter[int], bool]:
 
 
 def _names(field: FieldSpec) -> dict[int, str]:
-    """Return class names by number, if one vocabulary has them."""
+    """Return the class names by number, if all columns of the field share one vocabulary."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list) or len(found) != 1 or not isinstance(found[0], list):
         return {}
@@ -164,7 +165,7 @@ def _names(field: FieldSpec) -> dict[int, str]:
 
 
 def page(name: str, shown: Sequence[Shown], first_rows: str, sheet: bytes | None) -> str:
-    """Return an HTML file without references to other files."""
+    """Return a page of HTML that needs no other files."""
     body = [f"<h1>Data of {html.escape(name)}</h1>"]
     if sheet is not None:
         picture = base64.b64encode(sheet).decode()

@@ -1,5 +1,5 @@
-"""Plan as the path of the data: from the rows of the source to the averaged gradient, and layer by layer. Every number
-is the plan's. Shapes are whole tensors with the batch dimension first, on the named device."""
+"""Path of the data in a plan, as text: from the rows of the source to the averaged gradient, and layer by layer. Every
+number is the plan's. Shapes are whole tensors with the batch dimension first, on the named device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_PARTS = 5  # of a block
 
 
 def flow(plan: Plan, width: int | None = None) -> str:
-    """Return the data flow as a table, then the layers, with lines of any length or of at most `width` characters."""
+    """Return the path as a table, then the layers; lines have at most `width` characters (None: any length)."""
     microbatch = f"layer by layer, {format_count(plan.batch.microbatch_size, 'row')} at a time"
     cuts = plan.layout.cuts
     parts = ["data flow", stages_table(plan, width), microbatch, layers_table(plan, width)]
@@ -29,7 +29,7 @@ def flow(plan: Plan, width: int | None = None) -> str:
 
 
 def stages_table(plan: Plan, width: int | None) -> str:
-    """Return a row for each stage; if that is too wide, its cells one below the other."""
+    """Return a table with a row for each stage; if that is too wide, the cells of each row one below the other."""
     rows = [*data_rows(plan), *slice_rows(plan), *model_rows(plan), *gradient_rows(plan)]
     numbered = [(str(index), *row) for index, row in enumerate(rows, 1)]
     found = table(("", "stage", "before", "what happens", "after", "where"), numbered)
@@ -67,7 +67,7 @@ def data_rows(plan: Plan) -> list[Row]:
 
 
 def slice_rows(plan: Plan) -> list[Row]:
-    """Return the rows on how a batch is split. A pipeline treats the chunks of gradient accumulation as more
+    """Return the rows on how a batch is divided. In a pipeline, the chunks of gradient accumulation are further
     microbatches of one step."""
     batch, pipeline = plan.batch, plan.layout.pipeline
     found: list[Row] = []
@@ -159,7 +159,7 @@ def gradient_rows(plan: Plan) -> list[Row]:
 
 
 def trained_numbers_text(plan: Plan) -> str:
-    """Return how many numbers are trained, in a pipeline by stage."""
+    """Return how many numbers are trained; in a pipeline for each stage."""
     learned = [parameter for parameter in plan.parameters if not parameter.frozen and parameter.tie is None]
     pipeline = plan.layout.pipeline
     if pipeline is None:
@@ -190,7 +190,7 @@ def update_rows(plan: Plan) -> list[Row]:
 
 
 def loss_text(plan: Plan) -> str:
-    """Return which targets the losses use, and that a part of the batch contributes its part of the mean."""
+    """Return which targets the losses use, and that each part of the batch contributes its part of the mean."""
     batch, layout = plan.batch, plan.layout
     parts = batch.accumulation * batch.num_microbatches * (1 if layout.scatters else batch.data_parallel_size)
     whole = f"the mean over the batch of {batch.global_batch_size:,}"
@@ -253,7 +253,7 @@ def shape(spec: TensorSpec, rows: int) -> str:
 
 
 def shapes(plan: Plan, rows: int, times: int = 1) -> str:
-    """Return the shape of every field for this number of rows; `times`: for that number of such slices."""
+    """Return the shape of every field for this number of rows. `times`: there are so many slices of that size."""
     found = "; ".join(f"{field.name} ({shape(field.tensor, rows)})" for field in plan.data.fields)
     return several(found, times)
 
@@ -268,7 +268,7 @@ def outputs_text(plan: Plan, rows: int) -> str:
 
 
 def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
-    """Return the inputs of a stage: the edges from outside it."""
+    """Return the shapes of the values that a stage gets from outside."""
     outside = [
         edge for name in names for edge in graph.node(name).inputs.values() if edge.partition(":")[0] not in names
     ]
@@ -276,8 +276,7 @@ def entry_shapes(graph: Graph, names: tuple[str, ...], rows: int) -> str:
 
 
 def spec_of(graph: Graph, wire: str) -> TensorSpec:
-    """Return the spec of an edge as it is written in a recipe: `lstm`, or `lstm.hidden` for an output that is not the
-    first."""
+    """Return the spec of a value named as in a recipe: `lstm`, or `lstm.hidden` for an output other than the first."""
     for node in graph.nodes:
         for index, (output, spec) in enumerate(node.outputs.items()):
             if wire == (node.name if index == 0 else f"{node.name}.{output}"):

@@ -1,4 +1,4 @@
-"""Epoch table of a run's events, with a remark on each epoch, and its loss as a chart in text."""
+"""Table of a run's epochs, with a remark on each, and a chart of its loss in text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BRIEF = "remark: the change of the training loss; the epoch of the lowest valida
 
 
 def epochs_table(epochs: Sequence[EpochDone], width: int | None = None) -> str:
-    """Return one row per epoch, with a comparison with the epochs before it, at most `width` wide."""
+    """Return one row per epoch, compared with the epochs before it, at most `width` wide."""
     whole = _epochs_table(epochs, None, is_brief=False)
     if width is None or max(map(len, whole.splitlines())) <= width:
         return whole
@@ -37,7 +37,7 @@ def _epochs_table(epochs: Sequence[EpochDone], width: int | None, *, is_brief: b
 
 
 def remark(epochs: Sequence[EpochDone], *, is_brief: bool = False) -> str:
-    """Return the remark on the last of the epochs; `BRIEF` explains a brief one."""
+    """Return a remark on the last of the epochs. Abbreviations of a brief one are explained in `BRIEF`."""
     *before, epoch = epochs
     if not before:
         return "the first"
@@ -71,7 +71,7 @@ def change(loss: float | None, before: float | None, *, is_brief: bool = False) 
 
 
 def chart(steps: Sequence[int], losses: Sequence[float]) -> str:
-    """Return the loss over steps as a chart; each column is the mean of its share of the points."""
+    """Return a chart of the loss over steps; each column is the mean of its part of the steps."""
     finite = [(step, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
     if not finite:
         return "no loss was logged"

@@ -14,7 +14,7 @@ Row = tuple[str, str, str, str, str]
 
 
 def graph_table(plan: Plan) -> str:
-    """Return the table. Equal copies of a repeat are shown once; B is the batch."""
+    """Return the model as a table of nested nodes. Equal copies of a repeat are shown once; B is the batch."""
     counts = {item.name: item.num_elements for item in plan.parameters if item.tie is None}
     rows: list[Row] = [(field.name, "field", "", describe_spec(field.tensor), "") for field in plan.data.fields]
     rows += node_rows(plan.batch_graph, "", counts, 0)
@@ -50,7 +50,7 @@ def node_rows(graph: Graph, prefix: str, counts: dict[str, int], depth: int) -> 
 
 
 def alike(one: Node, other: Node) -> bool:
-    """Return whether two nodes do the same work on the same shapes, apart from names and wires."""
+    """Return whether two nodes do the same on the same shapes, apart from names and wires."""
     return (
         (one.kind, one.component, one.expression, one.block, one.outputs)
         == (other.kind, other.component, other.expression, other.block, other.outputs)

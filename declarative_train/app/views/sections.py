@@ -104,7 +104,7 @@ def _default(field: Any) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a default as a recipe would write it."""
+    """Return a default in the form in which a recipe has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -115,7 +115,7 @@ def _as_yaml(value: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """Return a type in the words of a recipe; None is a key that is left out."""
+    """Return a type in words for users. None is not among them: it means that the key is left out."""
     if annotation is Any:
         return "anything"
     if get_origin(annotation) is Annotated:

@@ -1,4 +1,4 @@
-"""Rows as an aligned table of plain text, as wide as the terminal."""
+"""Tables as aligned plain text, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _longest(cells: Sequence[str], most: int | None) -> int:
 
 
 def items(rows: Sequence[tuple[str, str, Sequence[str]]], width: int) -> str:
-    """Return a number, a name and lines of text for each row, one below the other, with no line longer than `width`."""
+    """Return each row as a number, a name and lines of text below each other; no line is longer than `width`."""
     margin = max(len(number) for number, _, _ in rows) + max(len(name) for _, name, _ in rows) + 4
     names = max(len(name) for _, name, _ in rows)
     lines = []
@@ -78,8 +78,8 @@ _BEGINNING = re.compile(r" *(\S+(?: \S+)*?:? {2,})?")
 
 
 def fit_lines(text: str, width: int | None) -> str:
-    """Return texts and lists with no line longer than `width`: paragraphs are wrapped again, and a second column, two
-    blanks after the first, stays in its place."""
+    """Return a text with no line longer than `width`: paragraphs are wrapped, and a second column, which begins after
+    two blanks, stays in its place."""
     if width is None:
         return text
     lines: list[str] = []

@@ -1,5 +1,5 @@
-"""Rows of the data as numbers: the values in the file, the fields made from them, and in a trained model the output of
-each node for one row, up to the prediction and the target."""
+"""Samples as numbers: the values in the file, the fields made from them, and for a trained model the output of each
+node for one sample, up to the prediction and the target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLES = 3
 
 
 def first_rows(data: DataSpec, width: int | None) -> str:
-    """Return the first training samples, field by field. Raises DataError, SourceError and BadSampleError."""
+    """Return the first training samples as text, field by field. Raises DataError, SourceError and BadSampleError."""
     training = prepare_sets(data)[TRAINING]
     samples = np.arange(min(SAMPLES, training.num_samples))
     made = training.gather(samples)
@@ -40,8 +40,8 @@ def first_rows(data: DataSpec, width: int | None) -> str:
 
 
 def trace_values(trained: Trained, width: int | None) -> str:
-    """Return one sample through the trained model, if possible one that it was not trained on. Raises the errors of
-    `first_rows`, and CheckpointFailure."""
+    """Return one sample on its way through the trained model as text; if possible a sample that was not used for
+    training. Raises the errors of `first_rows`, and CheckpointFailure."""
     import torch
 
     from declarative_train.inference.trained import check_source
@@ -78,7 +78,7 @@ def _place(chosen: PreparedSet, sample: int) -> str:
 
 
 def _row(chosen: PreparedSet, sample: int) -> int:
-    """Return the row of the table; of a window, its first."""
+    """Return the table's row for a sample; the first one of a window."""
     places = np.asarray([sample])
     if chosen.windows is not None:
         places = chosen.windows.starts(places)
@@ -88,7 +88,7 @@ def _row(chosen: PreparedSet, sample: int) -> int:
 def _field_rows(
     data: DataSpec, chosen: PreparedSet, sample: int, made: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yield for each field: its name, the values of its columns, how it reads them, the result."""
+    """Yield for each field: its name, the values of its columns, how they are converted, the result."""
     row = np.asarray([_row(chosen, sample)])
     known = {field.name for field in data.fields}
     for field in data.fields:
@@ -108,7 +108,7 @@ def _fields_table(rows: Sequence[tuple[str, str, str, str]], width: int | None) 
 
 
 def _how(field: FieldSpec) -> str:
-    """Return the type, and the keys that change a value."""
+    """Return the type of a field, and those of its keys that change values."""
     said = FIELDS.read(field.component).as_data(defaults=False)
     keys = [f"{key} {said[key]}" for key in ("missing", "scale", "normalize", "unknown") if key in said]
     return ", ".join([str(field.component["type"]), *keys])
@@ -138,7 +138,7 @@ def numbers(values: np.ndarray) -> str:
 
 
 def _predictions(trained: Trained, values: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yield a line for each term of the loss with a target: the prediction and the target."""
+    """Yield a line with prediction and target for each loss term that has a target."""
     for term in trained.plan.objective.terms:
         if term.target is None or term.input not in values or term.target not in values:
             continue

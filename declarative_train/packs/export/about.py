@@ -1,4 +1,4 @@
-"""Description of the inputs and outputs of an exported model, `preprocessing.json`, for people and programs.
+"""Description of the inputs and outputs of an exported model (`preprocessing.json`), for people and programs.
 
 An entry of `inputs` names its columns, the preparation that the user must do (`before_the_model`), and the preparation
 that the model does (`in_the_model`). An entry of `outputs` says what its numbers mean.
@@ -68,7 +68,7 @@ def _input(entry: ProgramInput, program: Program) -> dict[str, Any]:
 
 
 def _picture(entry: ProgramInput, trained: Trained) -> dict[str, Any]:
-    """Return how an image is prepared. All of it must be done by the user of the model."""
+    """Return how an image is prepared, all of which the model's user must do."""
     field = FIELDS.read(entry.spec.component)
     if not field.is_lazy:
         return {}
@@ -103,7 +103,7 @@ def _classes(statistics: Mapping[str, Any], component: Mapping[str, object]) -> 
 
 
 def _steps(entry: ProgramInput, program: Program) -> tuple[list[str], list[str]]:
-    """Return sentences (what is done before the model, what the model does)."""
+    """Return sentences on what must be done before the model, and on what the model does."""
     component, statistics = entry.spec.component, entry.spec.statistics
     preparation = FIELDS.read(component).preparation(statistics)
     steps = []

@@ -1,4 +1,5 @@
-"""`dtrain export`: write a folder with the model, a description of its inputs and outputs, and code that loads it."""
+"""Export of a trained model: a folder with the model, a description of its inputs and outputs, and code that loads
+it."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ _SAMPLE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Result of an export. `apart` is the largest difference between the model and the file loaded back, relative to
-    the largest value."""
+    """Result of an export. `apart`: the largest difference between the model and the file when loaded again, relative
+    to the largest value."""
 
     folder: Path
     files: tuple[str, ...]
@@ -112,7 +113,8 @@ def _export_published(
 
 
 def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan | LibraryModel:
-    """Return the node to export: the one named, or the only one that the library has a model for. Raises UsageError."""
+    """Return the node to export: the one that is named, or the only one that the library has a model for. Raises
+    UsageError."""
     library = PUBLISHED[to]
     models = list(library_models(trained.plan.graph))
     known: dict[str, PublishedPlan | LibraryModel] = {each.node: each for each in trained.plan.published}
@@ -129,7 +131,8 @@ def _choose_node(trained: Trained, to: str, wanted: str | None) -> PublishedPlan
 
 
 def _move_into_place(made: Path, place: Path) -> None:
-    """Replace the folder at `place`. Permissions are reset, as files of safetensors are readable by the owner only."""
+    """Replace the folder at `place`. Permissions are reset, because safetensors makes files that only the owner can
+    read."""
     for path in made.iterdir():
         set_default_mode(str(path))
     if place.exists():
@@ -158,7 +161,7 @@ def _make_program(
 
 
 def _place(trained: Trained, to: str, folder: str | os.PathLike[str] | None, mark: str = MARK) -> Path:
-    """Return the folder to write. Raises UsageError if it has other content."""
+    """Return the folder to write to. Raises UsageError if it has files of something else."""
     if folder is None and trained.run_dir is None:
         raise UsageError("there is no folder of a run to write to; help: -o FOLDER")
     place = Path(folder) if folder is not None else Path(str(trained.run_dir)) / f"export-{to}"
@@ -193,7 +196,7 @@ def _num_tensors(trained: Trained) -> int:
 
 
 def _write_sample(program: Program, path: Path) -> None:
-    """Write made-up inputs and their outputs: few rows, or a single one if a row is large."""
+    """Write made-up inputs and their outputs: a few rows, or one if a row is large."""
     row_bytes = sum(np.prod(entry.shape, dtype=np.int64) * 8 for entry in program.inputs)
     rows = program.rows(_SAMPLE_ROWS if row_bytes * _SAMPLE_ROWS < _SAMPLE_BYTES else 1)
     arrays = {f"input/{name}": _array(tensor) for name, tensor in rows.items()}

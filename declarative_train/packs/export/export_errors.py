@@ -1,4 +1,4 @@
-"""Errors of an export, with the recipe's name of the node that cannot be exported."""
+"""Errors of an export that name the node of the recipe which cannot be exported."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Attempt = Callable[[nn.Module, tuple[Any, ...]], object]
 
 
 class ExportFailure(RunFailure):
-    """Error for a model that a format cannot represent, or that differs when it is loaded back."""
+    """Error: a format cannot represent the model, or the file when loaded again is not the same."""
 
 
 @contextmanager
 def blame_node(
     module: fx.GraphModule, inputs: tuple[Any, ...], what: str, attempt: Attempt | None = None
 ) -> Iterator[None]:
-    """Convert an exception inside the block into an ExportFailure that names the node: the first one for which
-    `attempt` fails alone. `what` completes "cannot be ...", as in `computed in float16`."""
+    """Convert an exception within the context into an ExportFailure that names a node: the first one for which
+    `attempt` fails by itself. `what` completes "cannot be ...", as in `computed in float16`."""
     try:
         yield
     except (RunFailure, OSError, MemoryError):
@@ -69,7 +69,7 @@ def _submodule(module: nn.Module, name: str) -> nn.Module | None:
 
 
 class _Watcher(fx.Interpreter):
-    """Interpreter that makes an attempt on each module, with its inputs, before calling it."""
+    """Interpreter of an fx graph that tries each module with its inputs before calling it."""
 
     def __init__(self, module: fx.GraphModule, attempt: Attempt) -> None:
         super().__init__(module)

@@ -37,8 +37,8 @@ _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, tor
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat:
-    """Format of an export. `is_program`: the file also holds the computation; otherwise it holds `tensors`. `needs` are
-    packages, of the extra `extra`. `merges`: adapters are first merged into the weights."""
+    """Format of an export. `is_program`: the file also contains the computation, not only tensors. `needs`: packages,
+    of our extra `extra`. `merges`: adapters are merged into the weights first."""
 
     file: str
     is_program: bool
@@ -201,7 +201,7 @@ def _read_onnx(program: Program, path: Path, rows: Rows) -> dict[str, torch.Tens
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress messages of torch's exporters inside the block."""
+    """Suppress messages of torch's exporters within the context."""
     logger = logging.getLogger("torch.onnx")
     levels = {each: each.level for each in (logger, logging.getLogger("onnxscript"), logging.getLogger("onnx_ir"))}
     with warnings.catch_warnings():

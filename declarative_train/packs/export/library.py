@@ -1,4 +1,5 @@
-"""`dtrain export --to huggingface` and `--to timm` of a node that is a model of that library, which writes it."""
+"""Export of a node that is a model of transformers or timm, in the library's own format (`--to huggingface`, `--to
+timm`)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def library_models(graph: Graph, prefix: str = "") -> Iterator[LibraryModel]:
 
 
 def write_library_model(trained: Trained, found: LibraryModel, folder: Path, dtype: torch.dtype | None) -> None:
-    """Write all files. Raises ExportFailure if the library cannot write the model, or reads back another one."""
+    """Write all files, by the library's own code. Raises ExportFailure if the library cannot write the model, or reads
+    it back differently."""
     node: Any = trained.module().get_submodule(found.node)
     layer = node._dtrain_layer
     model = library_model(node, next(node.parameters()).dtype if dtype is None else dtype)

@@ -62,7 +62,7 @@ _LIBRARY = {TRANSFORMERS: "transformers", TIMM: "timm", TORCHVISION: "torchvisio
 
 
 def auto_of(architecture: str) -> str:
-    """Return the Auto class of transformers that loads an architecture."""
+    """Return the class of transformers (`AutoModel...`) that loads an architecture."""
     return next((auto for end, auto in _AUTO.items() if architecture.endswith(end)), "AutoModel")
 
 

@@ -1,4 +1,4 @@
-"""Export a trained model to a folder for other tools: tensors or program, and a description of inputs and outputs."""
+"""Names of the export formats."""
 
 PUBLISHED = {"huggingface": "transformers", "timm": "timm", "torchvision": "torchvision"}  # format -> its library
 NAMES = (  # those that are not in PUBLISHED are in `formats.FORMATS`

@@ -124,7 +124,7 @@ def _modules(program: Program) -> dict[str, LoraLinear]:
 
 
 def _rows(program: Program, name: str, rows: int) -> Iterator[tuple[TensorPart, int, int]]:
-    """Yield (tensor of the base, first row, last row) for the tensors that a parameter consists of. Raises
+    """Yield (tensor of the base model, first row, last row) for the tensors that a parameter is made of. Raises
     ExportFailure."""
     base = program.base
     if base is None:
@@ -195,7 +195,7 @@ def _other_trained(program: Program) -> list[str]:
 
 
 def _base_names(program: Program, module: str) -> list[str]:
-    """Return the names in the base model of a module of the recipe's model."""
+    """Return the names that a module of the recipe has in the base model."""
     names = [name for name in program.network.state_dict() if name.rpartition(".")[0] == module]
     found = {part.name.rpartition(".")[0]: None for name in names for part, _, _ in _rows(program, name, 1)}
     return list(found)

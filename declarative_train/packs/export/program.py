@@ -37,7 +37,8 @@ _REACH = 2.0  # most standard deviations of made-up numbers from the mean
 
 @dataclass(frozen=True)
 class ProgramInput:
-    """Input of a program. The module takes it in `dtype` and applies `preparation` (none if inputs are prepared)."""
+    """Input of an exported program. The program takes it in `dtype` and applies `preparation` (none for prepared
+    inputs)."""
 
     spec: FieldSpec
     dtype: torch.dtype
@@ -51,9 +52,8 @@ class ProgramInput:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Output of an exported program, as its manifest describes it. `meanings`: what the numbers are (scores, classes,
-    ...), from the losses that read the output. `unit`: the meaning to which the module converts them; None:
-    unchanged."""
+    """Output of an exported program. `meanings`: what the numbers are (scores, classes, ...), from the losses that read
+    the output. `unit`: the meaning whose unit they are converted to; None: they are unchanged."""
 
     name: str
     dtype: torch.dtype
@@ -64,7 +64,7 @@ class ProgramOutput:
 
 @dataclass(frozen=True)
 class Base:
-    """Published model that a node began with. `path` is a folder, or the hub id of a cached model."""
+    """Published model that training began with. `path`: a folder, or the hub id of a cached model."""
 
     plan: PublishedPlan
     path: str
@@ -74,7 +74,7 @@ class Base:
 @dataclass(frozen=True)
 class Program:
     """Program to export. `module` takes a tensor (B, *shape) for each input, by position or by name, and returns a
-    tuple of the outputs. `network` is its trained part. `drawn` are the outputs that are random in each call."""
+    tuple of the outputs. `network`: its trained part. `drawn`: outputs that are random in each call."""
 
     module: fx.GraphModule
     network: nn.Module
@@ -94,12 +94,12 @@ class Program:
         return tuple(rows[entry.name] for entry in self.inputs)
 
     def rows(self, count: int) -> dict[str, torch.Tensor]:
-        """Return made-up rows, in the range of the run's data. Real rows must not be published with the model."""
+        """Return made-up rows in the range of the run's data. (Real rows must not be published with the model.)"""
         generator = np.random.default_rng(SEED)
         return {entry.name: _draw_rows(entry, count, generator) for entry in self.inputs}
 
     def answers(self, rows: Mapping[str, torch.Tensor], seed: int = 0) -> dict[str, torch.Tensor]:
-        """Return the outputs of the module by name."""
+        """Return the outputs by name."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             found = self.module(*self.arguments(rows))
@@ -195,7 +195,7 @@ def _entry(spec: FieldSpec, kind: Inputs, dtype: torch.dtype) -> ProgramInput:
 
 
 def _answer(name: str, said: tuple[Meaning, ...], kind: Inputs) -> ProgramOutput:
-    """Return the output for a node. It is not converted if it has several targets in different units."""
+    """Return the output for a node. It is not converted if it has targets in different units."""
     units = {(one.kind == "count", one.unit) for one in said if one.unit is not None or one.kind == "count"}
     is_one = kind == "raw" and len(units) == 1 and all(one.kind in ("number", "count") for one in said)
     unit = next((one for one in said if one.unit is not None or one.kind == "count"), None) if is_one else None
@@ -233,8 +233,7 @@ def _item(values: Sequence[torch.Tensor], at: int) -> torch.Tensor:
 
 
 def _row_dims(entry: ProgramInput) -> int:
-    """Return how many last dimensions belong to one row. A window has its rows in the first dimensions, and statistics
-    have as many numbers as one row."""
+    """Return how many of the last dimensions belong to one row. (In a window, the first dimensions are the rows.)"""
     made = entry.preparation
     numbers = max(len(each) for each in (made.fill, made.subtract, made.divide, (0.0,)) if each is not None)
     dims, size = 0, 1

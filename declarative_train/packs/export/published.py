@@ -60,8 +60,8 @@ _TOKENIZER = (
 
 
 def find_published_base(trained: Trained) -> Base | None:
-    """Return the published model that the run began with, if all its parameters were loaded and it is one of
-    transformers, whose names PEFT's adapters use. Otherwise None."""
+    """Return the published model that training began with, if all its parameters were loaded and it is one of
+    transformers, whose names PEFT's adapters use; else None."""
     files = [each for each in trained.plan.weights if each.tensors is None or not each.tensors.alone]
     found = next((each for each in trained.plan.published if files and each.node == files[0].node), None)
     if found is None or found.config is None or len(files) > 1 or files[0].tensors is None:
@@ -227,8 +227,8 @@ def _check_state_dict(folder: Path, tensors: Mapping[str, MakeTensor], dtype: to
 
 
 def tokenizer_files(trained: Trained, begun: str | None, folder: Path) -> list[str]:
-    """Write the files of the run's own tokenizer, or copy those of the model that it began with; return their names.
-    Raises ExportFailure."""
+    """Write the files of the run's own tokenizer, or copy those of the model that training began with; return their
+    names. Raises ExportFailure."""
     if own := _own_tokenizer(trained, folder):
         return own
     if begun is None:

@@ -36,8 +36,8 @@ class Boxes(NamedTuple):
     size: tuple[int, int] | None = None
 
     def move(self, motions: Sequence[Motion]) -> Boxes:
-        """Apply the motions one after the other. After each, take the upright boxes around the moved ones and clip them
-        to the picture."""
+        """Return the boxes after the motions. After each motion, they are the upright boxes around the moved ones,
+        clipped to the picture."""
         import numpy as np
 
         found = self

@@ -1,4 +1,4 @@
-"""Images of samples: decoded when they are needed, changed by the transforms in order, and converted to arrays.
+"""Reading of images for a batch: they are decoded, changed by the transforms in order, and converted to arrays.
 
 Random numbers depend on (seed, epoch, sample, place in the list) only: rank, loader process and the other samples of
 the batch do not matter, and a resumed run draws what the uninterrupted run would have drawn.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PictureValues(NamedTuple):
-    """Values (N,) of the column of a field of images or boxes. For boxes, `classes` is the column of their classes."""
+    """Content (N,) of the column of a field of images or boxes. For boxes, `classes`: the column of their classes."""
 
     field: PictureField | BoxesField
     column: Column
@@ -195,10 +195,8 @@ def whole_pictures(given: Mapping[str, PictureValues], row: int) -> dict[str, An
 def place_boxes(
     given: Mapping[str, PictureValues], sizes: Mapping[str, tuple[tuple[int, int], tuple[int, int]]], row: int
 ) -> dict[str, dict[str, Boxes]]:
-    """Return the boxes by image and field, before the transforms; all outputs of a field share one reading.
-
-    `sizes`: of the image in the file, and after it was resized to its `size`. Raises LazyFieldError.
-    """
+    """Return the boxes by image and field, before the transforms. `sizes`: of each image in its file, and after it was
+    resized. All outputs of a field share one reading. Raises LazyFieldError."""
     found: dict[str, dict[str, Boxes]] = {}
     for name, each in given.items():
         field = cast("BoxesField", each.field)
@@ -234,12 +232,12 @@ def _size(value: Any) -> tuple[int, int]:
 
 
 def field_of_pictures(field: object) -> PictureField:
-    """Return a field that `is_lazy`, with its type."""
+    """Return a lazy field, with its type for the type checker."""
     return cast("PictureField", field)
 
 
 def _of_mask(transform: Transform) -> ShapeError | None:
-    """Return why a mask cannot stay unchanged while images are changed by the transform."""
+    """Return an error if the transform changes images in a way that their masks would have to follow and cannot."""
     if transform.of_pairs and not getattr(transform, "of_pictures", False):
         message = f"`{transform.type}` mixes images, but classes of a mask cannot be averaged"
         return ShapeError(message, field="type", help="use `cutmix`, which pastes parts of masks as well")
@@ -253,7 +251,7 @@ def _of_mask(transform: Transform) -> ShapeError | None:
 
 
 def _of_boxes(transform: Transform) -> ShapeError | None:
-    """Return why boxes cannot stay unchanged while their image is changed by the transform."""
+    """Return an error if the transform changes images in a way that their boxes would have to follow and cannot."""
     if transform.of_pairs:
         message = f"`{transform.type}` mixes images, but boxes belong to one of them"
         return ShapeError(message, field="type", help="remove it, or list other fields")

@@ -112,7 +112,7 @@ def _without_normalising(training: PreparedSet) -> PreparedSet:
 
 
 def _picture(values: np.ndarray) -> Image:
-    """(C, H, W), 0 to 1; alpha is left out."""
+    """Return the image of an array (C, H, W), 0 to 1, without alpha."""
     from PIL import Image
 
     pixels = np.clip(np.rint(values * 255), 0, 255).astype(np.uint8)

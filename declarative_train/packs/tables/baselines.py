@@ -1,5 +1,5 @@
-"""Baselines for a model of a table: a constant, a linear model and gradient boosting (scikit-learn), fitted to the
-training rows as the model reads them, and scored on the evaluated rows by the metric that the model is judged by."""
+"""Simple models to compare a model of a table with: a constant, a linear model and gradient boosting (scikit-learn),
+fitted to the training rows as the model reads them, and scored by the metric that the model is judged by."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Rows(NamedTuple):
 
 
 def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | None:
-    """Return the metric of the baselines; None for data that are not a table of numbers and words with one answer a
+    """Return the metric of the simple models; None if the data are not a table of numbers and words with one target per
     row."""
     found = meanings(plan)
     if not found or not _is_table(plan, found[0]):
@@ -71,7 +71,7 @@ def compare(plan: Plan, training: Batches, evaluated: Batches) -> Comparison | N
 
 
 def compare_set(plan: Plan, name: str) -> Comparison | None:
-    """Return the baselines on a set of a plan. Raises DataError."""
+    """Return the simple models' metric on a set of a plan, or None as `compare`. Raises DataError."""
     from declarative_train.data.rank_batches import EvaluationBatches
     from declarative_train.data.shared_sets import prepare_sets
     from declarative_train.data.tensor_sets import of_prepared
@@ -114,7 +114,7 @@ def _choose_metric(plan: Plan, one: Meaning) -> str:
 
 
 def _read(plan: Plan, one: Meaning, batches: Batches, most: int | None = None) -> _Rows:
-    """Read the rows, or `most` of them from all over the set."""
+    """Return the rows, or `most` of them from all over the set."""
     fields = {field.name: field for field in plan.data.fields}
     parts: list[tuple[list[np.ndarray], list[np.ndarray], np.ndarray]] = []
     for batch in batches():

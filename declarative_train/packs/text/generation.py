@@ -83,7 +83,7 @@ class TextModel:
             self._kept = _with_caches(network.module)
 
     def begin(self, tokens: list[int]) -> None:
-        """Forget the text so far and read the tokens of a prompt; the next sampled token continues it."""
+        """Start a new text with the tokens of a prompt, which the next sampled token continues."""
         self._tokens, self._logits = [], None
         for each in self._kept:
             each.forget()

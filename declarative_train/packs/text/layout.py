@@ -1,5 +1,4 @@
-"""Lay out pieces of texts in rows of one length, and compute the outputs of a tokens field, with whole-array
-operations.
+"""Arrangement of pieces of texts in rows of one length, and the outputs of a tokens field, by whole-array operations.
 
 P pieces, N rows, L positions. The pieces of a row follow each other from its start; padding follows the last one.
 """

@@ -1,5 +1,5 @@
-"""Candidates of `auto`: the modes in which a recipe could run on its devices, the simplest first, as order breaks
-ties."""
+"""Candidates of `parallelism: auto`: the modes in which a recipe could run on its devices, simplest first (the order
+decides between equally fast ones)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ SCHEDULES: tuple[Schedule, ...] = (DEFAULT, *(name for name in get_args(Schedule
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Mode that `auto` considers. `family`: its row in the table of the plan, which shows the best of each family."""
+    """Mode that `auto` considers. `family`: its row in the table of the plan, which shows the best mode of each
+    family."""
 
     parallelism: Parallelism
     family: str
@@ -40,8 +41,8 @@ class Candidate:
 
 
 def candidates(recipe: Recipe, most_stages: int) -> Iterator[Candidate]:
-    """Yield the candidates of a recipe. `most_stages`: the number of nodes with parameters, of which every stage needs
-    one."""
+    """Yield the candidates of a recipe. `most_stages`: the largest number of pipeline stages, as each needs a node with
+    parameters."""
     layout = recipe.layout
     if layout.num_gpus == 1:
         yield Candidate(Axes(), "single")
@@ -69,13 +70,13 @@ def _pipelines(recipe: Recipe, num_ranks: int, size: int, most_stages: int) -> I
 
 
 def _chunks(schedule: Schedule) -> int:
-    """Return the number of stages on each rank: two if the schedule needs several."""
+    """Return the number of stages on each rank that a pipeline schedule needs at least."""
     return PIPELINE_SCHEDULES[schedule].stages_per_rank[0]
 
 
 def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
-    """Return numbers of microbatches that divide the batch of one pipeline, a few per rank. With `microbatch_size`
-    there is one: accumulation steps become microbatches."""
+    """Return numbers of microbatches to try, which divide the batch of one pipeline, a few per rank. With
+    `microbatch_size` in the recipe there is one: accumulation steps become microbatches."""
     training = recipe.training
     known = (size, training.microbatch_size or 1, training.gradient_accumulation_steps or 1)
     share, rest = divmod(training.global_batch_size, prod(known))
@@ -88,5 +89,5 @@ def _microbatches(recipe: Recipe, num_ranks: int, size: int) -> list[int]:
 
 
 def divisors(number: int, least: int, most: int) -> list[int]:
-    """Return the divisors of a number between two bounds, as a batch or a layout may be a very large number."""
+    """Return the divisors of a number from `least` to `most`. (The number may be too large to try all of them.)"""
     return [each for each in range(least, min(number, most) + 1) if number % each == 0]

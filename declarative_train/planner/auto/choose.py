@@ -1,13 +1,14 @@
-"""Choice of `parallelism: auto`: one of the modes, and the reason.
+"""Choice of a mode for `parallelism: auto`, and the reason.
 
-Every candidate is checked by the rules of a written mode, by its memory, and by its predicted step time; the smallest
-time wins. Times that differ by less than a hundredth count as equal, and then the simpler mode wins: the estimates are
-not more exact.
+Every candidate is checked by the rules for that mode, by its memory, and by its predicted step time; the smallest time
+wins. Times that differ by less than a hundredth count as equal, and then the simpler mode wins: the estimates are not
+more exact.
 
 The search is branch and bound. A candidate is excluded if its update alone needs more memory than there is, if a trace
-showed that it does not fit, or if the estimate exceeds the memory by more than its possible error. That error is
-smaller after a trace of a pipeline of the same kind with other microbatches, which calibrates the estimate. The best
-candidate that may fit is traced until one fits: no remaining candidate can be faster then.
+(a measured step on tensors without memory) showed that it does not fit, or if the estimate exceeds the memory by more
+than its possible error. That error is smaller after a trace of a pipeline of the same kind with other microbatches,
+which calibrates the estimate. The best candidate that may fit is traced until one fits: no remaining candidate can be
+faster then.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ CORRECTED_TOO_HIGH = 1.1
 
 @dataclass(frozen=True, slots=True)
 class LayoutChoice:
-    """Result of a choice. `recipe` has the mode in place of `auto`, None if no mode works. `doubtful`, then without the
-    rest: a candidate that must be traced first; `is_last_hope`: by the estimates nothing fits."""
+    """Result of a choice. `recipe`: with the mode in place of `auto`, None if no mode works. `doubtful`: a candidate
+    that must be traced before anything can be chosen; then the other fields are empty. `is_last_hope`: by the estimates
+    nothing fits."""
 
     recipe: Recipe | None
     plan: ChoicePlan | None
@@ -43,7 +45,7 @@ class LayoutChoice:
 
 
 def judge_all(judge: Judge) -> list[LayoutVerdict]:
-    """Return the verdict on every candidate."""
+    """Return the verdict on every candidate, from estimates."""
     most_stages = sum(bool(node.parameters) for node in judge.model.nodes.values())
     return [judge.verdict(candidate) for candidate in candidates(judge.recipe, most_stages)]
 
@@ -51,8 +53,8 @@ def judge_all(judge: Judge) -> list[LayoutVerdict]:
 def choose(
     judge: Judge, verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], *, may_trace: bool
 ) -> LayoutChoice:
-    """Choose a mode. `known`: memory in bytes of traced candidates, by their words; `may_trace`: more of them can be
-    traced."""
+    """Return the choice among the candidates. `known`: memory in bytes of candidates that were traced, by their words.
+    `may_trace`: more of them can be traced."""
     recipe, target = judge.recipe, judge.target
     verdicts, may_fit = [_apply_trace(each, known, target) for each in verdicts], _may_fit(verdicts, known, target)
     fitting = [each for each in verdicts if each.fits]
@@ -86,8 +88,8 @@ def _apply_trace(verdict: LayoutVerdict, known: Mapping[str, int], target: Targe
 def _may_fit(
     verdicts: Sequence[LayoutVerdict], known: Mapping[str, int], target: Target
 ) -> Callable[[LayoutVerdict], bool]:
-    """Return a function that tells whether a candidate may fit, given the error of the estimate. `verdicts` are by the
-    estimate alone."""
+    """Return a function (verdict) -> whether the candidate may fit, given the possible error of its estimate.
+    `verdicts`: all, by the estimates alone."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for each in verdicts:
         kind, number = _kind(each)
@@ -107,7 +109,8 @@ def _may_fit(
 
 
 def _kind(each: LayoutVerdict) -> tuple[tuple[str, str], int]:
-    """Return the kind of a candidate and its number of microbatches, 0 without a pipeline."""
+    """Return the kind of a candidate, (family, schedule), and its number of microbatches, 0 without a pipeline.
+    Candidates of one kind have similar errors of the estimate."""
     pipeline = each.candidate.parallelism.pipeline
     schedule, number = ("", 0) if pipeline is None else (pipeline.schedule, pipeline.microbatches)
     return (each.candidate.family, schedule), number
@@ -118,9 +121,9 @@ def _find_doubtful(
 ) -> LayoutVerdict | None:
     """Return the candidate to trace before a mode is chosen, or None.
 
-    It is the fastest candidate, if the estimate says that it is too large; otherwise it is traced when chosen. It is
-    the candidate with the least time, if that time decides which simpler ones count as equally fast. It is the smallest
-    one, if none may fit.
+    It is the fastest candidate, if by the estimate it is too large (otherwise it is traced when chosen); the candidate
+    with the least time, if that time decides which simpler ones count as equally fast; the smallest one, if none may
+    fit.
     """
     if not promising:
         left = [each for each in possible if each.candidate.words not in known and target.holds(each.least_bytes)]
@@ -149,7 +152,7 @@ def _list_untried(may_fit: Iterable[LayoutVerdict], best: LayoutVerdict) -> Iter
 
 
 def fastest(fitting: Sequence[LayoutVerdict]) -> LayoutVerdict:
-    """Return the first candidate with the least time; the first of all if no time is known."""
+    """Return the first candidate with the least time, or the first of all if no time is known."""
     least = min((each.step_s for each in fitting if each.step_s is not None), default=None)
     if least is None:
         return fitting[0]
@@ -167,8 +170,8 @@ def _nothing_left(recipe: Recipe, verdicts: Sequence[LayoutVerdict]) -> Diagnost
 
 
 def _too_large(judge: Judge, possible: Sequence[LayoutVerdict]) -> Diagnostic:
-    """Return the error that nothing fits; a warning if no hardware is named, as the run may be meant for another
-    machine."""
+    """Return the error that no candidate fits; a warning if the recipe names no hardware, as the run may be meant for
+    another machine."""
     least, memory = _smallest(possible), judge.target.memory_bytes
     assert memory is not None, "all fit, since the memory is unknown"
     is_certain = judge.target.hardware is not None
@@ -183,7 +186,7 @@ def _choice(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict], target: Targ
 
 
 def _best_of_families(verdicts: Iterable[LayoutVerdict], best: LayoutVerdict) -> list[LayoutVerdict]:
-    """Return one verdict for each family, in the order of the candidates."""
+    """Return the best verdict of each family, in the order of the candidates."""
     families: dict[str, list[LayoutVerdict]] = {}
     for each in verdicts:
         families.setdefault(each.candidate.family, []).append(each)
@@ -214,7 +217,7 @@ def _row(each: LayoutVerdict, best: LayoutVerdict, target: Target) -> CandidateP
 
 
 def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
-    """Return one sentence."""
+    """Return one sentence on why this candidate was chosen."""
     name, fitting = best.candidate.words, [each for each in verdicts if each.fits]
     if len(verdicts) == 1:
         return f"{name}: there is only one device"
@@ -225,7 +228,7 @@ def _reason(best: LayoutVerdict, verdicts: Sequence[LayoutVerdict]) -> str:
 
 
 def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> list[str]:
-    """Compare the best candidate with those of other families that fit."""
+    """Return how the chosen candidate compares with those of other families that fit."""
     if not others:
         return ["nothing else fits"]
     if best.step_s is None:
@@ -239,7 +242,7 @@ def _compare_others(best: LayoutVerdict, others: Sequence[LayoutVerdict]) -> lis
 
 
 def _explain_skipped(simpler: Sequence[LayoutVerdict]) -> list[str]:
-    """Return why simpler candidates were not chosen, other than for their time."""
+    """Return why simpler candidates were not chosen, for reasons other than their time."""
     refused = next((each for each in simpler if each.refusal is not None), None)
     large = next((each for each in simpler if each.refusal is None and not each.fits), None)
     reasons = [] if large is None else [f"{large.candidate.family} does not fit"]

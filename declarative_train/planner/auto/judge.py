@@ -1,4 +1,5 @@
-"""Judgement of a candidate of `auto`: the error that rules it out, or its memory and step time. No plan is compiled."""
+"""Judgement of one candidate of `auto`: the error that rules it out, or its memory and step time. No plan is
+compiled."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ Cut = tuple[Stages | None, list[Diagnostic], tuple[WireBytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LayoutVerdict:
-    """Verdict on a candidate. `refusal`: the error that lint would report, then without the rest. `least_bytes`: memory
-    that every step needs."""
+    """Verdict on a candidate. `refusal`: the error that lint would report, if any; then the other fields are empty.
+    `least_bytes`: memory that every step needs at least."""
 
     candidate: Candidate
     refusal: Diagnostic | None = None
@@ -57,7 +58,8 @@ class LayoutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Facts that all candidates of a recipe share. `cuts` has the stages, made once for each number of stages."""
+    """Facts that all candidates of a recipe share. `cuts`: the pipeline stages, computed once for each number of
+    stages."""
 
     recipe: Recipe
     lowered: Lowered

@@ -1,4 +1,4 @@
-"""Target of `auto`: the hardware that the recipe names, or else that of this machine, and what is unknown about it."""
+"""Hardware that `auto` plans for: the one that the recipe names, else that of this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ DRIVER = Path(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Hardware to plan for. `memory_bytes` is the usable memory of a device; None: unknown, and not checked."""
+    """Hardware to plan for. `memory_bytes`: the usable memory of a device; None: unknown, and not checked.
+    `assumptions`: what is unknown, in words."""
 
     hardware: Hardware | None
     memory_bytes: int | None

@@ -1,4 +1,4 @@
-"""Estimate of a plan from its model, placement and hardware, with its assumptions in words."""
+"""Estimate in a plan: memory and time on a kind of hardware, with the assumptions in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Facts about a model for the estimates, whatever its layout: computed once, for all candidates of `auto`."""
+"""Facts about a model that the estimates need and that do not depend on the layout: computed once, for all candidates
+of `auto`."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ COMPUTE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp64": 8}  # of activations, 
 
 @dataclass(frozen=True, slots=True)
 class ParameterShare:
-    """Elements of a device's share of some parameters, ties counted once; `packed` are the bytes of weights in a
-    storage format, which `weights` excludes."""
+    """Numbers of elements in a device's part of some parameters, tied ones counted once. `packed`: the bytes of weights
+    that are stored in fewer bits, which `weights` excludes."""
 
     weights: int = 0
     trained: int = 0
@@ -44,9 +45,9 @@ class ParameterShare:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """Node of the model, opened down to its units. `recomputed`: the share of its forward that runs again; `kept`
-    elements per sample stay from forward to backward; `passing` elements exist only during the backward of a recomputed
-    node."""
+    """Node of the model; blocks are replaced by their nodes down to the units. `recomputed`: the share of its forward
+    that runs again. `kept`: elements per sample from forward to backward. `passing`: elements that exist only during
+    the backward of a recomputed node."""
 
     name: str
     is_unit: bool
@@ -60,8 +61,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model. `nodes` by name, in the order of the opened graph; `judged` is the number of elements per
-    sample that the losses read."""
+    """Facts about a model. `nodes`: by name, in order. `judged`: the number of elements per sample that losses read."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
@@ -76,11 +76,11 @@ class ModelFacts:
 
     @property
     def arithmetic(self) -> Precision:
-        """Precision of the matrix products, whose peak rate counts."""
+        """Number format of matrix products, by which a device's peak rate is chosen."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
-        """Return the share of a node's parameters on one of `num_shards` devices."""
+        """Return the part of a node's parameters on one of `num_shards` devices."""
         key = (name, num_shards)
         if key not in self._shares:
             tensors = self.nodes[name].parameters
@@ -107,8 +107,9 @@ def model_facts(
     channels_last: Word = "auto",
     has_plugins: bool = False,
 ) -> ModelFacts:
-    """Return the facts about a model. `optimizer`: fields of the run's optimizer. `averages`: the run keeps a moving
-    average. `heads`: layers that losses in chunks compute twice."""
+    """Return the facts about a model. `optimizer`: the fields of the run's optimizer. `averages`: the run keeps a
+    moving average of the parameters. `heads`: layers that are computed twice, since their loss is computed in
+    chunks."""
     opened = open_blocks(graph, units)
     works = unit_works(opened, parameters)
     tensors = _tensors(opened, parameters, optimizer, averages)
@@ -161,7 +162,8 @@ def _count_outputs(node: Node) -> int:
 def _tensors(
     opened: Graph, parameters: Iterable[ParameterPlan], optimizer: Mapping[str, object], averages: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
-    """Return the tensors of each node."""
+    """Return the parameters of each node as (elements, trained elements, elements of optimizer state, bytes if stored
+    in fewer bits)."""
     names = {node.name for node in opened.nodes}
     found: dict[str, list[tuple[int, int, int, int]]] = {}
     for item in parameters:

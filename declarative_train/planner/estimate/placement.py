@@ -1,4 +1,5 @@
-"""Placement of a model on devices, as the estimates need it: from a plan's layout, or for a candidate of `auto`."""
+"""Placement of a model on devices in the form that the estimates need: of a plan's layout, or of a candidate of
+`auto`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from declarative_train.plan.layout import LayoutPlan, ShardingPlan, WireBytes
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices that communicate: every `stride`-th one, `size` of them."""
+    """Devices that communicate with each other: `size` of them, every `stride`-th one."""
 
     size: int
     stride: int = 1
@@ -21,8 +22,8 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """Part of the model on one kind of device: the nodes of its stages (one stage without a pipeline), the microbatches
-    of each stage that wait for their backward, and the stages' numbers."""
+    """Part of the model on one kind of device: the nodes of its stages (one stage without a pipeline), the largest
+    number of microbatches of each stage that wait for their backward, and the stages' numbers."""
 
     name: str
     stages: tuple[tuple[str, ...], ...]
@@ -36,7 +37,7 @@ class DevicePart:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlacement:
-    """Pipeline of a placement. `wires[i]`: bytes from stage i to the next one, and back."""
+    """Pipeline of a placement. `wires[i]`: bytes per sample from stage i to the next one, and back."""
 
     schedule: str
     num_ranks: int
@@ -47,10 +48,13 @@ class PipelinePlacement:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Placement of a model. `shards` split each parameter, `replicas` average gradients between devices with the same
-    part. `num_microbatches` are the forwards of a device in one optimizer step, `rows` the samples in each. `loss_part`
-    computes the loss; None: the last. `scatters`: one process sends the model to the others, and receives their
-    gradients (dp)."""
+    """Placement of a model.
+
+    `shards`: the devices that split each parameter. `replicas`: those with the same part, which average gradients.
+    `num_microbatches`: the forwards of a device in one optimizer step; `rows`: the samples in each. `loss_part`: the
+    part that computes the loss; None: the last. `scatters`: one process sends the model to the others, and receives
+    their gradients (dp).
+    """
 
     scatters: bool
     devices_per_node: int
@@ -70,7 +74,7 @@ class Placement:
 
 
 def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> Placement:
-    """Return the placement of a plan. `nodes` are those of the whole model, opened down to its units."""
+    """Return the placement of a plan. `nodes`: the names of the whole model's nodes."""
     shards, replicas = groups(layout.mesh, layout.num_copies)
     parts: tuple[DevicePart, ...] = (DevicePart("each device", (tuple(nodes),), (1,)),)
     pipes = None
@@ -105,7 +109,8 @@ def placement_of(layout: LayoutPlan, batch: BatchSpec, nodes: Sequence[str]) -> 
 
 
 def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
-    """Return the devices that shard a parameter, and those that hold the same shard; shards are neighbours."""
+    """Return the devices that split a parameter, and those that hold the same shard. Devices that split one are
+    neighbours."""
     shards = DeviceGroup(size_of(mesh, "shard"))
     return shards, DeviceGroup(size_of(mesh, "replicate") * num_copies, stride=shards.size)
 
@@ -113,7 +118,7 @@ def groups(mesh: Mesh, num_copies: int = 1) -> tuple[DeviceGroup, DeviceGroup]:
 def candidate_parts(
     stages: Sequence[tuple[str, ...]], held: Sequence[tuple[int, ...]], schedule: str, num_microbatches: int
 ) -> tuple[DevicePart, ...]:
-    """Return the parts of a pipeline that has no grid yet. `held[rank]` are the stages of a rank."""
+    """Return the parts of a pipeline whose schedule is not computed yet. `held[rank]`: the stages of a rank."""
     row = PIPELINE_SCHEDULES[schedule]
     return tuple(
         DevicePart(
@@ -127,7 +132,8 @@ def candidate_parts(
 
 
 def in_flight(row: Sequence[str], stage: int) -> int:
-    """Return the largest number of microbatches between forward and backward of a stage."""
+    """Return the largest number of microbatches between forward and backward of a stage. `row`: the actions of its
+    rank."""
     most = now = 0
     for cell in row:
         for action in cell.split("+"):

@@ -1,5 +1,5 @@
-"""Shortened plans for traces: fewer copies of repeated blocks, and fewer ranks of an axis, but of the same kind. Memory
-grows linearly with each copy and with each rank's share."""
+"""Smaller plans for traces: fewer copies of repeated blocks, and fewer ranks along an axis. Memory grows linearly with
+each copy and with each rank's part, so that the whole can be extrapolated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ MOST_RANKS = 8  # of an axis
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Chain of copies, each of which reads the one before it, by their paths in the model."""
+    """Copies of a `repeat`, each of which reads the one before it, by their paths in the model."""
 
     paths: tuple[str, ...]
 
 
 def find_chains(plan: Plan, least: int) -> list[CopyChain]:
-    """Return the chains of at least `least` equal copies with equal parameter settings, each in one pipeline stage."""
+    """Return the chains of at least `least` equal copies with equal settings of parameters, each in one pipeline
+    stage."""
     settings = _settings(plan.parameters)
     found = []
     for run in _chains(plan.graph, ""):
@@ -41,7 +42,7 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
 
 
 def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
-    """Return the plan with the first `kept` copies of each chain."""
+    """Return the plan with only the first `kept` copies of each chain."""
     moved: dict[str, str] = {}  # removed path -> the path that replaces it
     for run, number in zip(runs, kept, strict=True):
         moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])
@@ -60,8 +61,8 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
 
 
 def fewer_ranks(plan: Plan) -> Plan:
-    """Return the plan with at most `MOST_RANKS` ranks that shard parameters, and two that average gradients, which send
-    the same for any number. Other axes are unchanged."""
+    """Return the plan with at most `MOST_RANKS` ranks that shard parameters, and two that average gradients (each rank
+    sends the same for any number). Other axes are unchanged."""
     most = {"replicate": 2, "shard": MOST_RANKS}
     mesh = tuple(MeshAxis(axis.name, min(axis.size, most.get(axis.name, axis.size))) for axis in plan.layout.mesh)
     if mesh == plan.layout.mesh:
@@ -78,7 +79,7 @@ def fewer_ranks(plan: Plan) -> Plan:
 
 
 def on_one_device(plan: Plan) -> Plan:
-    """Return the same model on one device, with the rows of a microbatch."""
+    """Return a plan of the same model on one device, with the rows of one microbatch."""
     rows = plan.batch.microbatch_size
     batch = BatchSpec(rows, 1, 1, rows, 1, steps_per_epoch=1)
     layout = LayoutPlan("single", plan.layout.device, 1, 1, (), (RankPlan(0, 0, 0, 0, {}),), plan.layout.units)
@@ -86,7 +87,7 @@ def on_one_device(plan: Plan) -> Plan:
 
 
 def kinds_of_rank(layout: LayoutPlan) -> dict[int, RankPlan]:
-    """Return the first rank at each position in the pipeline."""
+    """Return the first rank of each pipeline position: the others at the position need the same memory."""
     found: dict[int, RankPlan] = {}
     for rank in layout.ranks:
         found.setdefault(rank.coordinates.get("pipeline", 0), rank)
@@ -108,7 +109,7 @@ def _chains(graph: Graph, prefix: str) -> Iterator[tuple[str, ...]]:
 
 
 def _readers(graph: Graph) -> dict[str, list[str]]:
-    """Return the readers of each node, "" for the graph's outputs."""
+    """Return the names of the nodes that read each node; "" stands for an output of the graph."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for edge in node.inputs.values():
@@ -121,7 +122,8 @@ def _readers(graph: Graph) -> dict[str, list[str]]:
 
 
 def _follows(chain: Sequence[Node], node: Node, used: Mapping[str, list[str]]) -> bool:
-    """Return whether a node is the next copy: the only reader of the previous one, with otherwise the same inputs."""
+    """Return whether a node is the next copy of a chain: it alone reads the previous one, and its other inputs are the
+    same."""
     last = chain[-1]
     stem, _, number = last.name.rpartition(".")
     if not stem or not number.isdigit() or node.name != f"{stem}.{int(number) + 1}":
@@ -148,7 +150,7 @@ def _bare(node: Node) -> Node:
 
 
 def _settings(parameters: Sequence[ParameterPlan]) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the parameter settings below each path, without names: equal for equal copies."""
+    """Return the settings of the parameters below each path, without names, so that they are equal for equal copies."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for item in parameters:
         parts = item.name.split(".")

@@ -1,4 +1,4 @@
-"""Predicted time of an optimizer step: a roofline per layer, the links, and the bubble of a pipeline.
+"""Predicted time of an optimizer step: a roofline per layer, communication, and the idle time of a pipeline (bubble).
 
 A layer takes as long as its products at a fraction of the peak, or as its memory traffic, whichever is longer, and at
 least its launch time (Williams, Waterman and Patterson, Roofline, 2009). Communication overlaps with the backward
@@ -27,8 +27,8 @@ LAUNCH_S = 10e-6  # to start one layer: Python and a few kernels
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one optimizer step, of the slowest device: computing, exposed communication, idle in the bubble of a
-    pipeline, updating."""
+    """Seconds of one optimizer step of the slowest device: computing, communication that no computation hides, idle in
+    the pipeline, updating."""
 
     compute_s: float
     exposed_s: float
@@ -43,7 +43,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """Seconds for one microbatch. `backward_s` includes the recomputation."""
+    """Seconds of forward and backward for one microbatch. `backward_s` includes the recomputation."""
 
     forward_s: float
     backward_s: float
@@ -51,8 +51,8 @@ class _Pass:
 
 
 def step_time(model: ModelFacts, placement: Placement, hardware: Hardware) -> StepTime | None:
-    """Return the time of a step; None if a figure is missing: for a CPU, or a precision that the device does not
-    have."""
+    """Return the time of a step; None if a figure of the hardware is missing: for a CPU, or for a precision that the
+    device lacks."""
     if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None
     times = [_part_time(part, model, placement, hardware) for part in placement.parts]
@@ -93,11 +93,9 @@ def _seconds(transfers: Iterable[Transfer]) -> float:
 
 
 def _time_exposed(each: _Pass, number: int, gather_s: float, reduce_s: float, num_nodes: int) -> float:
-    """Return the seconds of communication that are not hidden.
-
-    A unit is gathered while the previous one computes; the first has no previous one. The reduction overlaps with the
-    last backward, as do its gathers.
-    """
+    """Return the seconds of communication during which nothing is computed. A unit is gathered while the previous one
+    computes; the first has no previous one. The reduction of gradients overlaps with the last backward, as do its
+    gathers."""
     once_s = gather_s / (2 * number)
     forward_s = max(0.0, once_s - each.forward_s)
     backward_s = max(0.0, once_s - each.backward_s)
@@ -122,13 +120,13 @@ def _pass(part: DevicePart, model: ModelFacts, placement: Placement, hardware: H
 
 
 def _reordering_s(elements: int, model: ModelFacts, hardware: Hardware) -> float:
-    """Return the seconds to write elements again in another order: read and written once."""
+    """Return the seconds to copy elements to another memory format: they are read and written once."""
     assert hardware.memory_per_s is not None
     return 2 * elements * COMPUTE_BYTES[model.precision] / (hardware.memory_per_s * MEMORY_EFFICIENCY)
 
 
 def _roofline(works: Iterable[Work], model: ModelFacts, rows: int, hardware: Hardware) -> tuple[float, float]:
-    """Return the seconds forward and backward."""
+    """Return the seconds of forward and backward."""
     peak, bandwidth = hardware.peak_of(model.arithmetic), hardware.memory_per_s
     assert peak is not None
     assert bandwidth is not None
@@ -142,8 +140,8 @@ def _roofline(works: Iterable[Work], model: ModelFacts, rows: int, hardware: Har
 
 
 def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> float:
-    """Return the seconds of the update: the optimizer reads parameters, gradients and state, and writes parameters and
-    state."""
+    """Return the seconds of the optimizer's update, which reads parameters, gradients and state, and writes parameters
+    and state."""
     assert hardware.memory_per_s is not None
     held = model.share_of(part.nodes, placement.shards.size)
     moved = (3 * held.trained + 2 * held.state) * PARAMETER_BYTES[model.precision]

@@ -1,5 +1,5 @@
-"""Interface of the planner to tracers, which measure the memory of a step. The caller of `compile` passes one, so that
-this package does not import the engine."""
+"""Interface of tracers: they measure the memory of a step on tensors without memory. The caller of `compile` passes
+one, so that this package does not import the engine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class TraceResult:
 
 
 class Tracer(Protocol):
-    """Tracer of steps on tensors without memory."""
+    """Interface of a tracer (implemented by `planner/footprint/forecast.py`)."""
 
     @property
     def spent_s(self) -> float:
-        """Approximate CPU seconds of all traces, from the number of calls, so that the same recipe gives the same plan
-        on every machine."""
+        """CPU seconds of all traces so far, estimated from the number of calls, so that the same recipe gives the same
+        plan on every machine."""
 
     def memory(self, plan: Plan) -> TraceResult: ...
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale for all plans of this plan's model; None if the trace failed."""
+        """Return the scale of the memory estimates for this plan's model; None if the trace failed."""

@@ -27,7 +27,8 @@ Link = Literal["node", "network"]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Communication of one kind: `bytes_sent` by each device in a step, in `num_calls` collectives or messages."""
+    """Communication of one kind in a step: `bytes_sent` by each device, in `num_calls` collectives or messages.
+    `per_s`: the speed of the link, None if unknown."""
 
     what: str
     link: Link
@@ -48,11 +49,9 @@ def transfers_of(model: ModelFacts, placement: Placement, hardware: Hardware) ->
 
 
 def gathers(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Return the all-gathers of sharded parameters, in the compute dtype.
-
-    They run for each microbatch before the forward, and again before the backward for freed or resharded ones; in a
-    pipeline once a step, since a stage stays gathered.
-    """
+    """Return the all-gathers of sharded parameters, in the compute dtype: for each microbatch before the forward, and
+    again before the backward for parameters that were freed. In a pipeline they run once a step, since a stage stays
+    gathered."""
     sharding = placement.sharding
     if sharding is None:
         return []
@@ -79,7 +78,8 @@ def _gather(
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
-    """Return the nodes whose parameters are gathered together, and whether they are gathered again for the backward."""
+    """Return groups of nodes whose parameters are gathered together, each with whether they are gathered again for the
+    backward."""
     units = [
         name
         for name in part.nodes
@@ -93,15 +93,15 @@ def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -
 
 
 def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: int) -> int:
-    """Return the bytes of these nodes' parameters on all devices of a group, padding included; `width` is the size of
-    an element."""
+    """Return the bytes of these nodes' parameters on all devices of a group, with the padding that makes shards equal.
+    `width`: bytes per element."""
     held = model.share_of(names, group.size)
     return (held.weights * width + held.packed) * group.size
 
 
 def reductions(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Return the reductions of gradients: scattered over the shards, once a step or after every microbatch; averaged
-    over replicas, once a step."""
+    """Return the reductions of gradients: reduce-scatters over the shards, once a step or after every microbatch, and
+    all-reduces over the replicas, once a step."""
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
     shards, replicas, found = placement.shards, placement.replicas, []
     sharding = placement.sharding
@@ -121,8 +121,8 @@ def reductions(part: DevicePart, model: ModelFacts, placement: Placement, hardwa
 
 
 def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Return the transfers of `dp`: the first device sends the model to the others at every forward, and receives their
-    gradients, in the dtype of the parameters."""
+    """Return the transfers of mode `dp`: the first device sends the model to the others at every forward, and receives
+    their gradients, in the parameters' dtype."""
     if not placement.scatters:
         return []
     others = placement.num_devices - 1
@@ -133,7 +133,7 @@ def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, hard
 
 
 def messages(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Return the messages of a pipeline rank to others: outputs of its stages, and gradients of their inputs."""
+    """Return what a pipeline rank sends to others: outputs of its stages, and gradients of their inputs."""
     pipes = placement.pipes
     if pipes is None or pipes.num_stages < 2:
         return []

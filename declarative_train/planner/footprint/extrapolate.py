@@ -1,8 +1,8 @@
-"""Extrapolation of a memory trace from steps with 3 and with 4 copies of a repeat to any number of copies.
+"""Extrapolation of the memory of a step from 3 and 4 copies of a block to any number of copies.
 
 Live memory at a moment grows linearly with the number of copies: each operation of the shorter step matches one in the
 longer step at the same distance from the beginning or the end of its pass, and the difference is the memory of one
-copy. The largest of all moments, each extrapolated to the number of copies, is the peak; between the first and the last
+copy. The peak is the largest of all moments, each extrapolated to the number of copies; between the first and the last
 copies memory changes linearly, so that no other copy needs more.
 """
 
@@ -24,7 +24,7 @@ FEW = 3  # copies: the first, one in the middle, the last
 
 
 class UnevenError(Exception):
-    """Longer step that is not the shorter one with another copy."""
+    """Error: the longer step is not the shorter one with another copy."""
 
 
 Passes = tuple[tuple[str, ...], ...]
@@ -32,8 +32,8 @@ Passes = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrace:
-    """Memory trace of a step: names of the operations, pass by pass (casts, forward, backward, ...); `bytes`
-    (operations, kinds) after each. `merged`: consecutive passes of a kind as one."""
+    """Live memory during a step. Names of the operations, pass by pass (casts, forward, backward, ...); `bytes`
+    (operations, kinds) after each. `merged`: the passes with consecutive ones of a kind joined."""
 
     passes: Passes
     bytes: Any
@@ -54,8 +54,8 @@ def memory_trace(live: LiveBytes) -> MemoryTrace:
 
 
 def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequence[int]) -> Any:
-    """Return the extrapolated trace (operations, kinds), as floats. `longer[i]` has one more copy of chain i, of which
-    there are to be `copies[i]`, and `FEW` in `base`. Raises UnevenError."""
+    """Return the trace with more copies, (operations, kinds) floats. `longer[i]` has one more copy of chain i than
+    `base`, which has `FEW`; `copies[i]` is the wanted number. Raises UnevenError."""
     found = base.bytes.astype(np.float64)
     for course, number in zip(longer, copies, strict=True):
         found = found + (number - FEW) * _growth(base, course)
@@ -63,8 +63,8 @@ def extrapolate(base: MemoryTrace, longer: Sequence[MemoryTrace], copies: Sequen
 
 
 def _growth(base: MemoryTrace, longer: MemoryTrace) -> Any:
-    """Return (operations, kinds): bytes that one more copy adds to each moment of `base`; the larger ones for a moment
-    that can be counted from either end."""
+    """Return (operations, kinds): the bytes that one more copy adds at each moment of `base`. A moment that can be
+    matched from either end of its pass gets the larger one."""
     try:
         return _growth_by_pass(base.passes, longer.passes, base, longer)
     except UnevenError:  # in a split backward a copy may have passes of its own

@@ -1,5 +1,5 @@
-"""Fake rank of a plan, alone in this process: the engine's step (`engine/engine.py`) on tensors without memory, in fake
-process groups."""
+"""Step of one rank alone in this process: the engine (`engine/engine.py`) on tensors without memory, in process groups
+that send nothing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to mea
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Mode that returns what fake tensors lack: reading a scalar gives 1, so that every step counts as finite; oneDNN's
-    lstm, whose workspace is empty on fake tensors, returns one of the size that it has on the CPU; and grouped products
+    """Mode that replaces what fake tensors cannot do. Reading a scalar gives 1, so that every step counts as finite.
+    oneDNN's lstm returns a workspace of the size that it has on the CPU (on fake tensors it is empty). Grouped products
     in float32, which fake tensors refuse and the CPU computes, return their shape."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -58,15 +58,15 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _empty_grouped_product(
     a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None, *_: Any, out_dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Return an empty result of `grouped_mm`: a group of rows for each matrix, or of columns if both are matrices."""
+    """Return an empty result of `grouped_mm`: the rows are grouped by matrix, or the columns if both are matrices."""
     groups = [offsets.numel()] if a.dim() == b.dim() == 2 and offsets is not None else []
     groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
     return a.new_empty([*groups, a.shape[-2], b.shape[-1]], dtype=out_dtype or a.dtype)
 
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Return the bytes of the lstm kernel's workspace, measured on small tensors: it grows linearly with each of the
-    three sizes. Off by up to 5% for 2 rows, 1% for 16 and more, since its parts are rounded up to
+    """Return the bytes of the lstm kernel's workspace, which is measured on small tensors and grows linearly with each
+    of the three sizes. It is off by up to 5% for 2 rows, 1% for 16 and more, since its parts are rounded up to
     pages."""
     few_rows, narrow = min(rows, MOST_ROWS), min(width, MOST_WIDTH)
     few, more = (_lstm_workspace(number, few_rows, narrow, dtype) for number in (MOST_STEPS // 2, MOST_STEPS))
@@ -79,8 +79,8 @@ def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int
 
 @cache
 def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:
-    """Run the kernel in a thread of its own, which has no dispatch modes and has gradients enabled: without them the
-    kernel keeps nothing."""
+    """Return the workspace of a small lstm. The kernel runs in a thread of its own, which has no dispatch modes and has
+    gradients enabled: without them the kernel keeps nothing."""
 
     def run() -> int:
         x, state = torch.zeros(steps, rows, width, dtype=dtype), torch.zeros(rows, width, dtype=dtype)
@@ -93,7 +93,7 @@ def _lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> in
 
 
 def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
-    """Count the memory of a step of `rank`, which begins with the optimizer's state; with `is_begun`, also with
+    """Return the count of live memory in a step of `rank`, which begins with optimizer state. `is_begun`: also with
     gradients of earlier chunks."""
     plan = replace(plan, weights=())
     live = LiveBytes(copies_reduced=plan.layout.device != "cuda")
@@ -122,7 +122,7 @@ def fake_step(plan: Plan, rank: int, *, is_begun: bool = False) -> LiveBytes:
 
 
 def keeps_buckets(plan: Plan) -> bool:
-    """Return whether ddp holds the memory of all gradients from step to step."""
+    """Return whether DistributedDataParallel keeps the memory of all gradients from step to step."""
     return plan.layout.has("replicate") and not plan.layout.is_sharded and plan.layout.pipeline is None
 
 
@@ -158,7 +158,7 @@ def _batches(plan: Plan) -> list[Batch]:
 
 
 class PendingSend:
-    """Message in flight that keeps its tensors alive until the schedule waits for it, as gloo and NCCL do."""
+    """Message that is being sent: it keeps its tensors alive until the schedule waits for it, as gloo and NCCL do."""
 
     def __init__(self, work: Any, tensors: list[Any]) -> None:
         self._work, self._tensors = work, tensors
@@ -169,7 +169,7 @@ class PendingSend:
 
 @contextmanager
 def _hold_messages() -> Iterator[None]:
-    """Keep sent tensors alive until the schedule waits for them, which the work of a fake group does not."""
+    """Keep sent tensors alive within the context until the schedule waits for them. (Fake process groups do not.)"""
     from torch.distributed.pipelining import schedules
 
     send = schedules._batch_p2p

@@ -1,4 +1,4 @@
-"""Prediction of a plan's peak memory: its own step, run by one fake rank of each kind on tensors without memory.
+"""Prediction of a plan's peak memory: one fake rank of each kind runs the plan's own step on tensors without memory.
 
 Long chains of equal blocks are traced with two short chains and extrapolated (`extrapolate.py`), very many ranks with a
 few, many microbatches with three smaller numbers. A pipeline with so many microbatches that a trace would take more
@@ -53,11 +53,11 @@ Found = dict[int, Any]  # (operations, kinds) of a step, as floats, by the posit
 
 
 class TooLongError(Exception):
-    """Trace that would take too long; the message says how long."""
+    """Error: a trace would take too long; the message says how long."""
 
 
 class Forecast:
-    """`Tracer` of `compile`. It caches its traces, which the candidates of `auto` share."""
+    """Tracer (`planner/estimate/tracing.py`) with a cache, which the candidates of `auto` share."""
 
     def __init__(self) -> None:
         self._tried: list[tuple[Plan, bool, Found]] = []
@@ -72,7 +72,8 @@ class Forecast:
         return TraceResult(tuple(_row(plan, small, place, moments.copy()) for place, moments in found.items()))
 
     def scale(self, plan: Plan, model: ModelFacts) -> MemoryScale | None:
-        """Return the scale of a plan that is sharded, or for one device: then half-precision copies are subtracted."""
+        """Return the scale of the memory estimates for a plan that is sharded, or on one device: then half-precision
+        copies of parameters are subtracted."""
         try:
             moments = self._trace(*_prepare(plan))[0]
         except Exception:
@@ -88,7 +89,7 @@ class Forecast:
         return MemoryScale(kept / rows / max(1, elements), working / rows, float(loss) / rows)
 
     def _trace(self, small: Plan, is_begun: bool) -> Found:
-        """Return the traces of all kinds of rank. Raises the errors of the traces."""
+        """Return the traces of a small plan, by pipeline position. Raises the errors of the traces."""
         key = _without_irrelevant(small)
         self.spent_s += START_S + _all_calls(small) * CALL_S
         for known, was_begun, found in self._tried:
@@ -108,21 +109,22 @@ class Forecast:
 
 
 def _without_irrelevant(plan: Plan) -> Plan:
-    """Return the plan without values that a step does not depend on."""
+    """Return the plan without values that do not affect a step, as a key of the cache."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
     return replace(plan, name="", layout=layout, fingerprint="", identity="", **nothing)
 
 
 def _split_positions(layout: LayoutPlan) -> list[list[int]]:
-    """Split the positions in the pipeline over processes, one per core up to a limit: each needs its own memory."""
+    """Return the pipeline positions divided over processes, one per core up to a limit, since each process needs
+    memory."""
     places = list(kinds_of_rank(layout))
     number = min(num_cores(), MOST_AT_ONCE, len(places))
     return [places[first::number] for first in range(number)]
 
 
 def _trace_kinds(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
-    """Trace the kinds of rank at these positions in the pipeline."""
+    """Return the trace of the rank at each of these pipeline positions."""
     few = _fewer_microbatches(small)
     if few:
         tried = [_trace_whole(each, is_begun, places) for each in few]
@@ -142,7 +144,7 @@ def _trace_whole(small: Plan, is_begun: bool, places: Sequence[int]) -> Found:
 
 
 def _all_calls(small: Plan) -> int:
-    """Return the number of calls in `_trace_kinds`; 0 if that is too many."""
+    """Return the number of calls of layers in all traces of a plan; 0 if that is too many."""
     every = [(each, _long_runs(each)) for each in _fewer_microbatches(small) or [small]]
     number = sum(_calls(plan, runs) * (1 + len(runs)) for plan, runs in every)
     return number if number <= MOST_CALLS * len(every) else 0
@@ -153,8 +155,8 @@ def _chunks(plan: Plan) -> int:
 
 
 def _fewer_microbatches(plan: Plan) -> list[Plan]:
-    """Return three plans with fewer microbatches, at distances of the number of ranks; none if that would not be less
-    work. A full pipeline repeats its schedule: its memory grows linearly, or not at all."""
+    """Return three plans with fewer microbatches, at distances of the number of ranks; [] if that would not be less
+    work. A full pipeline repeats its schedule, so its memory grows linearly, or not at all."""
     pipeline, ranks, number = plan.layout.pipeline, plan.layout.size("pipeline"), _chunks(plan)
     if pipeline is None:
         return []
@@ -175,8 +177,8 @@ def _fewer_microbatches(plan: Plan) -> list[Plan]:
 
 
 def extrapolate_microbatches(tried: list[Found], number: int, numbers: list[int]) -> Found | None:
-    """Return the peak at each position with `number` microbatches, from three traces with fewer; None if it does not
-    grow linearly."""
+    """Return the peak at each pipeline position with `number` microbatches, from three traces with fewer; None if it
+    does not grow linearly."""
     found: Found = {}
     for place in tried[0]:
         one, two, three = (moments[place][int(moments[place].sum(axis=1).argmax())] for moments in tried)
@@ -201,7 +203,7 @@ def _row(plan: Plan, small: Plan, place: int, moments: Any) -> MemoryPlan:
 
 
 def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool) -> Any:
-    """Return (operations, kinds) of a step of the whole plan, as floats."""
+    """Return (operations, kinds) floats: the memory at each moment of a step of the whole plan."""
     with _one_thread():
         if not runs:
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)
@@ -227,9 +229,9 @@ def _memory_trace(plan: Plan, rank: int, is_begun: bool) -> MemoryTrace:
 
 
 def _prepare(plan: Plan) -> tuple[Plan, bool]:
-    """Return the plan prepared for a trace: eager, on few ranks, with at most two chunks, the second of which finds the
-    gradients of the first. If all chunks are otherwise equal, one is enough, and gradients exist from the beginning
-    (True)."""
+    """Return the plan as it is traced: not compiled, on few ranks, with at most two chunks, the second of which finds
+    the gradients of the first. If all chunks need the same memory, one is enough, and gradients exist from the
+    beginning (True)."""
     batch, is_begun = plan.batch, False
     if plan.layout.pipeline is None:
         is_begun = batch.accumulation > 1 and _are_chunks_alike(plan.layout)
@@ -248,22 +250,20 @@ def _device(layout: LayoutPlan) -> Literal["cuda", "cpu", "mps"]:
 
 
 def _are_chunks_alike(layout: LayoutPlan) -> bool:
-    """Return whether chunks leave nothing to do at the end, such as a reduction of whole gradients or between
-    replicas."""
+    """Return whether no chunk ends with extra work, such as a reduction of whole gradients or between replicas."""
     if layout.sharding is not None:
         return not layout.sharding.keeps_gradients and not layout.has("replicate")
     return layout.is_one_process and not layout.scatters
 
 
 def _few(plan: Plan, runs: list[CopyChain]) -> list[int]:
-    """Return the number of copies of each chain to trace. If one of several blocks is recomputed, that many count as
-    one."""
+    """Return how many copies of each chain are traced. If one of n blocks is recomputed, n blocks count as one copy."""
     alike = plan.training.recomputation.every
     return [FEW * alike + len(run.paths) % alike for run in runs]
 
 
 def _long_runs(plan: Plan) -> list[CopyChain]:
-    """Return the longest chains, in order of length; only a few, since each costs a trace."""
+    """Return the longest chains, longest first; only a few, since each costs a trace."""
     runs = sorted(find_chains(plan, LONG * plan.training.recomputation.every), key=lambda run: -len(run.paths))
     return runs[:MOST_RUNS]
 
@@ -277,7 +277,8 @@ def _leaves(graph: Graph) -> int:
 
 
 def _share(plan: Plan, shards: int) -> float:
-    """Return the elements on the first rank: `fully_shard` cuts a tensor's first dimension, and rounds up."""
+    """Return the number of parameter elements on the first rank: `fully_shard` cuts the first dimension of a tensor and
+    rounds up."""
     return float(
         sum(
             ceil(item.shape[0] / shards) * prod(item.shape[1:]) if item.shape else 1
@@ -289,7 +290,8 @@ def _share(plan: Plan, shards: int) -> float:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one thread: a process with a thread pool must not fork ranks. The caller's generators are restored."""
+    """Use one thread within the context, since a process with a thread pool must not fork ranks; afterwards restore the
+    random generators."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

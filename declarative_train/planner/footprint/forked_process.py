@@ -1,5 +1,5 @@
-"""Functions in forked children. Fake ranks leave state in torch (groups, meshes, caches of shards by them), which real
-ranks forked from this process would mistake for their own."""
+"""Calls in forked child processes. Fake ranks leave state in torch (groups, meshes, caches of shards by them), which
+real ranks forked from this process would take for their own."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ MOST_BYTES = 4 << 30  # in addition to the memory of this process
 
 
 class ChildError(Exception):
-    """Child without a result; the message says why in a few words."""
+    """Error: the child process returned no result; the message says why in a few words."""
 
 
 def in_child(work: Callable[[], T]) -> T:
-    """Return the result of a function in a child process, through pickle. Raises ChildError if it fails or takes too
-    long."""
+    """Return the result of a function that runs in a child process. Raises ChildError if it fails or takes too long."""
     return in_children([work])[0]
 
 
 def in_children(works: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the results of functions that run at the same time, as `in_child`; of errors the first is raised."""
+    """Return the results of functions that run at the same time, each in a child process. Raises the first of their
+    ChildErrors."""
     sys.stdout.flush()
     sys.stderr.flush()
     children: dict[int, int] = {}  # by the pipe of their result
@@ -83,7 +83,7 @@ def _outcome(work: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return an error's first cause in one line: torch's schedules say only in which stage something failed."""
+    """Return the first cause of an error in one line: torch's schedules only say in which stage something failed."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error).strip().partition("\n")[0][:MOST_LETTERS]
@@ -91,7 +91,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _limit_memory() -> None:
-    """Limit the memory of a child, as tensors without values may be misread as sizes."""
+    """Limit the memory of this child process: reading a tensor without values may give an absurd size to allocate."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError):
@@ -103,7 +103,7 @@ def _limit_memory() -> None:
 
 
 def _read(pipes: Sequence[int], deadline_s: float) -> dict[int, bytes]:
-    """Read each pipe until it is closed."""
+    """Return what each pipe contained until it was closed."""
     parts: dict[int, list[bytes]] = {pipe: [] for pipe in pipes}
     waiting = list(pipes)
     while waiting and (left := deadline_s - time.monotonic()) > 0:

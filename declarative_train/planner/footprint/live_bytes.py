@@ -34,7 +34,7 @@ _WIRES = ("c10d::send", "c10d::recv")  # between the stages of a pipeline: activ
 
 
 class Storage:
-    """Storage that lives or lived. `kind` may be set after its creation."""
+    """Memory of a tensor that lives or lived. `kind`: its class, which may be set after its creation."""
 
     __slots__ = ("is_claimed", "is_piece", "kind", "num_bytes", "reference")
 
@@ -46,11 +46,11 @@ class Storage:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of live bytes while it is entered.
+    """Counter of live bytes, while it is entered as a context.
 
-    `phase` is the class of new storages. `changes` are all (storage, change in bytes) in order; `operations` are (name,
-    number of changes at its end, its pass) of those that changed something. A pass is ("backward", a number of torch's)
-    during autograd, else `between`. `copies_reduced`: fake groups count the copy that gloo would make.
+    `phase`: the class of new storages. `changes`: all (storage, change in bytes) in order. `operations`: (name, number
+    of changes at its end, pass) of those that changed something. A pass is ("backward", a number of torch's) during
+    autograd, else `between`. `copies_reduced`: fake groups count the copy that gloo would make.
     """
 
     def __init__(self, *, copies_reduced: bool = False) -> None:
@@ -65,7 +65,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lock = threading.RLock()
 
     def add(self, tensor: Any) -> Storage | None:
-        """Count a storage once. Return None for a tensor without memory."""
+        """Count the storage of a tensor, if it is new. Return None for a tensor without memory."""
         if hasattr(tensor, "to_local"):
             with torch.no_grad():  # otherwise it makes a view, which is an operation
                 tensor = tensor.to_local()
@@ -86,13 +86,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return stored
 
     def claim(self, tensor: Any, kind: int) -> None:
-        """Set the class of a storage, for its whole lifetime."""
+        """Set the class of a tensor's storage, for its whole lifetime."""
         stored = self.add(tensor)
         if stored is not None:
             stored.kind, stored.is_claimed = kind, True
 
     def take_batch(self, tensor: Any) -> None:
-        """Count a tensor of the data by itself, as it may be a piece of what was read ahead for several steps."""
+        """Count a tensor of the data as if it had a storage of its own: it may be part of what was read ahead for
+        several steps."""
         storage = tensor.untyped_storage()
         stored = self._stored.get(id(storage))
         if stored is None:
@@ -149,14 +150,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy
 
     def _find_copy(self, tensor: Any) -> None:
-        """Count gloo's copy, which no operation created."""
+        """Count the copy that gloo makes, which no operation creates."""
         is_new = id(tensor.untyped_storage()) not in self._stored
         stored = self.add(tensor)
         if is_new and stored is not None:
             stored.kind = GATHERED
 
     def _claim_buffers(self, tensors: Any) -> None:
-        """Set the class of what a collective reads and writes, unless it has an owner."""
+        """Set the class of what a collective reads and writes, unless a parameter or the optimizer owns it."""
         for item in tensors_in(tensors):
             stored = self.add(item)
             if stored is not None and not stored.is_claimed:
@@ -174,7 +175,7 @@ def tensors_in(found: Any) -> Iterator[torch.Tensor]:
 
 @contextmanager
 def count_resizes(live: LiveBytes) -> Iterator[None]:
-    """Count resizes of storages, by which `fully_shard` frees gathered parameters."""
+    """Count resizes of storages within the context, by which `fully_shard` frees gathered parameters."""
     resize = torch.UntypedStorage.resize_
 
     def note_resize(storage: Any, size: Any) -> Any:

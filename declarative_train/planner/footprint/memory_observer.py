@@ -1,4 +1,5 @@
-"""Step of an engine under the count of live bytes, with the class of each storage."""
+"""Measured step: the engine's step while live bytes are counted, each storage with its class (parameters, activations,
+...)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch], **more: Any) -> Any:
-    """Run `engine.step` while `live` counts, including everything that exists before it."""
+    """Run `engine.step` while `live` counts, starting with everything that exists before it."""
     observer = MemoryObserver(engine, live)
     observer.claim_state()
     for batch in batches:
@@ -35,8 +36,9 @@ def step(engine: Engine, live: LiveBytes, number: int, batches: Sequence[Batch],
 
 
 class MemoryObserver:
-    """Observer that sets the class of new storages by the part of the step. What the loss and its part of the backward
-    create belongs to the loss. The casts of all parameters are a separate pass, and so is each forward of a stage."""
+    """Observer of a step that sets the class of new storages by the part of the step. Everything that the loss and its
+    part of the backward create belongs to the loss. The casts of all parameters are a separate pass, and so is each
+    forward of a stage."""
 
     def __init__(self, engine: Engine, live: LiveBytes) -> None:
         self._engine, self._live = engine, live
@@ -62,7 +64,7 @@ class MemoryObserver:
                 self._claim_optimizer()
 
     def claim_state(self) -> None:
-        """Set the classes of everything that exists before a step."""
+        """Set the classes of everything that exists before a step: parameters, optimizer state, gradients."""
         engine, live = self._engine, self._live
         for module in engine.modules:
             for tensor in (*module.parameters(), *module.buffers()):
@@ -84,7 +86,7 @@ class MemoryObserver:
             self._live.claim(gradient, GRADIENTS)
 
     def _set_in_backward(self, phase: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Set the class of what is created from here on when the backward arrives at one of these tensors."""
+        """Set the class of everything that is created after the backward arrives at one of these tensors."""
 
         def set_phase(_: torch.Tensor) -> None:
             self._live.phase = phase

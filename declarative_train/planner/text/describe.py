@@ -43,8 +43,8 @@ _MOST_CLASSES = 12  # listed by name
 
 
 def describe(plan: Plan, *, hashes: bool = True) -> str:
-    """Return the whole text, without a final line end. Without `hashes` it is the same on every machine and for every
-    edit that changes nothing: for golden files."""
+    """Return the whole text, without a final line end. `hashes` False: the text is the same on every machine and for
+    every edit that changes nothing, as files of expected texts need."""
     parts = [
         _head(plan) + (f", plan {plan.identity[:12]}" if hashes else ""),
         section("data", _data(plan)),
@@ -127,7 +127,7 @@ def _data(plan: Plan) -> list[str]:
 
 
 def _classes(field: FieldSpec) -> list[str]:
-    """Return the classes by number, for a field whose numbers come from a vocabulary."""
+    """Return the class names by number, for a field whose numbers come from a vocabulary."""
     found = field.statistics.get("vocabulary")
     if not isinstance(found, list):
         return []
@@ -147,7 +147,7 @@ def _classes(field: FieldSpec) -> list[str]:
 
 
 def _describe_generated(source: dict[str, object]) -> str:
-    """Return a source without a path, by the fields that differ from their defaults."""
+    """Return a line on a source without a path: its type, and the keys that differ from their defaults."""
     return component_in_words({"type": source["type"]} | DATASETS.read(source).as_data(defaults=False))
 
 
@@ -203,7 +203,7 @@ def _objective(plan: Plan) -> list[str]:
 
 
 def _call(table: Registry[C], term: TermPlan | MetricPlan) -> str:
-    """Return the type, its edges, and the fields that differ from their defaults."""
+    """Return the type of a loss or metric, what it reads, and the keys that differ from their defaults."""
     fields = table.read(term.component).as_data(defaults=False)
     words = [f"{key} {_short(value)}" for key, value in fields.items() if key not in ("type", PLUGIN)]
     against = "" if term.target is None else f" against {term.target}"
@@ -287,7 +287,7 @@ def _intervals(plan: Plan) -> list[list[str]]:
 
 
 def _background_copy(plan: Plan) -> str:
-    """Return a note on the host memory that checkpoints in the background need."""
+    """Return a note on the host memory that saving checkpoints in the background needs."""
     if plan.checkpoint is None or not plan.checkpoint.background:
         return ""
     size = amount(max(each.parameters + each.optimizer for each in memory(plan)), "B")
@@ -301,7 +301,7 @@ def _below(plan: Plan) -> str:
 
 
 def _to(plan: Plan) -> str:
-    """Return the sinks, if they differ from the default."""
+    """Return a note on the sinks, if they are not the default."""
     names = list(plan.logging.sinks)
     return "" if names == ["tensorboard"] else f", to {', '.join([*names, 'events.jsonl'])}"
 

@@ -97,7 +97,7 @@ def _rank(each: CandidatePlan) -> tuple[bool, float]:
 
 
 def _group_rejected(choice: ChoicePlan) -> dict[str, str]:
-    """Return the errors of rejected candidates, with the names of those that share one."""
+    """Return the errors of the candidates that were rejected, each with the names of those that have it."""
     found: dict[str, list[str]] = {}
     for each in choice.candidates:
         if each.memory_bytes is None:
@@ -111,7 +111,7 @@ def _candidate(each: CandidatePlan) -> list[str]:
 
 
 def _not_shown(choice: ChoicePlan) -> list[str]:
-    """Return a note on the candidates that the table omits, including those that differ only in schedule or
+    """Return a note on how many candidates the table leaves out, with those that differ only in schedule or
     microbatches."""
     possible = sum(each.memory_bytes is not None for each in choice.candidates)
     rest = choice.num_considered - len(choice.candidates) + max(0, possible - _MOST_CANDIDATES)
@@ -169,7 +169,7 @@ PAYS = 1.4  # minimum speedup from twice as many devices
 
 
 class ScalingRow(NamedTuple):
-    """Row for a number of GPUs. `plan` has an estimate with a time; None: `why` there is none."""
+    """Row for a number of GPUs. `plan`: with an estimate of the time; None: `why` says why there is none."""
 
     num_gpus: int
     plan: Plan | None
@@ -177,7 +177,8 @@ class ScalingRow(NamedTuple):
 
 
 def describe_scale(found: Sequence[ScalingRow]) -> str:
-    """Return a row for each number of GPUs, with the speed relative to the first row; then the assumptions."""
+    """Return a table with a row for each number of GPUs and the speed relative to the first row; then the
+    assumptions."""
     rows = [["GPUs", "mode", "rows each", "memory", "step", "speed", "of ideal", ""]]
     first = next((each for each in found if each.plan is not None), None)
     before, refused = None, list[str]()
@@ -228,7 +229,8 @@ def _between(low: str, high: str) -> str:
 
 
 def ends(plan: Plan) -> tuple[float, float]:
-    """Return the seconds of a step if communication overlaps as far as possible, and if it does not overlap."""
+    """Return the seconds of a step if communication overlaps with computing as far as possible, and if it does not
+    overlap at all."""
     estimate = plan.estimate
     assert estimate is not None
     assert estimate.step_s is not None
@@ -240,7 +242,8 @@ def transfer_s(estimate: EstimatePlan) -> float:
 
 
 def verdict(before: ScalingRow, each: ScalingRow) -> str:
-    """Return whether steps are `PAYS` times as fast for each doubling of the devices since the row before."""
+    """Return whether more devices pay: whether steps are `PAYS` times as fast for each doubling since the row
+    before."""
     assert before.plan is not None
     assert each.plan is not None
     needed = PAYS ** math.log2(each.num_gpus / before.num_gpus)

@@ -35,7 +35,7 @@ def describe_layout(plan: Plan) -> list[str]:
 
 
 def _sharding(sharding: ShardingPlan, num_chunks: int) -> list[str]:
-    """Return lines on unusual sharding: parameters that stay gathered, gradients of several chunks."""
+    """Return lines on sharding that is unusual: parameters that stay gathered, gradients of several chunks."""
     lines = []
     if sharding.reshard is False:
         lines.append("gathered parameters stay until the backward")
@@ -84,7 +84,7 @@ def _rank(rank: RankPlan, axes: Sequence[str], layout: LayoutPlan) -> list[str]:
 
 
 def _collapse(layout: LayoutPlan) -> list[str]:
-    """Return one row for ranks that do the same: those of one stage, or all of them."""
+    """Return one row for all ranks that do the same: those of one stage, or all."""
     alike: dict[tuple[int, ...], list[RankPlan]] = {}
     for rank in layout.ranks:
         alike.setdefault(rank.stages, []).append(rank)
@@ -156,7 +156,8 @@ def _legend(pipeline: PipelinePlan) -> str:
 
 
 def _grid(pipeline: PipelinePlan) -> list[str]:
-    """Return a row per rank of a pipeline, a column per unit of time: `1F0` is stage 1, forward of microbatch 0."""
+    """Return the schedule: a row per rank of a pipeline, a column per unit of time. `1F0` is stage 1, forward of
+    microbatch 0."""
     ranks = list(range(len(pipeline.grid)))
     shown = ranks if len(ranks) <= 8 else [*ranks[:4], *ranks[-4:]]
     rows = [[f"rank {rank}", *(cell or "." for cell in pipeline.grid[rank][:_MOST_COLUMNS])] for rank in shown]

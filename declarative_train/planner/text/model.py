@@ -42,7 +42,7 @@ def _cell(cell: str, width: int, numbers: bool) -> str:
 
 
 def component_in_words(component: dict[str, object]) -> str:
-    """Return the type and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
+    """Return a component's type and the fields that are set: `adam lr 0.003 betas [0.9, 0.999]`."""
     fields = (
         f"{key} {value}"
         for key, value in component.items()
@@ -66,7 +66,7 @@ def describe_model(plan: Plan) -> list[str]:
 
 
 def _same_copy(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for copies of a repeat that look alike, which share one row."""
+    """Return a key that is equal for copies of a repeat that look the same in the table, where they share one row."""
     parts = node.name.split(".")
     if not parts[-1].isdigit():
         return (node.name,)
@@ -126,7 +126,7 @@ MOST_GROUPS = 24
 
 
 class UpdateGroup(NamedTuple):
-    """Parameters that are updated alike. `rule` is the optimizer without `lr` and `weight_decay`."""
+    """Parameters that are updated in the same way. `rule`: the optimizer without `lr` and `weight_decay`."""
 
     rule: str
     lr: float | None
@@ -144,8 +144,8 @@ class UpdateGroup(NamedTuple):
 
 
 def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
-    """Return the groups in the order of the model, without tied and frozen parameters. `by_start`: split also by start
-    values, and include frozen ones."""
+    """Return the groups in the order of the model, without tied and frozen parameters. `by_start`: split them by
+    initial values too, and include frozen ones."""
     found: dict[str, UpdateGroup] = {}
     for parameter in plan.parameters:
         if parameter.tie is None and (by_start or not parameter.frozen):
@@ -156,7 +156,7 @@ def groups_of(plan: Plan, *, by_start: bool = False) -> list[UpdateGroup]:
 
 
 def _is_loaded(plan: Plan, parameter: ParameterPlan) -> bool:
-    """Return whether start values come from a file, whatever the rule."""
+    """Return whether a parameter's initial value comes from a file, whatever its init says."""
     if is_added(parameter.name):
         return False
     return any(_fills(weights, parameter.name) for weights in plan.weights)
@@ -181,7 +181,7 @@ def _group(parameter: ParameterPlan, optimizer: dict[str, object]) -> UpdateGrou
 
 
 def describe_parameters(plan: Plan) -> list[str]:
-    """Return the table of parameter settings; empty if all are alike and as in training.optimizer."""
+    """Return the table of parameter settings; [] if all have those of training.optimizer."""
     if not any(_is_set(parameter) for parameter in plan.parameters if parameter.tie is None):
         return []
     groups = groups_of(plan, by_start=True)

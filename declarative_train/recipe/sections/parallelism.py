@@ -158,10 +158,8 @@ class Axes(Section):
         found = [MeshAxis("pipeline", num_stage_ranks)] if in_pipeline else []
         for name, size in self.sizes.items():
             number = rest if size == "all" else size
-            is_left_out = number == 1 and (
-                (size == "all" and (in_pipeline or self.tensor is not None)) or (name == "replicate" and self.is_sharded)
-            )  # fmt: skip
-            if not is_left_out:
+            is_rest = size == "all" and (in_pipeline or self.tensor is not None)
+            if number > 1 or not (is_rest or (name == "replicate" and self.is_sharded)):
                 found.append(MeshAxis(name, number))
         return tuple(found)
 

@@ -42,7 +42,7 @@ class ColumnUse:
 
 
 def judge(table: Table, target: ColumnValues) -> Iterator[ColumnUse]:
-    """Yield the use of every other column of the table, in its order."""
+    """Yield the use of each column of the table but the target, in order."""
     for name, column in table.columns.items():
         if column.dtype == "bytes":
             yield ColumnUse(name, "left out", "files: images need a field of `type: image`")
@@ -79,7 +79,7 @@ def _judge_one(each: ColumnValues, target: ColumnValues, num_rows: int) -> Colum
 
 
 def _no_use(each: ColumnValues) -> str:
-    """Return why a network cannot read the column; empty if it can."""
+    """Return why a network cannot read the column; "" if it can."""
     import numpy as np
 
     rows = len(each.values)
@@ -100,7 +100,7 @@ def _no_use(each: ColumnValues) -> str:
 
 
 def _no_word(each: ColumnValues) -> str:
-    """Return why a text is not a word of a list; empty if it is."""
+    """Return why the texts of a column are not words of a list; "" if they are."""
     several = list(each.words)[:1000]
     if find_format(each.name, each.values[each.present]) is not None:
         return ""
@@ -114,7 +114,7 @@ def _no_word(each: ColumnValues) -> str:
 
 
 def _is_id(each: ColumnValues) -> str:
-    """Return why a number or word identifies the row or its subject; empty if it does not."""
+    """Return why a column identifies the row or its subject; "" if it does not."""
     import numpy as np
 
     rows = each.words.total()
@@ -139,7 +139,8 @@ def _shared(name: str, what: str) -> str:
 
 
 def _counts_groups(each: ColumnValues) -> bool:
-    """Return whether it counts 1, 1, 1, 2, 2, 2, ... along the file, with at least 20 groups of fewer than 20 rows."""
+    """Return whether a column has the values 1, 1, 1, 2, 2, 2, ... along the file, as a number of groups has: at least
+    20 groups of fewer than 20 rows."""
     import numpy as np
 
     rows = each.words.total()
@@ -151,8 +152,8 @@ def _counts_groups(each: ColumnValues) -> bool:
 
 
 def _repeats_target(each: ColumnValues, target: ColumnValues) -> str:
-    """Return why a column repeats the target in other words; empty if it does not. Such a column is known only with the
-    answer."""
+    """Return why a column has the target in other words; "" if it does not. Such a column is known only together with
+    the answer."""
     import numpy as np
 
     both = each.present & target.present

@@ -1,4 +1,4 @@
-"""Making of a first recipe: from the options of `dtrain init --from` to the text."""
+"""First recipe for a table: from the options of `dtrain init --from` to the text."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _from(source: Dataset, data: str, path: Path) -> Dataset:
 
 
 def _seed(table: Table, target: TargetColumn, sizes: Sizes) -> tuple[int, Mapping[str, Sequence[object]]]:
-    """Return the first seed with which every class has a training row, and the sets that then lack a class, since a
+    """Return the first seed for which every class has a training row, and which sets lack which classes with it, as a
     class may have fewer rows than there are sets."""
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Data file opened as a source of a recipe, with its delimiter, decimal sign and missing values guessed."""
+"""Opening of a data file as the source of a recipe, with its delimiter, decimal sign and missing values guessed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LOOKED_AT = 200_000  # rows; of a larger table, this number from all over it
 
 
 class UnusableError(Exception):
-    """File from which no recipe can be made. The message is for the user; `is_word`: an option is wrong, not the
+    """Error: no recipe can be made from a file. The message is for the user. `is_word`: an option is wrong, not the
     data."""
 
     def __init__(self, message: str, help: str | None = None, *, is_word: bool = False) -> None:
@@ -104,7 +104,7 @@ def _not_empty(path: str, table: Table) -> Table:
 
 
 def _conventions(table: Table) -> dict[str, object]:
-    """Return the settings of the source with which its numbers are read as such."""
+    """Return the source's settings (decimal sign, missing values) with which its numbers are read as numbers."""
     texts = [name for name, column in table.columns.items() if column.dtype == "object"]
     if not texts:
         return {}
@@ -141,7 +141,7 @@ def _odd_words(counts: Counter[str]) -> set[str]:
 
 
 def rows_to_inspect(table: Table) -> slice | np.ndarray:
-    """Return the rows that are inspected: all, or this number from all over the table."""
+    """Return the rows to look at: all, or a fixed number from all over the table."""
     import numpy as np
 
     if table.num_rows <= LOOKED_AT:

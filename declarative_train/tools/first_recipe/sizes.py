@@ -1,5 +1,5 @@
-"""Sizes for a number of rows: the sets, the batch, the epochs, the widths of the network. These are rules of thumb for
-tables, and starting points: a run takes a minute."""
+"""Sizes for a number of rows: the sets, the batch, the epochs, the widths of the network. They are rules of thumb for
+tables, with which a run takes a minute."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MOST_EVALUATIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of a recipe. `fractions` of the rows by set; the rest is for training. `patience` and `evaluate_every` in
-    epochs."""
+    """Sizes in a recipe. `fractions`: each set's part of the rows; the rest is for training. `patience` and
+    `evaluate_every`: in epochs."""
 
     fractions: dict[str, float]
     batch_size: int

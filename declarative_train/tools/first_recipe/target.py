@@ -25,8 +25,8 @@ _TAILS = 10.0  # kurtosis from which a few values dominate a squared error
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """Target column. `classes`: rows of each class, in the order of class numbers; empty for numbers. `why`: the
-    reason, as text."""
+    """Target column. `classes`: the number of rows of each class, in the order of class numbers; empty for numbers.
+    `why`: why the target is taken for classes or numbers."""
 
     values: ColumnValues
     task: Task
@@ -47,7 +47,7 @@ class TargetColumn:
 
     @property
     def empty_classes(self) -> list[int]:
-        """Whole numbers between the least and the greatest class that no row has, if they are few."""
+        """Whole numbers between the smallest and the greatest class that no row has, if they are few."""
         if not self.classes or self.values.is_text or self.values.column.dtype == "bool":
             return []
         found = {int(str(float(str(each))).partition(".")[0]) for each in self.classes}

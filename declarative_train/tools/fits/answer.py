@@ -1,4 +1,4 @@
-"""Answer of `fits`: a plan with the changes and layouts that were tried, and what follows from its step time."""
+"""Answer of `dtrain fits`: a plan, the changes and layouts that were tried, and what follows from its step time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Plan with one change. `settings` are those of `--set`, or options of `dtrain fits`. Seconds None: unknown."""
+    """Plan with one change. `settings`: the change as options of `--set` or `dtrain fits`. Times None: unknown."""
 
     settings: str
     memory_bytes: int
@@ -27,8 +27,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Fits:
-    """Answer. `through`: what computes a published model; `units`: tokens (or samples) of a step, with their word;
-    `changes` by what they save; `budget`: of the units."""
+    """Answer to whether a model fits. `through`: what computes a published model. `changes`: those that save most
+    first. `budget`: the tokens (or samples) to train on."""
 
     target: str
     plan: Plan
@@ -67,7 +67,7 @@ class Fits:
 
     @cached_property
     def length(self) -> int | None:
-        """Tokens of a sample; None for a model without tokens."""
+        """Number of tokens in a sample; None for a model without tokens."""
         return tokens_of(self.plan)
 
     @property
@@ -104,7 +104,7 @@ class Fits:
 
 
 def usable_bytes(plan: Plan) -> int:
-    """Return the memory of a device that `auto` plans with. The plan has an estimate for a GPU."""
+    """Return the memory of a device that may be used. The plan must have an estimate for a GPU."""
     from declarative_train.planner.auto.target import RESERVE
 
     assert plan.estimate is not None
@@ -113,7 +113,7 @@ def usable_bytes(plan: Plan) -> int:
 
 
 def may_fit(plan: Plan) -> bool:
-    """Return whether another layout than a sharded one may fit, given the error of estimates."""
+    """Return whether a layout that shards less may fit too, given the error of estimates."""
     from declarative_train.planner.auto.choose import TOO_HIGH
 
     return peak_bytes(plan) <= TOO_HIGH * usable_bytes(plan)

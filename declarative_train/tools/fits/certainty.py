@@ -1,4 +1,4 @@
-"""Certainty of the answer: the interval of a step's time, and memory that the plan does not count."""
+"""Certainty of the answer: a range for the step time, and memory that the plan does not count."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TIME_FACTORS = (0.6, 1.6)
 
 
 def step_interval(plan: Plan) -> tuple[float, float]:
-    """Return the factors of the predicted step time between which 9 of 10 measured ones are."""
+    """Return two factors of the predicted step time, between which 9 of 10 measured times are."""
     return TIME_FACTORS
 
 
 def runtime_bytes(plan: Plan) -> int:
-    """Return the bytes on a GPU outside the live tensors of a step, without fragments."""
+    """Return the bytes on a GPU that are not tensors of a step (CUDA's context, workspaces), without fragmentation."""
     return sum(each.num_bytes for each in runtime_memory(plan))

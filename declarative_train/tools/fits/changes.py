@@ -1,4 +1,4 @@
-"""Plans next to the first one: with a change, and in the other layouts. Each is compiled, none is guessed."""
+"""Plans to compare with the first one: with a change, and in other layouts. Each is compiled, none is guessed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Tried = tuple[int, float | None]
 
 
 def first_plan(source: Source) -> Plan:
-    """Return the plan of a recipe as it is written. For a published model, and for a recipe with `parallelism: auto`,
-    return that of the layout which `auto` chooses; if nothing fits, the sharded one."""
+    """Return the plan of a recipe as it is. For a published model, or with `parallelism: auto`, that of the layout
+    which `auto` chooses; if nothing fits, the sharded one."""
     try:
         plan = source.plan({} if source.text is None else {"parallelism": source.sharded})
     except DtrainError as error:
@@ -41,7 +41,7 @@ def first_plan(source: Source) -> Plan:
 
 
 def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[CandidatePlan]]:
-    """Return the changes, the most useful first, and the layouts that fit, the fastest first."""
+    """Return the changes, most useful first, and the layouts that fit, fastest first."""
     usable = usable_bytes(plan)
     works: dict[str, Callable[[], Any]] = {}
     does_fit = peak_bytes(plan) <= usable
@@ -75,7 +75,7 @@ def axes_of(plan: Plan) -> Settings:
 
 
 def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[str, Settings]]:
-    """Yield changes to try, in words, that leave the training as it is."""
+    """Yield (change in words, settings) that leave the training as it is."""
     training, batch, count = plan.training, plan.batch, plan.layout.num_devices
     for policy in NEXT_POLICIES[training.recomputation.policy]:
         yield f"activation_checkpointing: {policy}", {"training.activation_checkpointing": policy}
@@ -98,7 +98,7 @@ def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[st
 
 
 def _try_change(source: Source, settings: Settings) -> Tried | None:
-    """Return memory and seconds of a changed plan; None for one that is not possible."""
+    """Return memory and seconds of a step with changed settings; None if they are not possible."""
     try:
         plan = source.plan(settings)
     except DtrainError:
@@ -123,8 +123,8 @@ def _does_fit(each: CandidatePlan) -> bool:
 
 
 def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]:
-    """Return the changes: if the plan fits, those that make it faster and still fit come first, then those that save
-    the most memory; otherwise only memory counts."""
+    """Return the changes sorted. If the plan fits: first those that make it faster and still fit, then those that save
+    most memory. Otherwise by memory alone."""
     step_s = 0.0 if plan.estimate is None else plan.estimate.step_s or 0.0
 
     def key(each: Change) -> tuple[bool, float, int]:
@@ -135,7 +135,7 @@ def _in_order(changes: list[Change], plan: Plan, does_fit: bool) -> list[Change]
 
 
 def _at_once(works: list[Callable[[], Any]]) -> list[Any]:
-    """Return the results of functions that run in processes of their own; in this one if that fails."""
+    """Return the results of functions that run at the same time in child processes; in this process if that fails."""
     import torch
 
     from declarative_train.planner.footprint.forked_process import ChildError, in_children

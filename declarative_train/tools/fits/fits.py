@@ -1,4 +1,5 @@
-"""Answer before a run: whether a recipe or a published model fits, what to change, which layouts fit, what it costs."""
+"""Question before a run: whether a recipe or a published model fits on GPUs, what to change, which layouts fit, what it
+costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source of plans: a recipe, or the recipe made for a published model, on a number of GPUs."""
+"""Recipe to plan, on a number of GPUs: one of the user, or one made for a published model."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def layout_of(count: int) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Recipe to plan: a file, or the text made for a published model, with settings over it."""
+    """Recipe to plan: a file, or text made for a published model, with settings merged over it."""
 
     path: str
     settings: Settings
@@ -100,7 +100,7 @@ class Source:
         return {"data": {"shard": "all"}} if recipe is not None and recipe.layout.num_gpus > 1 else {}
 
     def on(self, count: int) -> Settings:
-        """Return the settings for a number of GPUs, over those that the recipe has."""
+        """Return the settings for a number of GPUs, in place of those that the recipe has."""
         recipe = self._read(self.settings).recipe
         before = () if recipe is None else recipe.layout.model_fields_set & {"gpus", "nodes", "gpus_per_node"}
         return {f"layout.{key}": value for key, value in (dict.fromkeys(before) | layout_of(count)).items()}

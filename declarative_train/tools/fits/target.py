@@ -32,7 +32,7 @@ Tree = dict[str, Any]
 
 
 class TargetError(ValueError):
-    """Folder that no recipe can be made for. `hint`: what to do."""
+    """Error: no recipe can be made for a folder. `hint`: what to do."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class TargetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelTarget:
-    """Recipe for a published model. `through` names what computes the model, `notes` what the recipe leaves out."""
+    """Recipe for a published model. `through`: what computes the model; `notes`: what the recipe leaves out."""
 
     text: str
     through: str
@@ -51,7 +51,7 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Inputs and outputs of a class of models. `head`: the recipe adds one of its own."""
+    """Inputs and outputs of a class of models. `head`: the recipe adds an output layer."""
 
     input: Literal["tokens", "picture"]
     target: Literal["next", "label"]
@@ -186,7 +186,8 @@ def _node(config: Mapping[str, Any], folder: str, block: str | None, shape: _Sha
 
 
 def _data(config: Mapping[str, Any], shape: _Shape, length: int | None, batch: int) -> tuple[Tree, int | None]:
-    """Return the section `data`: as many rows as one step reads. The windows overlap, so that few rows are enough."""
+    """Return the section `data`, with as many rows as one step reads. Windows overlap, so that few rows are enough; and
+    the tokens of a sample."""
     if shape.input == "picture":
         label = {"type": "category", "column": "label", "num_classes": _num_labels(config)}
         side, channels = _side(config), _channels(config)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Result of an analysis. `is_full`: data and shapes were checked too. `plan` is None without that, and if there is
+    """Result of an analysis. `is_full`: data and shapes were checked too. `plan`: None if they were not, or if there is
     an error."""
 
     path: str
@@ -41,12 +41,13 @@ class Analysis:
 
     @property
     def rests_on(self) -> set[str]:
-        """Real paths of all files that it was read from."""
+        """Real paths of all files that were read."""
         return {str(Path(path).resolve()) for path in self.texts}
 
 
 def analyse(path: str, text: str, *, full: bool) -> Analysis:
-    """Analyse `text` as the content of the file, as `dtrain lint` does, or without `full` as `dtrain lint --static`."""
+    """Return the analysis of `text` in place of the file's content, as by `dtrain lint`; if not `full`, as by `dtrain
+    lint --static`."""
     loaded = recipe_room.load(path, text=text)
     diagnostics = list(loaded.diagnostics)
     plan = None
@@ -61,8 +62,8 @@ def analyse(path: str, text: str, *, full: bool) -> Analysis:
 
 
 def earlier_diagnostics(before: Analysis | None, now: Analysis) -> list[Diagnostic]:
-    """Return the diagnostics of an earlier full analysis that a static one cannot find, on unchanged lines. They are
-    shown until the next full analysis, so that they do not flicker while typing."""
+    """Return the diagnostics of the last full analysis that a static one cannot find, on lines that did not change.
+    They are shown until the next full analysis, so that they do not flicker while typing."""
     if before is None or not before.is_full or now.is_full or now.loaded.recipe is None:
         return []
     old, new = before.text.splitlines(), now.text.splitlines()

@@ -1,6 +1,9 @@
-"""Completion of the names that the JSON schema cannot know: fields, nodes, columns, blocks and their params, vars,
-sets, metrics. The text is read again with a mark at the cursor; the path of the mark in the merged document, bases
-included, decides which names fit."""
+"""Completion of names that the JSON schema cannot know: fields, nodes, columns, blocks and their params, vars, sets,
+metrics.
+
+The text is read with a mark inserted at the cursor; the path of the mark in the merged document, bases included,
+decides which names fit.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ class CompletionName:
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """Position of the mark: the path of its value, or of the mapping whose key it is; the text before it."""
+    """Place of the cursor's mark: the path of the value that it is in, or of the mapping whose key it is in; `before`:
+    the text before it."""
 
     path: Path
     is_key: bool
@@ -43,13 +47,14 @@ class _Cursor:
 
 
 def token_before(text: str, offset: int) -> str:
-    """Return the part of a name before the cursor; a completion replaces it."""
+    """Return the part of a name before the cursor, which a completion replaces."""
     found = TOKEN.search(text, text.rfind("\n", 0, offset) + 1, offset)
     return "" if found is None else found[0]
 
 
 def complete(path: str, text: str, offset: int, known: Analysis | None) -> list[CompletionName]:
-    """Return the names for the cursor. `known` is the last analysis without an error, with columns and shapes."""
+    """Return the names that fit at the cursor. `known`: the last analysis without an error, which has columns and
+    shapes."""
     lines = Lines(path, text)
     line, column = lines.place(offset)
     is_alone = not lines.line(line)[: column - 1].strip() and not lines.line(line)[column - 1 :].strip()
@@ -77,7 +82,7 @@ def _find(node: Node, path: Path) -> _Cursor | None:
 
 
 class _Names:
-    """Names of one merged document."""
+    """Names in one merged document."""
 
     def __init__(self, root: Mapping, known: Analysis | None) -> None:
         self.root = root
@@ -111,7 +116,8 @@ class _Names:
         return self._nodes(("model",)) if path[:3] == ("parallelism", "pipeline", "cut_before") else []
 
     def _in_node(self, cursor: _Cursor, graph: Path, way: Path) -> list[CompletionName]:
-        """Return the names for a cursor in a node. `way` begins with the node's name."""
+        """Return the names that fit at a cursor inside a node. `way`: the path below the graph, from the node's name
+        on."""
         scope, own = graph[:-1], way[0]
         kind = self._text((*graph, *way[:1], "type"))
         if cursor.is_key:
@@ -211,7 +217,7 @@ class _Names:
 
 
 def _work(node: Node) -> str:
-    """Return `linear`, or the expression."""
+    """Return what a node does: `linear`, or its expression."""
     if isinstance(node, Mapping):
         kind = node.get("type")
         return kind.text if isinstance(kind, Scalar) else ""

@@ -76,8 +76,7 @@ def _places(node: YamlNode, path: Path) -> Iterator[tuple[Path, Span]]:
 
 
 def _values(recipe: Recipe, path: Path, file: str) -> str:
-    """Return Markdown for the value at `path`, defaults included; for a mapping, that of all values below it. "" if
-    there are none."""
+    """Return Markdown with the resolved values at and below `path`, defaults included; "" if there are none."""
     leaves = list(recipe.leaves())
     exact = next((leaf for leaf in leaves if path[: len(leaf.path)] == leaf.path), None)
     if exact is not None:
@@ -152,7 +151,7 @@ def _describe_plan(plan: Plan | None, path: Path) -> list[str]:
 
 
 def _nodes_at(recipe: Recipe, file: str, line: int, column: int) -> list[ModelNode]:
-    """Return the innermost node that is written there; one in a block represents every use of the block."""
+    """Return the innermost node that is written at this place; for one in a block, every use of the block."""
     found = [
         node
         for node in _all_nodes(recipe.model.scope)
@@ -173,7 +172,7 @@ def _all_nodes(scope: Scope) -> Iterator[ModelNode]:
 
 
 def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
-    """Return the resolved value of the layer's field at this place."""
+    """Return the resolved value of a layer's key at this place."""
     name = str(path[-1])
     if not isinstance(node, LayerNode) or name not in type(node.layer).model_fields or name == "type":
         return ""
@@ -182,7 +181,7 @@ def _field_of_node(node: ModelNode, path: Path, recipe: Recipe) -> str:
 
 
 def _node_card(nodes: list[ModelNode], plan: Plan | None) -> str:
-    """Return a node's work, inputs, outputs and parameters."""
+    """Return what a node does, with its inputs, outputs and parameters."""
     node = nodes[0]
     title = f"`{node.path}` {_work(node)}"
     if len(nodes) > 1:

@@ -1,4 +1,4 @@
-"""Diagnostics as messages of the protocol, by file, and their fixes as code actions."""
+"""Diagnostics as messages of the language server protocol, by file, and their fixes as code actions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Messages:
         self._places = {path: Places(path, text, codec) for path, text in analysis.texts.items()}
 
     def by_file(self, diagnostics: tuple[Diagnostic, ...]) -> dict[str, list[types.Diagnostic]]:
-        """Return the messages by address; that of the recipe is always included. A diagnostic without a file is shown
-        at the recipe's beginning."""
+        """Return the messages by the file's address; the recipe's own address is always among them. A diagnostic that
+        is in no file is shown at the recipe's beginning."""
         found: dict[str, list[types.Diagnostic]] = {self.uri: []}
         for each in diagnostics:
             found.setdefault(self.address(each.span.path) or self.uri, []).append(self.message(each))

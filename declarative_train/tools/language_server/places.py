@@ -1,6 +1,6 @@
-"""Conversion between our lines, columns and characters and the positions of the protocol.
+"""Conversion between our lines and columns and the positions of the language server protocol.
 
-The protocol counts from 0, and a character in the unit that server and editor agreed on, by default of UTF-16.
+The protocol counts from 0, and counts characters in the unit that server and editor agreed on, by default of UTF-16.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Language server: notifications of the editor start analyses, requests are answered from the newest one.
+"""Language server: changes in the editor start analyses; requests are answered from the newest one.
 
 The thread that communicates with the editor reads and computes nothing. A change is linted statically at once, and in
 full after a moment without typing. Of several waiting analyses only the newest is made.
@@ -41,9 +41,9 @@ Handler = Callable[[Any], Awaitable[object]]
 
 @dataclass(slots=True)
 class OpenRecipe:
-    """Open file. `newest`: the analysis of this text or, while one is in progress, of an earlier text; `full`: the last
-    full one; `known`: the last one without an error; `work`: the analysis in progress; `published`: the messages sent,
-    by file."""
+    """File that is open in the editor. `newest`: its last analysis, perhaps of an earlier text while one is in
+    progress. `full`: the last full one. `known`: the last one without an error. `work`: the one in progress.
+    `published`: the messages sent, by file."""
 
     uri: str
     path: str
@@ -98,7 +98,7 @@ class RecipeServer:
             self._start(recipe, pause_s=PAUSE_S)
 
     async def save_file(self, params: types.DidSaveTextDocumentParams) -> None:
-        """Read the saved file and all recipes that depend on it again."""
+        """Analyse the saved file again, and all open recipes that depend on it."""
         path = to_fs_path(params.text_document.uri)
         saved = str(Path(path).resolve()) if path else ""
         for recipe in self.recipes.values():
@@ -203,7 +203,7 @@ class RecipeServer:
             self.server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, everything, version))
 
     async def _of_this_text(self, recipe: OpenRecipe) -> Analysis | None:
-        """Return the newest analysis, after waiting if it is of an earlier text."""
+        """Return the analysis of the current text, after waiting for it if it is in progress."""
         if not recipe.is_recipe:
             return None
         if recipe.newest is None or recipe.newest.text != recipe.text:
@@ -219,7 +219,7 @@ class RecipeServer:
 
 
 def _function(method: Handler) -> Handler:
-    """Return a function for a method, since pygls marks its handlers, and a bound method cannot be marked."""
+    """Return a function that calls a method: pygls marks its handlers, and a bound method cannot be marked."""
 
     async def handler(params: Any) -> object:
         return await method(params)

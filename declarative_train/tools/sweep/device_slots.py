@@ -1,4 +1,5 @@
-"""Device slots for the points of a sweep that run at once: disjoint shares of the cores and GPUs of this machine."""
+"""Device slots of a sweep: the cores and GPUs of this machine, divided among the runs that are executed at the same
+time."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class DeviceSlot:
 
 
 def assign_device_slots(layouts: Sequence[LayoutPlan], jobs: int | None) -> list[DeviceSlot]:
-    """Return the shares. `jobs` None: as many as fit. Raises NoRoomError."""
+    """Return one slot for each run at a time. `jobs`: their number; None: as many as fit. Raises NoRoomError."""
     gpus = visible_gpus() if any(layout.device not in ("cpu", "mps") for layout in layouts) else []
     if gpus:
         wanted = max(num_gpus_wanted(layout) for layout in layouts)
@@ -52,7 +53,8 @@ def visible_gpus() -> list[str]:
 
 
 def _of_cores(at: int, count: int, ranks: int) -> DeviceSlot:
-    """Return a share of the cores, if there is at least one for each; otherwise the operating system divides them."""
+    """Return slot number `at` of `count`, with its part of the cores if there is a core for each rank; otherwise all
+    may use all cores."""
     cores = own_cores()
     share = len(cores) // count
     if count == 1:

@@ -1,4 +1,4 @@
-"""Table of hyper-parameters of a sweep for TensorBoard: settings and results."""
+"""Table of a sweep's hyper-parameters and results for TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from declarative_train.tools.sweep.sweep import Aim, Result
 
 
 def write_hparams(folder: Path, results: Sequence[Result], aim: Aim) -> None:
-    """Write an event file in the sweep's own folder, from which TensorBoard reads the columns; each point's run has its
-    own values. Raises OSError."""
+    """Write an event file with the table's columns into the sweep's folder; the values are in each run's own files.
+    Raises OSError."""
     from declarative_train.run.graph_and_hparams import tensorboard_name
     from declarative_train.run.sinks.tensorboard import EventWriter, hparams_columns, new_event_file
 

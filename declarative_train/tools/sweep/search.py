@@ -26,7 +26,8 @@ JOURNAL = "optuna.journal"
 
 @dataclass(frozen=True)
 class Point:
-    """Run of a sweep: `values` by the paths of the sweep, `nodes` with the same as they were written."""
+    """Run of a sweep: its `values` by dotted path; `nodes`: the same as YAML nodes of the recipe. `is_drawn`: the
+    values were drawn at random."""
 
     number: int
     values: Mapping[str, object]
@@ -39,7 +40,7 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Key of the values; a drawn point has its number instead."""
+        """Text that identifies the point in other sessions: its values, for drawn ones also its number."""
         values = json.dumps(self.values, sort_keys=True)
         return f"{self.number} {values}" if self.is_drawn else values
 
@@ -55,7 +56,7 @@ def plain(value: Any) -> object:
 
 
 class Search(ABC):
-    """Interface of a search: it returns points one by one and receives their results."""
+    """Interface of a search: it returns points one after the other, and receives their results."""
 
     @abstractmethod
     def next(self) -> Point | None:
@@ -63,11 +64,11 @@ class Search(ABC):
 
     @abstractmethod
     def is_hopeless(self, point: Point, step: int, value: float) -> bool:
-        """Receive an intermediate evaluation, and return whether the point may be given up."""
+        """Return whether a run may be stopped, given the value of an evaluation in it."""
 
     @abstractmethod
     def tell(self, point: Point, value: float | None, *, pruned: bool = False) -> None:
-        """Receive the result of a point; None: without a value."""
+        """Receive the result of a point; `value` None: it has none."""
 
 
 class FixedSearch(Search):
@@ -121,7 +122,7 @@ def _draw(choice: SweepChoice, random: Any) -> Node:
 
 
 class OptunaSearch(Search):
-    """Search by optuna. `folder` holds the journal: finished trials count, interrupted ones are run again first."""
+    """Search by optuna. `folder`: that of its journal. Finished trials count; interrupted ones are run again first."""
 
     def __init__(
         self,
@@ -212,8 +213,8 @@ class OptunaSearch(Search):
 
 
 def corners(choices: Sequence[SweepChoice]) -> list[Point]:
-    """Return the points to check before an adaptive search: each value of each setting, with the others at their
-    first."""
+    """Return the points that are checked before an adaptive search: each value of each setting, with the first values
+    of the others."""
     first = {choice.key: choice.samples()[0] for choice in choices}
     rows = [first, *(first | {choice.key: node} for choice in choices for node in choice.samples()[1:])]
     return [point_of(number, row) for number, row in enumerate(rows)]

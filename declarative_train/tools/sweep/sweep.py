@@ -1,4 +1,4 @@
-"""Sweep: its points as processes, some at once, watched, stopped together, resumed after an interruption.
+"""Sweep: its points run as processes, some at a time, and are watched and stopped together; a stopped sweep can resume.
 
 <logging.dir>/<name>/sweeps/<time>/
     results.json        every point: its values, its state, its metric; rewritten when one ends
@@ -44,7 +44,7 @@ ENDED = ("finished", "stopped early", "pruned")  # not repeated when a sweep res
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a point; `value` is the sweep's metric."""
+    """Result of a point. `value`: that of the sweep's metric."""
 
     point: Point
     folder: str
@@ -57,7 +57,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Aim:
-    """Metric that points are compared by."""
+    """Metric by which points are compared."""
 
     metric: str
     higher_is_better: bool
@@ -90,8 +90,8 @@ class _Running:
 
 
 class SweepRunner:
-    """Runner of a sweep. `compiled` returns the plan of a point (None after printing why: the point fails); `say`
-    prints lines for the user; `known` are results of an earlier session."""
+    """Runner of a sweep. `compiled` returns the plan of a point (None after printing an error; the point then counts as
+    failed). `say` prints lines for the user. `known`: results of earlier sessions."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class SweepRunner:
         return True
 
     def _wait_for_orphan(self, folder: Path) -> None:
-        """Wait for points that a killed sweep has left and that are still stopping."""
+        """Wait for a run that a killed sweep left and that is still stopping."""
         deadline_s = time.monotonic() + ORPHANS_S
         while is_locked(folder) and not self._is_asked and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
@@ -179,7 +179,7 @@ class SweepRunner:
             self._end(self._result(each, code))
 
     def _follow(self, each: _Running) -> None:
-        """Read the new evaluations; ask a hopeless point to stop."""
+        """Read the new evaluations of a run; ask it to stop if it is hopeless."""
         try:
             with open(each.folder / EVENTS, "rb") as file:
                 file.seek(each.offset)
@@ -223,7 +223,7 @@ class SweepRunner:
         self._write()
 
     def _ask(self) -> None:
-        """Ask every point to save a checkpoint and stop; no more points are started."""
+        """Ask every run to save a checkpoint and stop; no more points are started."""
         self._is_asked = True
         self._say("stopping every point at the end of a step, with a checkpoint; repeat the signal to stop at once")
         for each in list(self._running):
@@ -271,7 +271,7 @@ def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
 
 
 def last_words(folder: Path) -> str:
-    """Return the first line of the failure of a point."""
+    """Return the first line of the message with which a run failed."""
     try:
         lines = (folder / "console.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Watchdog that stops the points of a sweep which cannot do it itself: killed, or out of memory.
+"""Watchdog process that stops the runs of a sweep if the sweep itself was killed.
 
-A separate process, in a session of its own, reads from a pipe which points run. The pipe ends with the sweep, in
-whatever way. The remaining points are then asked for a checkpoint, as the sweep would.
+It reads from a pipe which runs exist. The pipe ends with the sweep, in whatever way; then the watchdog asks the
+remaining runs to save a checkpoint and stop, as the sweep would.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Read = Callable[[int, "int | None"], "torch.Tensor"]
 
 class Files(NamedTuple):
     """Tensors of a model that its files have. `names`: their names in the model. `missing`: parameters that start at
-    random. `unexpected`: names in the files that the model does not have. `read(name, first, count)`: reads rows of a
+    random. `unexpected`: names in the files that the model does not have. `read(name, first, count)` returns rows of a
     tensor by its name in the model."""
 
     names: frozenset[str]
@@ -51,7 +51,7 @@ class Stored:
 
 
 class TensorOrigin(NamedTuple):
-    """Tensors of files that a tensor of a model is made from: their names and dtypes; the shape of the result."""
+    """Tensors of files from which a tensor of a model is made: their names and dtypes; `shape`: that of the result."""
 
     names: tuple[str, ...]
     dtypes: frozenset[str]
@@ -126,9 +126,9 @@ def match(
     unexpected: Collection[str],
     may_differ: Collection[str] = (),
 ) -> Files:
-    """Compare the tensors of a model with those from its files. `unexpected`: the names in the files that are not used.
-    `may_differ`: parameters that start at random if the files have another shape, such as a head for other classes.
-    Raises LibraryError for other shapes and dtypes, and for tied parameters whose values differ."""
+    """Return the comparison of a model's tensors with those of its files. `unexpected`: names in the files that are not
+    used. `may_differ`: parameters that start at random if the files have another shape, such as an output layer for
+    other classes. Raises LibraryError for other shapes and dtypes, and for tied parameters whose values differ."""
     state = dict(module.state_dict(keep_vars=True))
     tensors = {
         name: origins[name]
@@ -174,8 +174,8 @@ def _are_equal(one: TensorOrigin, other: TensorOrigin) -> bool:
 
 
 def reject_leftovers(files: Files, kind: str, hint: str, *, field: str) -> None:
-    """Raise LibraryError if the files lack parameters of the model and also have tensors that the model lacks: the
-    names probably differ, and the files may hold the missing values."""
+    """Raise LibraryError if the files lack parameters of the model and also have tensors that the model lacks: then
+    names probably differ, and the files may have the missing values."""
     if files.missing and files.unexpected:
         message = (
             f"the files are not those of a `{kind}`: they lack {several(files.missing)}, and they have "

@@ -93,8 +93,8 @@ class LibraryLayer(Layer):
 
     @abstractmethod
     def check_inputs(self, inputs: Inputs) -> ShapeError | None:
-        """Return what is wrong with fields or inputs, or None. The library can be imported. May raise LibraryError
-        instead."""
+        """Return what is wrong with the keys or inputs of the node, or None. It may import the library, and may raise
+        LibraryError instead."""
 
     @abstractmethod
     def make(self, inputs: Inputs, *, draws: bool) -> nn.Module:
@@ -105,25 +105,25 @@ class LibraryLayer(Layer):
     def call(
         self, module: nn.Module, forward: Callable[..., Any], values: Sequence[torch.Tensor | None]
     ) -> torch.Tensor:
-        """Call the model's own `forward` on the values of `ports`, in their order."""
+        """Return the result of the model's own `forward` for the values of `ports`, in their order."""
 
     @abstractmethod
     def save(self, model: nn.Module, inputs: Inputs, folder: str, classes: Sequence[str]) -> None:
-        """Write `model`, made by `make`, to a folder as the library writes it: config and safetensors. `classes`: the
-        names of its scores; () if they are unknown."""
+        """Write `model`, which `make` returned, to a folder as the library writes it: config and safetensors.
+        `classes`: the names of its scores, () if unknown."""
 
     @abstractmethod
     def load(self, folder: str, model: nn.Module) -> nn.Module:
         """Return the model that the library reads from a folder that `save` has written `model` to."""
 
     def files(self, module: nn.Module) -> Files | None:
-        """Return the published tensors that it starts from, by the names of its parameters; None if it starts at
-        random. Raises LibraryError."""
+        """Return the published tensors with which the model starts, by the names of its parameters; None if it starts
+        at random. Raises LibraryError."""
         return None
 
     def persistent(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """Return the saved buffers of its files, by name; none if the files no longer exist, because a checkpoint then
-        restores them."""
+        """Return the buffers that the model's files have, by name; {} if the files no longer exist, since a checkpoint
+        then restores them."""
         from declarative_train.packs.pretrained.libraries.modules.node import bare
 
         module = bare(self, inputs)
@@ -152,9 +152,9 @@ class LibraryLayer(Layer):
         return AsTheLibraryDoes(layer=self, inputs=inputs, parameter=parameter)
 
     def products(self, use: Use) -> list[Product]:
-        """Return the operations that torch's counter finds in a forward without values, divided between trained and
-        frozen weights by their numbers of elements. For a single weight, or if the forward cannot be traced, assume
-        that each weight is multiplied once with every vector of the first input."""
+        """Return the matrix products of a forward, as torch's counter finds them without values, divided between
+        trained and frozen weights by their sizes. For a single weight, or if the forward cannot be traced, each weight
+        counts as multiplied once with every vector of the first input."""
         from declarative_train.packs.pretrained.libraries.modules.node import forward_flops
 
         sides = int(any(use.graded.values()) or use.is_inner_graded)
@@ -170,7 +170,7 @@ class LibraryLayer(Layer):
 
 
 class AsTheLibraryDoes(Init):
-    """Start value from the library's code or its files for a parameter of its model."""
+    """Initial value that the library's code or its files define."""
 
     of_layer: ClassVar[bool] = True
 

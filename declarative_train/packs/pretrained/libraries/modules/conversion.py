@@ -4,11 +4,12 @@ The tables and functions are those of the library, as `from_pretrained` uses the
 model at a time, so that a rank reads only what its rows need. No public function gives the tensors that one is made
 from; these are used:
 
-| of transformers | for | |---|---| | `conversion_mapping.get_model_conversion_mapping` | the conversions of a model;
-PEFT relies on it, too | | `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of
-the model; their order | | `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the
-file -> of the model | | `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have,
-or never save |
+| of transformers | for |
+|---|---|
+| `conversion_mapping.get_model_conversion_mapping` | the conversions of a model; PEFT relies on it, too |
+| `core_model_loading.rename_source_key`, `dot_natural_key` | a name of the file -> a name of the model; their order |
+| `core_model_loading.WeightConverter`: `add_tensor`, `convert`, `operations` | tensors of the file -> of the model |
+| `PreTrainedModel._adjust_missing_and_unexpected_keys` | the names that models no longer have, or never save |
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Names = dict[str, list[str]]
 
 @lru_cache(maxsize=8)
 def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
-    """Compare a model with its files, as `match` does, without the tensors that the library ignores: those that models
-    no longer have, and parameters that are never in files. Raises LibraryError."""
+    """Return the comparison of a model with its files, as `match` does, without tensors that the library ignores: those
+    that models no longer have, and parameters that are never in files. Raises LibraryError."""
     from transformers.utils.loading_report import LoadStateDictInfo
 
     files = match(model, *_find_origins(model, stored), may_differ)
@@ -43,10 +44,8 @@ def files_of(model: Any, stored: Stored, may_differ: tuple[str, ...]) -> Files:
 
 
 def _find_origins(model: Any, stored: Stored) -> tuple[dict[str, TensorOrigin], tuple[str, ...]]:
-    """Return the origin of each tensor of a model that the files have, and the names in the files that give none.
-    Raises LibraryError.
-
-    This is the loop of the library's `convert_and_load_state_dict_in_model`."""
+    """Return the origin of each tensor of a model that the files have, and the names in the files that are not used.
+    This is the loop of the library's `convert_and_load_state_dict_in_model`. Raises LibraryError."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 

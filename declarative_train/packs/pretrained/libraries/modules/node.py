@@ -76,7 +76,7 @@ class LibraryNode(nn.Module):
 
 
 def build_node(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
-    """Build the model on the current device; parameters that are not on meta have no values yet."""
+    """Return the model as a module on the current device; parameters that are not on meta have no values yet."""
     device = torch.empty(0).device
     with alone():
         module: Any = copy.deepcopy(bare(layer, inputs))
@@ -105,7 +105,7 @@ def key_of(layer: LibraryInterface, inputs: Inputs) -> str:
 
 
 def bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
-    """Return the cached model with parameters on meta and real buffers; do not change it. Raises LibraryError."""
+    """Return the cached model with parameters on meta and real buffers; it must not be changed. Raises LibraryError."""
     key = key_of(layer, inputs)
     if key not in _BARE:
         while len(_BARE) >= _MOST_KEPT:
@@ -132,7 +132,7 @@ def _make_bare(layer: LibraryInterface, inputs: Inputs) -> nn.Module:
 
 
 def draw_model(layer: LibraryInterface, inputs: Inputs, seed: int) -> nn.Module:
-    """Make the model with the start values that its code draws, on the CPU."""
+    """Return the model with the initial values that its code draws, on the CPU."""
     with alone(), seed_generators(seed):
         return layer.make(inputs, draws=True)
 
@@ -144,7 +144,7 @@ _DRAWN: dict[str, dict[str, Tensor]] = {}
 def rows_of(
     layer: LibraryInterface, inputs: Inputs, seed: int, parameter: str, first: int, count: int | None
 ) -> Tensor:
-    """Return `count` rows of a parameter's start value from `first` on; all of it for None. Raises LibraryError."""
+    """Return `count` rows (None: all) of a parameter's initial value, from row `first` on. Raises LibraryError."""
     files = layer.files(bare(layer, inputs))
     if files is not None and parameter in files.names:
         return files.read(parameter, first, count)
@@ -159,7 +159,7 @@ def rows_of(
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Run on the CPU in float32, without the modes, device and default dtype of the caller."""
+    """Run within the context on the CPU in float32, without the caller's modes, device and default dtype."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -214,7 +214,7 @@ _FLOPS: dict[str, int | None] = {}
 
 
 def forward_flops(layer: LibraryInterface, inputs: Inputs) -> int | None:
-    """Return the operations of a forward of one sample, as torch's counter counts them; None where it cannot be
+    """Return the floating-point operations of a forward of one sample, by torch's counter; None if it cannot be
     traced."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -242,7 +242,7 @@ def _sample(spec: Any) -> Tensor:
 
 
 def _adopt(module: nn.Module, over: str) -> None:
-    """Replace its batch normalisations by ours, including those of timm with an activation."""
+    """Replace the model's batch normalisations by ours, also those of timm with an activation."""
     adopt_batch_norms(module)
     for part in module.modules():
         if type(part).__name__ == "BatchNormAct2d" and part.momentum is not None and part.running_mean is not None:
@@ -263,7 +263,7 @@ def _with_activation(kind: Any) -> Any:
 
 
 def find_model(layer: LibraryInterface) -> nn.Module:
-    """Return the cached model, for whichever inputs it was made last."""
+    """Return the cached model, made for whichever inputs were used last."""
     begin = key_of(layer, {}).removesuffix("[]")
     return next((module for key, module in reversed(_BARE.items()) if key.startswith(begin)), None) or bare(layer, {})
 
