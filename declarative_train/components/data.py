@@ -1,13 +1,11 @@
-"""Interfaces of the components that make samples: sources, fields, transforms and splits.
+"""Interfaces of sources and fields. Those of transforms and splits are in `transform.py` and `split.py`.
 
 As in `components/component.py`, no module imports torch or NumPy at its top.
-
-Over 440 lines because it documents what each interface guarantees to the others.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import pydantic
 
@@ -17,8 +15,6 @@ from declarative_train.files.paths import expand
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from declarative_train.components.counter_rng import Drawn
 
 
 Paths = (
@@ -371,135 +367,3 @@ class Field(Component, ABC):
     ) -> None:
         """Write what `convert` returns into `out`, which is contiguous."""
         out[...] = self.convert(values, columns, statistics)
-
-
-Size = tuple[int | None, int | None]
-"""Height and width of a picture; None: pictures differ."""
-
-
-class Motion(NamedTuple):
-    """Map of the points of a picture: (x, y) goes to (a x + b y + c, d x + e y + f), in pixels from the upper left
-    corner, in a new picture of `size` (height, width)."""
-
-    matrix: tuple[float, float, float, float, float, float]
-    size: tuple[int, int]
-
-
-class Transform(Component, ABC):
-    """A change of the pictures of a sample, in the order of the list.
-
-    `on_numbers`: it changes float32 arrays (C, H, W), otherwise pictures of Pillow with 8 bits a channel; those on
-    pictures come first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list).
-    `of_pairs`: it mixes a sample of a training batch with another one, after everything that is done to each alone.
-    `moves`: it changes where things are, and masks and boxes follow; None: unknown.
-    """
-
-    is_random: ClassVar[bool] = False
-    on_numbers: ClassVar[bool] = False
-    changes_colours: ClassVar[bool] = False
-    of_pairs: ClassVar[bool] = False
-    moves: ClassVar[bool | None] = False
-
-    fields: tuple[str, ...] | None = None
-    """The picture fields that it changes, masks among them, all by the same draw; left out: all. Boxes follow their
-    picture."""
-    only: Literal["training", "evaluation"] | None = None
-    """Which samples it changes: those of training steps, or those of evaluations and predictions. Left out: both, but a
-    random one in training only."""
-
-    def acts(self, in_training: bool) -> bool:
-        if self.is_random and not in_training:
-            return False
-        return self.only is None or (self.only == "training") == in_training
-
-    def changes(self, field: str) -> bool:
-        return self.fields is None or field in self.fields
-
-    def check(self, size: Size, channels: int) -> ShapeError | None:
-        """Return why it cannot change such pictures, or None."""
-        return None
-
-    def size_after(self, size: Size) -> Size:
-        """Return the size of its results, as far as the recipe determines it."""
-        return size
-
-    def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
-        """Return the interval of the numbers of its results, given the interval of its inputs."""
-        return interval
-
-    @abstractmethod
-    def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return new pictures, or arrays, of one sample, one for each field. Raises ValueError, in the recipe's
-        words."""
-
-    def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
-        """Return the masks of the sample, moved as `apply` moves the pictures with an equal `drawn`. Used only if it
-        `moves`. Classes are not mixed."""
-        nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
-        return self.model_copy(update=nearest).apply(masks, drawn)
-
-    def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
-        """Return the motions, one after the other, by which `apply` moves the points of a picture of this size with an
-        equal `drawn`. Used only if it `moves`."""
-        raise NotImplementedError(self.type)
-
-
-class Candidates(NamedTuple):
-    """The rows that a split may choose from, numbered 0..num_rows-1 in the source's order.
-
-    num_total    the number of rows that fractions are of
-    read         the values of a column
-    shuffled     the numbers 0..n-1 in an order that depends on the seed and the set's name alone
-    by, sort     of the window, if there is one
-    behind       fraction that the later sets cut by `last` take
-    """
-
-    num_rows: int
-    num_total: int
-    read: "Callable[[str], np.ndarray]"
-    shuffled: "Callable[[int], np.ndarray]"
-    by: str | None = None
-    sort: str | None = None
-    behind: float = 0.0
-
-
-class Draw(NamedTuple):
-    """Random choice of `num_rows` candidates: the package `data` draws them without holding all their numbers."""
-
-    num_rows: int
-
-
-class Split(Component, ABC):
-    """Rule that cuts one set from the source's rows.
-
-    `turn`: order of the rules. Cuts by value come first (0), then the last rows (1), then random whole groups (2), then
-    random single rows (3); equal ones in the order of the recipe. Random single rows come last because they would break
-    up groups.
-    """
-
-    turn: ClassVar[int]
-    cuts_singly: ClassVar[bool] = False  # puts neighbouring rows in different sets, which breaks up windows
-    of: str | None = None
-    """Of a mixture: the source that it is cut from; left out: from each source separately."""
-
-    def as_data(self, *, defaults: bool = True) -> dict[str, object]:
-        found = super().as_data(defaults=defaults)
-        return found if self.of is not None else {key: value for key, value in found.items() if key != "of"}
-
-    def anywhere(self) -> "Split":
-        """Return the same split without `of`, for a table that is not a mixture."""
-        return self.model_copy(update={"of": None})
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns that it reads."""
-        return ()
-
-    @property
-    def own_source(self) -> Dataset | None:
-        """The set's own source, when it is not cut from the main one."""
-        return None
-
-    @abstractmethod
-    def choose(self, rows: Candidates) -> "np.ndarray | range | Draw":
-        """Return the chosen row numbers, ascending. Raises ValueError with the reason in the recipe's words."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from declarative_train.components.component import ShapeError
-from declarative_train.components.data import BadValueError, Column, Field, Transform
+from declarative_train.components.data import BadValueError, Column, Field
+from declarative_train.components.transform import Transform
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.core.packs import load
 from declarative_train.core.tensor_spec import TensorSpec

@@ -10,8 +10,8 @@ import numpy as np
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import key_of, uniform
-from declarative_train.components.data import Transform
 from declarative_train.components.fields import FIELDS
+from declarative_train.components.transform import Transform
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.components.transforms.pairs import PairTransform
 from declarative_train.core.tensor_spec import TensorSpec

@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from declarative_train.components.counter_rng import key_of
-from declarative_train.components.data import Candidates, Table
+from declarative_train.components.data import Table
+from declarative_train.components.split import Candidates
 from declarative_train.components.splits.shares import group_order
 from declarative_train.data.order import permute
 from declarative_train.data.spec import WindowSpec

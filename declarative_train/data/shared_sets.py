@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from declarative_train.components.data import Field, MissingPackageError, Split, Table
+from declarative_train.components.data import Field, MissingPackageError, Table
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.registry import ComponentError
+from declarative_train.components.split import Split
 from declarative_train.components.splits import SPLITS
 from declarative_train.core.amounts import format_count
 from declarative_train.data.field_reader import BadSampleError, columns_of, make_part

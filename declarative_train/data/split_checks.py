@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from declarative_train.components.component import Metric
-from declarative_train.components.data import Dataset, Split, Table
+from declarative_train.components.data import Dataset, Table
+from declarative_train.components.split import Split
 from declarative_train.core.amounts import format_count
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.data.checks.samples import (

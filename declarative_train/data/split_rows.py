@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from declarative_train.components.counter_rng import key_of
-from declarative_train.components.data import Candidates, Draw, Split, Table
+from declarative_train.components.data import Table
+from declarative_train.components.split import Candidates, Draw, Split
 from declarative_train.data.order import permute
 from declarative_train.data.rows import RowChain, RowDraw, RowList, RowRange, RowShare, SetRows
 

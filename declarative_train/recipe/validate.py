@@ -25,7 +25,9 @@ from declarative_train.components.component import (
     Metric,
     Optimizer,
 )
-from declarative_train.components.data import Dataset, Field, Split, Transform
+from declarative_train.components.data import Dataset, Field
+from declarative_train.components.split import Split
+from declarative_train.components.transform import Transform
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
 from declarative_train.recipe.sections.section import Section

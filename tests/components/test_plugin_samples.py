@@ -12,9 +12,10 @@ import torch
 from PIL import Image
 
 from declarative_train.components.counter_rng import Drawn, key_of
-from declarative_train.components.data import BadValueError, Column, Field, Transform
+from declarative_train.components.data import BadValueError, Column, Field
 from declarative_train.components.plugin_components import find_plugin_component, read_plugin_components
 from declarative_train.components.plugin_layer import read_random_states
+from declarative_train.components.transform import Transform
 from declarative_train.core.tensor_spec import TensorSpec
 from tests.components.test_plugged import found_in
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from declarative_train.components.data import Candidates, Draw, Split
+from declarative_train.components.split import Candidates, Draw, Split
 from declarative_train.components.splits import SPLITS
 from declarative_train.data.order import permute
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from declarative_train.components.data import Dataset, Field, Split, Transform
+from declarative_train.components.data import Dataset, Field
 from declarative_train.components.datasets import DATASETS
 from declarative_train.components.fields import FIELDS
+from declarative_train.components.split import Split
 from declarative_train.components.splits import SPLITS
+from declarative_train.components.transform import Transform
 from declarative_train.components.transforms import TRANSFORMS
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span

@@ -21,8 +21,10 @@ from declarative_train.components.component import (
     Optimizer,
     recipe_keys,
 )
-from declarative_train.components.data import Dataset, Field, Split, Transform
+from declarative_train.components.data import Dataset, Field
 from declarative_train.components.field_docs import field_docs
+from declarative_train.components.split import Split
+from declarative_train.components.transform import Transform
 from declarative_train.core.duration import Duration
 from declarative_train.recipe.sections.parallelism import Axes
 from declarative_train.recipe.sections.section import Section

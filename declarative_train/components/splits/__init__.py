@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from declarative_train.components.data import Split
 from declarative_train.components.registry import Registry
+from declarative_train.components.split import Split
 
 SPLITS: Registry[Split] = Registry(
     "split",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from declarative_train.components.data import Candidates, Draw, Split
+from declarative_train.components.split import Candidates, Draw, Split
 
 if TYPE_CHECKING:
     import numpy as np

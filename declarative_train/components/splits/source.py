@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import SerializeAsAny, field_validator, model_validator
 
-from declarative_train.components.data import Candidates, Dataset, Split
+from declarative_train.components.data import Dataset
+from declarative_train.components.split import Candidates, Split
 
 
 class SourceSplit(Split):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from declarative_train.components.data import Candidates, Split
+from declarative_train.components.split import Candidates, Split
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from declarative_train.components.data import Transform
 from declarative_train.components.registry import Registry
+from declarative_train.components.transform import Transform
 
 TRANSFORMS: Registry[Transform] = Registry(
     "transform",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from declarative_train.components.counter_rng import Drawn, key_of, uniform
-from declarative_train.components.data import Transform
+from declarative_train.components.transform import Transform
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,8 @@ from pydantic import PrivateAttr
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn
-from declarative_train.components.data import Size, Transform
 from declarative_train.components.plugin_components import PluginComponent, line_in_plugin, make_seeded
+from declarative_train.components.transform import Size, Transform
 
 _TRIED = 33  # size of a generated image if sizes vary; odd, so that halves are not whole numbers
 _KEY = 7

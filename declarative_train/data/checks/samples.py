@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from declarative_train.components.data import Split, Table
+from declarative_train.components.data import Table
+from declarative_train.components.split import Split
 from declarative_train.components.splits.shares import codes
 from declarative_train.core.diagnostics.diagnostic import Diagnostic, Related, error, warning
 from declarative_train.core.span import Span

@@ -10,7 +10,8 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from declarative_train.components.component import ShapeError
-from declarative_train.components.data import LISTS, BadValueError, Column, Field, Motion, Tally
+from declarative_train.components.data import LISTS, BadValueError, Column, Field, Tally
+from declarative_train.components.transform import Motion
 from declarative_train.core.amounts import format_count
 from declarative_train.core.tensor_spec import DType, TensorSpec
 from declarative_train.core.untrusted import parse_json

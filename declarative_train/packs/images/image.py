@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field as Key
 
 from declarative_train.components.component import ShapeError
-from declarative_train.components.data import BadValueError, Column, Field, MissingPackageError, Size, Tally
+from declarative_train.components.data import BadValueError, Column, Field, MissingPackageError, Tally
+from declarative_train.components.transform import Size
 from declarative_train.core.machine import install
 from declarative_train.core.tensor_spec import DType, TensorSpec
 from declarative_train.packs.images.transforms.sizes import Method, Sides, resized, sides

@@ -9,7 +9,8 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from declarative_train.components.component import ShapeError
-from declarative_train.components.data import BadValueError, Column, Size
+from declarative_train.components.data import BadValueError, Column
+from declarative_train.components.transform import Size
 from declarative_train.core.tensor_spec import DType, TensorSpec
 from declarative_train.packs.images.image import PictureField, turn_upright
 from declarative_train.packs.images.transforms.sizes import Method

@@ -13,7 +13,8 @@ import numpy as np
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn, key_of
-from declarative_train.components.data import BadValueError, Column, Field, Size, Transform
+from declarative_train.components.data import BadValueError, Column, Field
+from declarative_train.components.transform import Size, Transform
 from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.data.lazy_fields import LazyFieldError, LazyReader, LazyValues, TransformError
 from declarative_train.packs.images.boxes import Boxes, BoxesField

@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field as Bounds
 
-from declarative_train.components.data import Dataset, Field, Split, Transform
+from declarative_train.components.data import Dataset, Field
+from declarative_train.components.split import Split
+from declarative_train.components.transform import Transform
 from declarative_train.recipe.sections.section import Section
 
 Rows = Annotated[int, Bounds(ge=1, le=10**15)]

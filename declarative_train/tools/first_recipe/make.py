@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from declarative_train.components.data import Dataset, Split, Table
+from declarative_train.components.data import Dataset, Table
+from declarative_train.components.split import Split
 from declarative_train.components.splits import SPLITS
 from declarative_train.core.amounts import format_count
 from declarative_train.data.split_rows import TRAINING, split_rows

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn
-from declarative_train.components.data import Size, Transform
+from declarative_train.components.transform import Size, Transform
 
 Strength = Annotated[float, Field(ge=0, le=10)]
 _PARTS = ("brightness", "contrast", "saturation")

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from declarative_train.components.component import ShapeError
 from declarative_train.components.counter_rng import Drawn
-from declarative_train.components.data import Size, Transform
+from declarative_train.components.transform import Size, Transform
 
 _IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 Part = Annotated[float, Field(gt=0, le=1)]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.counter_rng import Drawn
-from declarative_train.components.data import Motion, Transform
+from declarative_train.components.transform import Motion, Transform
 from declarative_train.packs.images.transforms.colours import enhanced
 from declarative_train.packs.images.transforms.turns import turning
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from declarative_train.components.counter_rng import Drawn
-from declarative_train.components.data import Motion, Size, Transform
+from declarative_train.components.transform import Motion, Size, Transform
 
 Side = Annotated[int, Field(ge=1, le=65_535)]
 Sides = Side | tuple[Side, Side]

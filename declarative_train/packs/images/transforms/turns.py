@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from declarative_train.components.counter_rng import Drawn
-from declarative_train.components.data import Motion, Transform
+from declarative_train.components.transform import Motion, Transform
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

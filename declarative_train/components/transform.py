@@ -1,0 +1,80 @@
+"""Interface of transforms: changes of the images of a sample."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from declarative_train.components.component import Component, ShapeError
+
+if TYPE_CHECKING:
+    from declarative_train.components.counter_rng import Drawn
+
+Size = tuple[int | None, int | None]
+"""Height and width of a picture; None: pictures differ."""
+
+
+class Motion(NamedTuple):
+    """Map of the points of a picture: (x, y) goes to (a x + b y + c, d x + e y + f), in pixels from the upper left
+    corner, in a new picture of `size` (height, width)."""
+
+    matrix: tuple[float, float, float, float, float, float]
+    size: tuple[int, int]
+
+
+class Transform(Component, ABC):
+    """A change of the pictures of a sample, in the order of the list.
+
+    `on_numbers`: it changes float32 arrays (C, H, W), otherwise pictures of Pillow with 8 bits a channel; those on
+    pictures come first. `is_random`: it draws, for the training set only, by (seed, epoch, sample, place in the list).
+    `of_pairs`: it mixes a sample of a training batch with another one, after everything that is done to each alone.
+    `moves`: it changes where things are, and masks and boxes follow; None: unknown.
+    """
+
+    is_random: ClassVar[bool] = False
+    on_numbers: ClassVar[bool] = False
+    changes_colours: ClassVar[bool] = False
+    of_pairs: ClassVar[bool] = False
+    moves: ClassVar[bool | None] = False
+
+    fields: tuple[str, ...] | None = None
+    """The picture fields that it changes, masks among them, all by the same draw; left out: all. Boxes follow their
+    picture."""
+    only: Literal["training", "evaluation"] | None = None
+    """Which samples it changes: those of training steps, or those of evaluations and predictions. Left out: both, but a
+    random one in training only."""
+
+    def acts(self, in_training: bool) -> bool:
+        if self.is_random and not in_training:
+            return False
+        return self.only is None or (self.only == "training") == in_training
+
+    def changes(self, field: str) -> bool:
+        return self.fields is None or field in self.fields
+
+    def check(self, size: Size, channels: int) -> ShapeError | None:
+        """Return why it cannot change such pictures, or None."""
+        return None
+
+    def size_after(self, size: Size) -> Size:
+        """Return the size of its results, as far as the recipe determines it."""
+        return size
+
+    def interval_after(self, interval: tuple[float, float], channels: int) -> tuple[float, float]:
+        """Return the interval of the numbers of its results, given the interval of its inputs."""
+        return interval
+
+    @abstractmethod
+    def apply(self, values: "list[Any]", drawn: "Drawn") -> "list[Any]":
+        """Return new pictures, or arrays, of one sample, one for each field. Raises ValueError, in the recipe's
+        words."""
+
+    def apply_to_masks(self, masks: "list[Any]", drawn: "Drawn") -> "list[Any]":
+        """Return the masks of the sample, moved as `apply` moves the pictures with an equal `drawn`. Used only if it
+        `moves`. Classes are not mixed."""
+        nearest = {"method": "nearest"} if "method" in type(self).model_fields else {}
+        return self.model_copy(update=nearest).apply(masks, drawn)
+
+    def motions(self, size: tuple[int, int], drawn: "Drawn") -> "Sequence[Motion]":
+        """Return the motions, one after the other, by which `apply` moves the points of a picture of this size with an
+        equal `drawn`. Used only if it `moves`."""
+        raise NotImplementedError(self.type)
