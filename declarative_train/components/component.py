@@ -1,5 +1,4 @@
-"""Interfaces of the kinds of components that a recipe can name; those that make samples are in `data.py`, `transform.py`
-and `split.py`.
+"""Interfaces of the components that a recipe can name; see also `data.py`, `transform.py` and `split.py`.
 
 One file per component: its fields (a frozen, closed pydantic model; `field_docs` reads the docstrings under them for
 the JSON schema) and a `build()` whose body alone imports torch. Neither this file nor any component imports torch at
