@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -28,6 +28,8 @@ from declarative_train.graph.probe import SMALL_ACTIVATIONS
 from declarative_train.graph.read import is_library, read_layer
 
 Shapes = Mapping[str, tuple[int, ...]]
+T = TypeVar("T")
+Result = TypeVar("Result", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +57,45 @@ def activations(node: Node) -> int:
 def work_of(graph: Graph, parameters: Shapes, frozen: Collection[str] = ()) -> dict[str, tuple[Work, ...]]:
     """Return the cost of the layers and expressions in each node of a graph. `frozen`: parameters that get no
     gradient."""
+    return measure_leaves(graph, parameters, frozen, _work)
+
+
+def measure_leaves(
+    graph: Graph, parameters: Shapes, frozen: Collection[str], measure: Measure[T]
+) -> dict[str, tuple[T, ...]]:
+    """Return the results of `measure` for the layers and expressions in each node of the graph."""
     held: dict[str, list[Weight]] = defaultdict(list)
     for name, shape in parameters.items():
         parts = name.split(".")
         for end in range(1, len(parts)):
             held[".".join(parts[:end])].append(Weight(".".join(parts[end:]), shape, name not in frozen))
-    return _Walk(held).nodes(graph, "", dict.fromkeys(graph.inputs, False))
+    return _Walk(held, measure).nodes(graph, "", dict.fromkeys(graph.inputs, False))
 
 
-class _Walk:
+class Measure(Protocol[Result]):
+    """Function of one layer or expression. `called` has the component (another node than `node` for a `reuse`); `specs`
+    and `graded`, whether a gradient flows back, are by port."""
+
+    def __call__(
+        self,
+        node: Node,
+        called: Node,
+        specs: Mapping[str, TensorSpec],
+        graded: Mapping[str, bool],
+        weights: list[Weight],
+    ) -> Result: ...
+
+
+class _Walk(Generic[T]):
     """Walk through nested graphs that tracks which edges a gradient flows back along."""
 
-    def __init__(self, held: Mapping[str, list[Weight]]) -> None:
-        self._held = held
+    def __init__(self, held: Mapping[str, list[Weight]], measure: Measure[T]) -> None:
+        self._held, self._measure = held, measure
 
-    def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[Work, ...]]:
-        """Return the cost of each node. `graded`: whether each input of the graph gets a gradient; outputs of nodes are
-        added."""
-        found: dict[str, tuple[Work, ...]] = {}
+    def nodes(self, graph: Graph, prefix: str, graded: dict[Edge, bool]) -> dict[str, tuple[T, ...]]:
+        """Return the result of each node. `graded`: whether each input of the graph gets a gradient; outputs of nodes
+        are added."""
+        found: dict[str, tuple[T, ...]] = {}
         known = graph.specs()
         for node in graph.nodes:
             called = graph.node(str(node.target)) if node.kind == "reuse" else node
@@ -86,7 +109,7 @@ class _Walk:
             else:
                 specs = {port: known[edge] for port, edge in node.inputs.items()}
                 weights = self._held.get(path, [])
-                found[node.name] = (_work(node, called, specs, ports, weights),)
+                found[node.name] = (self._measure(node, called, specs, ports, weights),)
                 outputs = dict.fromkeys(node.outputs, any(ports.values()) or any(each.is_trained for each in weights))
             graded |= {f"{node.name}:{name}": outputs[name] and node.outputs[name].is_floating for name in node.outputs}
         return found

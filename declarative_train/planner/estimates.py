@@ -13,6 +13,7 @@ from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import TAKEN, ChoicePlan, MemoryPlan
 from declarative_train.planner.auto.judge import ScaleOf
 from declarative_train.planner.auto.target import Target, target_of
+from declarative_train.planner.estimate.constants import Machine
 from declarative_train.planner.estimate.estimate import estimate
 from declarative_train.planner.estimate.memory import MemoryScale, memory_of
 from declarative_train.planner.estimate.model import facts_of
@@ -59,11 +60,11 @@ def with_estimates(
     elif target.hardware is not None and target.memory_bytes is not None and not target.holds(needed):
         span, mode = recipe.span("layout.hardware"), plan.layout.mode
         diagnostics.append(does_not_fit(span, mode, needed, target.memory_bytes, ways(plan), is_certain=False))
-    hardware = target.hardware if named is None else HARDWARE[named]
-    if hardware is None:
+    machine = target.machine if target.machine is not None or named is None else Machine(HARDWARE[named])
+    if machine is None:
         return plan, diagnostics
     most = max(each.total for each in rows)
-    found = estimate(model, placement, hardware, plan.flops, plan.batch.global_batch_size, most)
+    found = estimate(model, placement, machine, plan.flops, plan.batch.global_batch_size, most)
     return replace(plan, estimate=found), diagnostics
 
 

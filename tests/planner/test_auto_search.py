@@ -17,6 +17,7 @@ from declarative_train.planner import compiler
 from declarative_train.planner.auto.choose import CORRECTED_TOO_HIGH, TOO_HIGH, choose, fastest, judge_all
 from declarative_train.planner.auto.judge import Judge, LayoutVerdict
 from declarative_train.planner.auto.target import Target
+from declarative_train.planner.estimate.constants import Machine
 from declarative_train.planner.footprint.forecast import Forecast
 from declarative_train.recipe.recipe import Recipe
 from tests.planner.cells import MODELS, RECIPE
@@ -63,7 +64,7 @@ def site_of(
 
 def judge_of(recipe: Recipe, site: compiler.CompileContext, room: int | None) -> Judge:
     assert site.parameters is not None
-    target = Target(H100, room, ())
+    target = Target(Machine(H100), room, ())
     return Judge.of(recipe, site.lowered, site.parameters, site.data, target, site.scales)
 
 
@@ -93,7 +94,7 @@ def test_an_estimate_within_its_bounds_keeps_nothing_out(tmp_path: Path) -> None
             needed[each.candidate.words] = max(each.least_bytes, int(each.memory_bytes * off))
     most = 0
     for room in rooms_of(needed):
-        target = Target(H100, room, ())
+        target = Target(Machine(H100), room, ())
         known: dict[str, int] = {}
         mine = [replace(each, fits=each.refusal is None and target.holds(each.memory_bytes)) for each in verdicts]
         while True:
@@ -136,7 +137,7 @@ def test_auto_takes_what_is_fastest_when_all_are_traced(
             assert each.memory_bytes <= TOO_HIGH * needed[each.candidate.words]
     rooms = list(rooms_of(needed))
     for room in [*rooms[:: max(1, len(rooms) // 16)], KNOWN]:
-        monkeypatch.setattr(compiler, "target_of", lambda _, room=room: Target(H100, room, ()))
+        monkeypatch.setattr(compiler, "target_of", lambda _, room=room: Target(Machine(H100), room, ()))
         plan, diagnostics = compiler.compile(recipe, tracer=tracer)
         taken = None
         if plan is not None:

@@ -10,11 +10,13 @@ from declarative_train.components.hardware import HARDWARE
 from declarative_train.plan.codec import from_json, sign, to_json
 from declarative_train.plan.plan import Plan
 from declarative_train.plan.predictions import EstimatePlan
-from declarative_train.planner.estimate.step_time import COMPUTE_EFFICIENCY, LAUNCH_S, MEMORY_EFFICIENCY
-from declarative_train.planner.estimate.traffic import LATENCY_S, LINK_EFFICIENCY
+from declarative_train.planner.estimate.constants import DEFAULT, Machine
+from declarative_train.planner.estimate.replay import StageTime, pipeline_s
+from declarative_train.planner.estimate.step_time import LOSS_PASSES
 from declarative_train.planner.text.describe import describe, summary
 
 H100 = HARDWARE["h100-sxm"]
+MACHINE = Machine(H100)
 WIDTH, BATCH = 4096, 768
 WIDE = f"""
 model: {{graph: {{
@@ -47,10 +49,15 @@ def sent(plan: Plan) -> dict[str, tuple[str, int]]:
     return {each.what: (each.link, each.bytes_sent) for each in estimate_of(plan).transfers}
 
 
-def roofline_s(flops: float, elements: float, parameters: float, launches: int = 1) -> float:
-    """One layer in bf16, one way."""
-    moved_s = 2 * launches * (elements + parameters) / (H100.memory_per_s * MEMORY_EFFICIENCY)  # type: ignore[operator]
-    return max(flops / (H100.peak_flops["bf16"] * COMPUTE_EFFICIENCY), moved_s, launches * LAUNCH_S)
+def product_s(flops: float, elements: float) -> float:
+    """A product in bf16."""
+    rate = H100.peak_flops["bf16"] * H100.reached
+    return max(flops / rate + DEFAULT.product_ramp_s, 2 * elements / MACHINE.memory_per_s)
+
+
+def node_s(*seconds: float) -> float:
+    """A pass through a node: its kernels, or the calls of the host."""
+    return max(sum(seconds), len(seconds) * DEFAULT.call_s)
 
 
 def test_one_device_computes_and_updates(planned) -> None:
@@ -60,17 +67,43 @@ def test_one_device_computes_and_updates(planned) -> None:
     layers = [(20, W, 1), (W, W, 2), (W, 10, 2)]  # in, out, gradients: nothing goes back into the data
     seconds = 0.0
     for fan_in, fan_out, gradients in layers:
-        flops, moved, held = 2 * fan_in * fan_out * B, (fan_in + fan_out) * B, fan_in * fan_out + fan_out
-        seconds += roofline_s(flops, moved, held) + roofline_s(gradients * flops, moved, held, launches=2)
-    seconds += roofline_s(0, 2 * W * B, 0) + roofline_s(0, 2 * W * B, 0, launches=2)  # the relu
-    assert found.compute_s == pytest.approx(seconds)
-    state = (3 + 2 * 2) * sizes(plan) * 4 / (H100.memory_per_s * MEMORY_EFFICIENCY) + LAUNCH_S  # type: ignore[operator]
-    assert found.update_s == pytest.approx(state)
+        flops, held = 2 * fan_in * fan_out * B, fan_in * fan_out
+        product = product_s(flops, held + (fan_in + fan_out) * B)
+        bias_s = 2 * fan_out * (B + 1) / MACHINE.memory_per_s
+        seconds += node_s(product_s(flops, held + (fan_in + fan_out) * B + fan_out))
+        seconds += node_s(*[product] * gradients, bias_s)
+    one_s = 2 * W * B / MACHINE.memory_per_s
+    seconds += node_s(2 * one_s) + node_s(3 * one_s)  # the relu
+    seconds += max(LOSS_PASSES * 4 * 10 * B / MACHINE.memory_per_s, 10 * DEFAULT.call_s)
+    assert found.compute_s == pytest.approx(seconds, rel=1e-3)
+    update_s = (3 + 2 * 2) * sizes(plan) * 4 / MACHINE.memory_per_s + DEFAULT.step_s
+    assert found.update_s == pytest.approx(update_s)
     assert (found.exposed_s, found.bubble_s, found.transfers) == (0.0, 0.0, ())
-    assert found.step_s == pytest.approx(seconds + state)
+    assert found.step_s == pytest.approx(seconds + update_s, rel=1e-3)
+    assert found.low_s is not None
+    assert found.high_s is not None
+    assert found.low_s * found.high_s == pytest.approx(found.step_s**2)
     flops = BATCH * (2 * 20 * W * 2 + 2 * W * W * 3 + 2 * W * 10 * 3)
     assert plan.flops.model * BATCH == flops
     assert found.mfu == found.hfu == pytest.approx(flops / H100.peak_flops["bf16"] / found.step_s)
+
+
+def test_compiled_layers_move_less_and_start_fewer_kernels(planned) -> None:
+    layout = "layout: {gpus: 1, hardware: h100-sxm}"
+    eager, compiled = (estimate_of(planned(WIDE + layout, f"training.compile={word}")) for word in ("false", "true"))
+    assert compiled.compute_s is not None
+    assert eager.compute_s is not None
+    assert compiled.compute_s < eager.compute_s
+
+
+def test_a_replayed_pipeline_is_as_slow_as_its_slowest_stage() -> None:
+    stages = [StageTime(1, 2, 1), StageTime(2, 4, 2), StageTime(1, 2, 1)]
+    found_s = pipeline_s("1f1b", 3, stages, 12)
+    assert found_s == 1 + 12 * 6 + 1 + 2  # before the slow stage; it waits once for the first backward; after it
+    later = [replace(each, onward_s=0.5, back_s=0.5) for each in stages]
+    assert pipeline_s("1f1b", 3, later, 12) > found_s
+    long_s, more_s = (pipeline_s("1f1b", 3, stages, number) for number in (100, 101))
+    assert more_s - long_s == pytest.approx(6)  # extrapolated
 
 
 def test_ddp_averages_gradients_in_fp32_on_the_link_of_the_node(planned) -> None:
@@ -79,7 +112,7 @@ def test_ddp_averages_gradients_in_fp32_on_the_link_of_the_node(planned) -> None
     assert sent(plan) == {"gradients, all-reduce": ("node", bytes_sent)}
     (transfer,) = estimate_of(plan).transfers
     units = transfer.num_calls
-    link = bytes_sent / (H100.link_per_s * LINK_EFFICIENCY) + units * LATENCY_S  # type: ignore[operator]
+    link = bytes_sent / MACHINE.link_per_s("node") + units * MACHINE.latency_s(8)
     assert transfer.seconds == pytest.approx(link)
 
 
@@ -98,9 +131,8 @@ def test_between_nodes_it_goes_over_all_adapters_of_a_node(planned) -> None:
     )
     (transfer,) = estimate_of(plan).transfers
     assert transfer.link == "network"
-    slow = HARDWARE["a100-pcie-80gb"].network_per_s
-    assert slow is not None
-    by_hand = transfer.bytes_sent / (4 * slow * LINK_EFFICIENCY) + transfer.num_calls * LATENCY_S
+    machine = Machine(HARDWARE["a100-pcie-80gb"])
+    by_hand = transfer.bytes_sent / (4 * machine.link_per_s("network")) + transfer.num_calls * machine.latency_s(4, 2)
     assert transfer.seconds == pytest.approx(by_hand)
     found = estimate_of(plan)
     assert found.exposed_s is not None
@@ -141,7 +173,8 @@ def test_a_pipeline_sends_activations_and_stands_idle(planned) -> None:
     link, bytes_sent = sent(plan)["stage to stage"]
     assert (link, bytes_sent) == ("node", 2 * WIDTH * rows * 2 * 8)  # of a rank in the middle: one wire each way
     assert found.compute_s is not None
-    assert found.bubble_s == pytest.approx(found.compute_s / 8 * 3)
+    assert found.bubble_s is not None
+    assert 0 < found.bubble_s < found.compute_s / 8 * 3  # that of equal stages: here one computes more than the others
 
 
 def test_frozen_parameters_and_recomputation_change_the_operations(planned) -> None:

@@ -22,18 +22,19 @@ _SHARED_100 = 100 / 8 / 8
 # name, GiB, TFLOPS in fp64, fp32 and half precision, GB/s of memory, link and network; torch's names, source
 GPUS: tuple[Hardware, ...] = (
     gpu("b300-sxm",       288, 1.25,  75,    2250,   8000, 900, _OWN_800,
-        ("NVIDIA B300 SXM6 AC",), "NVIDIA HGX B300 specifications, 2025, an eighth of the board"),
+        ("NVIDIA B300 SXM6 AC",), "NVIDIA HGX B300 specifications, 2025, an eighth of the board", reached=0.68),
     gpu("gb200",          186, 40,    80,    2500,   8000, 900, _OWN_400,
-        ("NVIDIA GB200",), "NVIDIA GB200 NVL72 data sheet, 2024, one GPU"),
+        ("NVIDIA GB200",), "NVIDIA GB200 NVL72 data sheet, 2024, one GPU", reached=0.63),
     gpu("b200-sxm",       180, 40,    80,    2250,   8000, 900, _OWN_400,
         ("NVIDIA B200",),
-        "NVIDIA Blackwell architecture technical brief, 2024, HGX B200; memory: DGX B200 data sheet, 2024"),
+        "NVIDIA Blackwell architecture technical brief, 2024, HGX B200; memory: DGX B200 data sheet, 2024",
+        reached=0.68),
     gpu("h200-sxm",       141, 67,    67,    989.4,  4800, 450, _OWN_400,
-        ("NVIDIA H200",), "NVIDIA H200 Tensor Core GPU data sheet, 2024"),
+        ("NVIDIA H200",), "NVIDIA H200 Tensor Core GPU data sheet, 2024", reached=0.70),
     gpu("h100-sxm",       80,  67,    67,    989.4,  3350, 450, _OWN_400,
-        ("NVIDIA H100 80GB HBM3",), "NVIDIA H100 Tensor Core GPU data sheet, 2023"),
+        ("NVIDIA H100 80GB HBM3",), "NVIDIA H100 Tensor Core GPU data sheet, 2023", reached=0.70),
     gpu("gh200",          96,  67,    67,    989.4,  4000, 450, _OWN_400,
-        ("NVIDIA GH200 480GB",), "NVIDIA GH200 Grace Hopper Superchip data sheet, 2023, 96 GB of HBM3"),
+        ("NVIDIA GH200 480GB",), "NVIDIA GH200 Grace Hopper Superchip data sheet, 2023, 96 GB of HBM3", reached=0.73),
     gpu("h800-sxm",       80,  1,     67,    989.4,  3350, 200, _OWN_400,
         ("NVIDIA H800",), "NVIDIA H800 Tensor Core GPU data sheet, 2023"),
     gpu("h20-sxm",        96,  1,     44,    148,    4000, 450, _OWN_400,
@@ -43,13 +44,14 @@ GPUS: tuple[Hardware, ...] = (
     gpu("h100-pcie",      80,  51,    51,    756,    2000, 64,  _SHARED_200,
         ("NVIDIA H100 PCIe",), "NVIDIA H100 Tensor Core GPU data sheet, 2022, column H100 PCIe"),
     gpu("a100-sxm-80gb",  80,  19.5,  19.5,  312,    2039, 300, _OWN_200,
-        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"), "NVIDIA A100 Tensor Core GPU data sheet, 2021"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"), "NVIDIA A100 Tensor Core GPU data sheet, 2021", reached=0.869),
     gpu("a100-sxm-40gb",  40,  19.5,  19.5,  312,    1555, 300, _OWN_200,
-        ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"), "NVIDIA A100 Tensor Core GPU data sheet, 2020"),
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"), "NVIDIA A100 Tensor Core GPU data sheet, 2020", reached=0.869),
     gpu("a100-pcie-80gb", 80,  19.5,  19.5,  312,    1935, 32,  _SHARED_200,
-        ("NVIDIA A100 80GB PCIe",), "NVIDIA A100 Tensor Core GPU data sheet, 2021, column PCIe"),
+        ("NVIDIA A100 80GB PCIe",), "NVIDIA A100 Tensor Core GPU data sheet, 2021, column PCIe", reached=0.811),
     gpu("a100-pcie-40gb", 40,  19.5,  19.5,  312,    1555, 32,  _SHARED_200,
-        ("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"), "NVIDIA A100 Tensor Core GPU data sheet, 2020, column PCIe"),
+        ("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"), "NVIDIA A100 Tensor Core GPU data sheet, 2020, column PCIe",
+        reached=0.811),
     gpu("a800-sxm",       80,  19.5,  19.5,  312,    2039, 200, _OWN_200,
         ("NVIDIA A800-SXM4-80GB",), "NVIDIA A800 Tensor Core GPU data sheet, 2022"),
     gpu("v100-sxm-32gb",  32,  7.8,   15.7,  125,    900,  150, _DGX_1,
@@ -97,7 +99,7 @@ GPUS: tuple[Hardware, ...] = (
     gpu("mi300x",         192, 163.4, 163.4, 1307.4, 5300, 448, _OWN_400,
         ("AMD Instinct MI300X",),
         "AMD Instinct MI300X data sheet, 2023; network: AMD's MI300X platform, a 400 Gb/s adapter per GPU",
-        has_tf32=False),  # torch asks for a setting of its own there
+        has_tf32=False, reached=0.514),  # torch asks for a setting of its own there
 )
 # fmt: on
 

@@ -28,6 +28,11 @@ class Hardware:
     network_per_s  bytes from one device to those of other nodes, one way: the node's network over its devices, as in
                    the vendor's own servers
     device_names   torch's names of the device
+    reached        part of the peak that large matrix products reach in a long run. The best product in a short test, by
+                   S. Bekman, ML engineering, "Maximum achievable matmul FLOPS" (github.com/stas00/ml-engineering,
+                   compute/accelerator, 2026-08); of Hopper and Blackwell, which their power limits in a long run, 0.87
+                   of it: MaxText's published step of Llama 3 70B on 128 H100s (docs/planner.md). 0.8 for devices that
+                   were not measured
     """
 
     name: str
@@ -38,6 +43,7 @@ class Hardware:
     network_per_s: float | None
     device_names: tuple[str, ...]
     source: str
+    reached: float = 0.8
 
     def peak_of(self, precision: str) -> float | None:
         """Return the peak for a precision; that of fp32 for tf32 on a device without TF32, or None."""
@@ -58,6 +64,7 @@ def gpu(
     source: str,
     has_bf16: bool = True,
     has_tf32: bool | None = None,
+    reached: float = 0.8,
 ) -> Hardware:
     """Return a GPU from figures in the units of its data sheet. `tflops_16`: in fp16, and in bf16 if it has that; TF32,
     which NVIDIA's GPUs have together with bf16, gets half of it."""
@@ -73,4 +80,5 @@ def gpu(
         network_per_s=network_gb_s * GIGA,
         device_names=device_names,
         source=source,
+        reached=reached,
     )

@@ -92,7 +92,8 @@ class Judge:
             heads=lowered.heads,
             averages=training.ema is not None,
             channels_last=training.channels_last,
-            has_plugins=bool(recipe.plugins),
+            plugins=tuple(recipe.plugins),
+            compiled=training.compile,
         )
         return Judge(recipe, lowered, parameters, data, target, model, scales)
 
@@ -112,8 +113,8 @@ class Judge:
         if placement is None:
             return LayoutVerdict(candidate, refusal)
         needed = largest_bytes(self.model, placement, self.scales(self.recipe, self.model))
-        hardware = self.target.hardware
-        time = None if hardware is None else step_time(self.model, placement, hardware)
+        machine = self.target.machine
+        time = None if machine is None else step_time(self.model, placement, machine)
         step_s = None if time is None else time.total_s
         least = least_bytes(self.model, placement)
         return LayoutVerdict(candidate, None, needed, step_s, self.target.holds(needed), least)

@@ -9,6 +9,7 @@ from pathlib import Path
 from declarative_train.components.hardware import HARDWARE, hardware_of_device
 from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.core.amounts import amount, format_count
+from declarative_train.planner.estimate.constants import Machine
 from declarative_train.recipe.sections.layout import Layout
 
 RESERVE = (
@@ -21,12 +22,16 @@ DRIVER = Path(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Hardware to plan for. `memory_bytes`: the usable memory of a device; None: unknown, and not checked.
+    """Machine to plan for. `memory_bytes`: the usable memory of a device; None: unknown, and not checked.
     `assumptions`: what is unknown, in words."""
 
-    hardware: Hardware | None
+    machine: Machine | None
     memory_bytes: int | None
     assumptions: tuple[str, ...]
+
+    @property
+    def hardware(self) -> Hardware | None:
+        return None if self.machine is None else self.machine.hardware
 
     def holds(self, num_bytes: int) -> bool:
         return self.memory_bytes is None or num_bytes <= self.memory_bytes
@@ -50,7 +55,7 @@ def _on(hardware: Hardware, assumptions: tuple[str, ...]) -> Target:
     assert hardware.memory_bytes is not None
     usable = int(hardware.memory_bytes * (1 - RESERVE))
     reserve = f"of {amount(hardware.memory_bytes, 'B')} on a device, {RESERVE:.0%} are kept free"
-    return Target(hardware, usable, (*assumptions, reserve))
+    return Target(Machine(hardware), usable, (*assumptions, reserve))
 
 
 def _target_of_gpu(name: str) -> Target:

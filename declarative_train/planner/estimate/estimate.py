@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.core.amounts import amount
 from declarative_train.plan.predictions import EstimatePlan, FlopsPlan, TransferPlan
+from declarative_train.planner.estimate.constants import Machine
 from declarative_train.planner.estimate.model import ModelFacts
 from declarative_train.planner.estimate.placement import Placement
-from declarative_train.planner.estimate.step_time import (
-    COMPUTE_EFFICIENCY,
-    LAUNCH_S,
-    MEMORY_EFFICIENCY,
-    StepTime,
-    step_time,
-)
-from declarative_train.planner.estimate.traffic import LATENCY_S, LINK_EFFICIENCY, Transfer, transfers_of
+from declarative_train.planner.estimate.step_time import StepTime, interval, step_time
+from declarative_train.planner.estimate.traffic import Transfer, transfers_of
 
 
 def estimate(
     model: ModelFacts,
     placement: Placement,
-    hardware: Hardware,
+    machine: Machine,
     flops: FlopsPlan,
     global_batch_size: int,
     memory_bytes: int,
 ) -> EstimatePlan:
     """Return the estimate. `memory_bytes`: memory of the device that needs the most."""
-    time = step_time(model, placement, hardware)
-    transfers = transfers_of(model, placement, hardware)
+    time = step_time(model, placement, machine)
+    low_s, high_s = (None, None) if time is None else interval(time.total_s, machine)
+    hardware, transfers = machine.hardware, transfers_of(model, placement, machine)
     peak = hardware.peak_of(model.arithmetic)
     at_peak_s = None if peak is None else global_batch_size / (peak * placement.num_devices)
     return EstimatePlan(
@@ -35,6 +30,8 @@ def estimate(
         memory_bytes=memory_bytes,
         device_memory_bytes=hardware.memory_bytes,
         step_s=None if time is None else time.total_s,
+        low_s=low_s,
+        high_s=high_s,
         compute_s=None if time is None else time.compute_s,
         exposed_s=None if time is None else time.exposed_s,
         bubble_s=None if time is None else time.bubble_s,
@@ -42,7 +39,7 @@ def estimate(
         mfu=_utilisation(flops.model, at_peak_s, time),
         hfu=_utilisation(flops.hardware, at_peak_s, time),
         transfers=tuple(_transfer(each) for each in transfers),
-        assumptions=tuple(assumptions(hardware, model.arithmetic)),
+        assumptions=tuple(assumptions(machine, model.arithmetic, compiled=model.compiled)),
     )
 
 
@@ -55,7 +52,8 @@ def _transfer(each: Transfer) -> TransferPlan:
     return TransferPlan(each.what, each.link, round(each.bytes_sent), each.num_calls, seconds)
 
 
-def assumptions(hardware: Hardware, precision: str) -> list[str]:
+def assumptions(machine: Machine, precision: str, *, compiled: bool = False) -> list[str]:
+    hardware, constants = machine.hardware, machine.constants
     peak = hardware.peak_of(precision)
     not_counted = "not counted: evaluations, metrics, fragments of the device's memory"
     if peak is None:
@@ -63,10 +61,12 @@ def assumptions(hardware: Hardware, precision: str) -> list[str]:
         return [f"the {lacking} of {hardware.name} is unknown, so times are not estimated", not_counted]
     wide = " without TF32" if precision == "fp32" else ""
     return [
-        f"{hardware.name}, {precision}{wide}: {amount(peak, 'FLOP/s')} peak, of which large products reach "
-        f"{COMPUTE_EFFICIENCY:.0%} ({hardware.source})",
-        f"memory at {MEMORY_EFFICIENCY:.0%} and links at {LINK_EFFICIENCY:.0%} of their data-sheet values",
-        f"at least {LAUNCH_S * 1e6:g} us for a layer, {LATENCY_S * 1e6:g} us for a collective or message",
+        f"{hardware.name}, {precision}{wide}: {amount(peak, 'FLOP/s')} peak, of which the best products reach "
+        f"{hardware.reached:.0%} ({hardware.source})",
+        f"memory at {constants.memory_efficiency:.0%}, links at {constants.link_efficiency:.0%} inside a node and "
+        f"{constants.network_efficiency:.0%} between nodes, of their data-sheet values",
+        f"{constants.call_s * 1e6:.3g} us for the host to start an operation"
+        + (f", {1 - constants.fused_calls:.0%} of the elementwise ones fused by `compile`" if compiled else ""),
         "communication overlaps with the backward (ddp) or with forward and backward (fsdp), not in a pipeline",
         f"{not_counted}, what `compile` saves",
     ]

@@ -18,6 +18,7 @@ from declarative_train.plan.channels_last import ImageLayout, ReorderedElements,
 from declarative_train.plan.flops import unit_works
 from declarative_train.plan.plan import ParameterPlan, Plan
 from declarative_train.plan.recomputation import Recomputation
+from declarative_train.planner.estimate.kernels import NodeKernels, kernels_of
 
 PARAMETER_BYTES = {"fp32": 4, "bf16": 4, "fp16": 4, "fp64": 8}  # and of gradients and optimizer state
 REDUCE_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}  # of gradients in reductions
@@ -61,23 +62,35 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Facts about a model. `nodes`: by name, in order. `judged`: the number of elements per sample that losses read."""
+    """Facts about a model. `nodes` by name, in the order of the opened graph; `judged` is the number of elements per
+    sample that the losses read from memory, `scored` includes those of losses in chunks."""
 
     opened: Graph
     nodes: dict[str, NodeFacts]
     precision: Precision
     judged: int = 0
+    scored: int = 0
+    compiled: bool = False
     reduce: str = "fp32"
     matmul: str = "highest"
     images: ImageLayout = field(
         default_factory=lambda: ImageLayout("auto", ReorderedElements(), "fp32", has_plugins=False)
     )
+    held: tuple[ParameterPlan, ...] = field(default=(), repr=False)
     _shares: dict[tuple[str, int], ParameterShare] = field(default_factory=dict, repr=False, compare=False)
+    _kernels: dict[str, NodeKernels] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def arithmetic(self) -> Precision:
         """Number format of matrix products, by which a device's peak rate is chosen."""
         return "tf32" if self.precision == "fp32" and self.matmul == "tf32" else self.precision
+
+    def kernels(self, name: str) -> NodeKernels:
+        """Return the kernels of a node; those of all nodes are found at the first call."""
+        if not self._kernels:
+            works = {node.name: node.works for node in self.nodes.values()}
+            self._kernels.update(kernels_of(self.opened, self.held, works, self.precision))
+        return self._kernels[name]
 
     def share(self, name: str, num_shards: int) -> ParameterShare:
         """Return the part of a node's parameters on one of `num_shards` devices."""
@@ -105,7 +118,8 @@ def model_facts(
     heads: Collection[str] = (),
     averages: bool = False,
     channels_last: Word = "auto",
-    has_plugins: bool = False,
+    plugins: tuple[str, ...] = (),
+    compiled: bool = False,
 ) -> ModelFacts:
     """Return the facts about a model. `optimizer`: the fields of the run's optimizer. `averages`: the run keeps a
     moving average of the parameters. `heads`: layers that are computed twice, since their loss is computed in
@@ -130,11 +144,11 @@ def model_facts(
             parameters=tuple(tensors.get(node.name, ())),
             reordered=around[node.name],
         )
-    judged = sum(
-        opened.spec(edge).num_elements for edge in opened.outputs.values() if edge.partition(":")[0] not in heads
-    )
-    images = ImageLayout(channels_last, sum(around.values(), ReorderedElements()), precision, has_plugins)
-    return ModelFacts(opened, nodes, precision, judged, reduce, matmul, images)
+    sizes = [(edge.partition(":")[0], opened.spec(edge).num_elements) for edge in opened.outputs.values()]
+    judged = sum(size for name, size in sizes if name not in heads)
+    images = ImageLayout(channels_last, sum(around.values(), ReorderedElements()), precision, bool(plugins))
+    scored = sum(size for _, size in sizes)
+    return ModelFacts(opened, nodes, precision, judged, scored, compiled, reduce, matmul, images, parameters)
 
 
 def facts_of(plan: Plan) -> ModelFacts:
@@ -151,7 +165,8 @@ def facts_of(plan: Plan) -> ModelFacts:
         heads=heads_of(plan.graph, plan.objective.terms),
         averages=training.ema_decay is not None,
         channels_last=training.channels_last,
-        has_plugins=bool(plan.plugins),
+        plugins=plan.plugins,
+        compiled=training.compile,
     )
 
 

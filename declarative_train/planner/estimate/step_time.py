@@ -1,28 +1,33 @@
-"""Predicted time of an optimizer step: a roofline per layer, communication, and the idle time of a pipeline (bubble).
+"""Predicted time of an optimizer step: kernels by size, calls of the host, links, and a replay of the pipeline.
 
-A layer takes as long as its products at a fraction of the peak, or as its memory traffic, whichever is longer, and at
-least its launch time (Williams, Waterman and Patterson, Roofline, 2009). Communication overlaps with the backward
-(ddp), or with forward and backward (fsdp), as far as these last.
+A matrix product takes its operations at the rate that large ones reach, and a ramp, or its memory traffic, whichever is
+longer (Williams, Waterman and Patterson, Roofline, 2009); other kernels take their traffic. Through each node the
+device is as slow as the host that starts its operations, if that is slower. Communication overlaps as in the engine:
+the gathers of fsdp with forward and backward, its reductions and the buckets of ddp with the last backward, except the
+last bucket; in a pipeline it follows the schedule. `constants.py` has every constant.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import exp
 
-from declarative_train.components.hardware.hardware import Hardware
+import numpy as np
+
+from declarative_train.components.hardware.hardware import Precision
 from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
-from declarative_train.graph.cost import Work
+from declarative_train.planner.estimate.constants import Machine
+from declarative_train.planner.estimate.kernels import ATTENTION, MEMORY, SUMMED, SUMMED_FAR, Kernels
 from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, ModelFacts
 from declarative_train.planner.estimate.placement import DevicePart, Placement
-from declarative_train.planner.estimate.traffic import Transfer, dp_transfers, gathers, messages, reductions
+from declarative_train.planner.estimate.replay import StageTime, pipeline_s
+from declarative_train.planner.estimate.traffic import Link, Transfer, dp_transfers, gathers, messages, reductions
 
-# Fraction of the peak in large products. In total, PaLM 540B reached 0.58 on TPUs, recomputation included (Chowdhery
-# et al., 2022), Llama 3 405B 0.38 to 0.43 on H100 (Llama team, 2024, table 4).
-COMPUTE_EFFICIENCY = 0.5
-MEMORY_EFFICIENCY = 0.8
-LAUNCH_S = 10e-6  # to start one layer: Python and a few kernels
+LINK_OF: dict[int, Link] = {SUMMED: "node", SUMMED_FAR: "network"}
+LOSS_CALLS, LOSS_PASSES = 10, 9  # of a loss over classes: conversion, log-softmax and choice, forward and backward
+UPDATE_CALLS = 12  # of the optimizer for one tensor, where a device has no kernel for many
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,49 +46,48 @@ class StepTime:
         return self.compute_s + self.exposed_s + self.bubble_s + self.update_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """Seconds of forward and backward for one microbatch. `backward_s` includes the recomputation."""
-
-    forward_s: float
-    backward_s: float
-    weights_s: float
+def interval(step_s: float, machine: Machine) -> tuple[float, float]:
+    """Return the seconds between which 90 of 100 measured steps are, for a predicted step. The width is that of the
+    errors on published rows that the constants were not fitted to, or of a calibration's own rows."""
+    return step_s * exp(-machine.constants.error), step_s * exp(machine.constants.error)
 
 
-def step_time(model: ModelFacts, placement: Placement, hardware: Hardware) -> StepTime | None:
-    """Return the time of a step; None if a figure of the hardware is missing: for a CPU, or for a precision that the
-    device lacks."""
+def step_time(model: ModelFacts, placement: Placement, machine: Machine) -> StepTime | None:
+    """Return the time of a step; None if a figure is missing: for a CPU without calibration, or a precision that the
+    device does not have. `interval` gives its bounds."""
+    hardware = machine.hardware
     if hardware.peak_of(model.arithmetic) is None or None in (hardware.memory_per_s, hardware.link_per_s):
         return None
-    times = [_part_time(part, model, placement, hardware) for part in placement.parts]
-    return max(times, key=lambda time: time.total_s)
+    times = [_part_time(part, model, placement, machine) for part in placement.parts]
+    slowest = max(times, key=lambda time: time.total_s)
+    if placement.pipes is None:
+        return slowest
+    stages = _stage_times(model, placement, machine)
+    whole_s = pipeline_s(placement.pipes.schedule, placement.pipes.num_ranks, stages, placement.num_microbatches)
+    bubble_s = max(0.0, whole_s - max(time.compute_s for time in times))
+    return StepTime(slowest.compute_s, slowest.exposed_s, bubble_s, slowest.update_s, slowest.transfers)
 
 
-def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> StepTime:
-    each, number = _pass(part, model, placement, hardware), placement.num_microbatches
-    gathered, reduced = gathers(part, model, placement, hardware), reductions(part, model, placement, hardware)
-    sent, copied = messages(part, model, placement, hardware), dp_transfers(part, model, placement, hardware)
-    bubble_s = 0.0
-    if placement.pipes is not None:
-        exposed_s = _seconds([*gathered, *reduced, *sent])
-        pipes = placement.pipes
-        bubble_s = PIPELINE_SCHEDULES[pipes.schedule].ramp_s(
-            pipes.num_ranks,
-            pipes.num_stages // pipes.num_ranks,
-            number,
-            each.forward_s,
-            each.backward_s,
-            each.weights_s,
-        )
+def _part_time(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> StepTime:
+    number = placement.num_microbatches
+    passes = [
+        _stage_time(at, names, model, placement, machine) for at, names in zip(part.numbers, part.stages, strict=True)
+    ]
+    forward_s, backward_s = sum(each.forward_s for each in passes), sum(each.backward_s for each in passes)
+    gathered, reduced = gathers(part, model, placement, machine), reductions(part, model, placement, machine)
+    sent, copied = messages(part, model, placement, machine), dp_transfers(part, model, placement, machine)
+    if placement.pipes is not None or not machine.constants.runs_ahead:
+        exposed_s = _seconds([*gathered, *reduced, *copied])
     elif placement.is_sharded:
-        exposed_s = _time_exposed(each, number, _seconds(gathered), _seconds(reduced), len(part.nodes))
+        exposed_s = _time_exposed(forward_s, backward_s, number, _seconds(gathered), _seconds(reduced), len(part.nodes))
     else:
-        exposed_s = max(0.0, _seconds(reduced) - each.backward_s) + _seconds(copied)
+        last_s = max((each.call_s for each in reduced), default=0.0)
+        exposed_s = max(last_s, _seconds(reduced) - backward_s) + _seconds(copied)
     return StepTime(
-        compute_s=number * (each.forward_s + each.backward_s),
+        compute_s=number * (forward_s + backward_s),
         exposed_s=exposed_s,
-        bubble_s=bubble_s,
-        update_s=_update_s(part, model, placement, hardware),
+        bubble_s=0.0,
+        update_s=_update_s(part, model, placement, machine),
         transfers=(*gathered, *reduced, *sent, *copied),
     )
 
@@ -92,57 +96,120 @@ def _seconds(transfers: Iterable[Transfer]) -> float:
     return sum(transfer.seconds for transfer in transfers)
 
 
-def _time_exposed(each: _Pass, number: int, gather_s: float, reduce_s: float, num_nodes: int) -> float:
-    """Return the seconds of communication during which nothing is computed. A unit is gathered while the previous one
-    computes; the first has no previous one. The reduction of gradients overlaps with the last backward, as do its
-    gathers."""
+def _time_exposed(
+    forward_s: float, backward_s: float, number: int, gather_s: float, reduce_s: float, num_nodes: int
+) -> float:
+    """Return the seconds of communication that are not hidden.
+
+    A unit is gathered while the previous one computes; the first has no previous one. The reduction overlaps with the
+    last backward, as do its gathers.
+    """
     once_s = gather_s / (2 * number)
-    forward_s = max(0.0, once_s - each.forward_s)
-    backward_s = max(0.0, once_s - each.backward_s)
-    last_s = max(0.0, once_s + reduce_s - each.backward_s)
-    return number * forward_s + (number - 1) * backward_s + last_s + once_s / max(1, num_nodes)
+    first_s = max(0.0, once_s - forward_s)
+    again_s = max(0.0, once_s - backward_s)
+    last_s = max(0.0, once_s + reduce_s - backward_s)
+    return number * first_s + (number - 1) * again_s + last_s + once_s / max(1, num_nodes)
 
 
-def _pass(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> _Pass:
+def _stage_times(model: ModelFacts, placement: Placement, machine: Machine) -> list[StageTime]:
+    found = {
+        at: _stage_time(at, names, model, placement, machine)
+        for part in placement.parts
+        for at, names in zip(part.numbers, part.stages, strict=True)
+    }
+    return [found[at] for at in sorted(found)]
+
+
+def _stage_time(
+    number: int, names: Sequence[str], model: ModelFacts, placement: Placement, machine: Machine
+) -> StageTime:
+    """Return the seconds of one microbatch in a stage; the backward includes what is computed again."""
+    pipes, rows = placement.pipes, placement.rows
+    is_last, _ = model.images.decide("cuda", is_plain=not placement.is_sharded and pipes is None)
     forward_s = backward_s = weights_s = 0.0
-    is_plain = not placement.is_sharded and placement.pipes is None
-    is_last, _ = model.images.decide("cuda", is_plain=is_plain)
-    for name in part.nodes:
-        node = model.nodes[name]
-        ahead_s, back_s = _roofline(node.works, model, placement.rows, hardware)
-        around = model.images.count_in(node.reordered, is_last=is_last) * placement.rows
-        turning_s = _reordering_s(around, model, hardware)
-        ahead_s, back_s = ahead_s + turning_s, back_s + 2 * turning_s
-        forward_s += ahead_s
-        backward_s += back_s + ahead_s * node.recomputed
-        weights_s += back_s / 2
-    return _Pass(forward_s, backward_s, weights_s)
+    for node in map(model.nodes.__getitem__, names):
+        kernels = model.kernels(node.name)
+        ahead_s = _pass_s(kernels.forward, machine, model.arithmetic, rows, model.compiled)
+        back_s = _pass_s(kernels.backward, machine, model.arithmetic, rows, model.compiled)
+        turning_s = _moved_s(2 * model.images.count_in(node.reordered, is_last=is_last) * rows, model, machine)
+        forward_s += ahead_s + turning_s
+        backward_s += back_s + 2 * turning_s + (ahead_s + turning_s) * node.recomputed
+        weights_s += back_s / 2 + turning_s
+    if pipes is None or number == pipes.num_stages - 1:
+        loss_s = _loss_s(model, rows, machine)
+        forward_s, backward_s = forward_s + loss_s / 3, backward_s + 2 * loss_s / 3
+    onward_s, back_s = (0.0, 0.0) if pipes is None else _hops_s(number, placement, machine)
+    return StageTime(forward_s, backward_s, weights_s, onward_s, back_s)
 
 
-def _reordering_s(elements: int, model: ModelFacts, hardware: Hardware) -> float:
-    """Return the seconds to copy elements to another memory format: they are read and written once."""
-    assert hardware.memory_per_s is not None
-    return 2 * elements * COMPUTE_BYTES[model.precision] / (hardware.memory_per_s * MEMORY_EFFICIENCY)
-
-
-def _roofline(works: Iterable[Work], model: ModelFacts, rows: int, hardware: Hardware) -> tuple[float, float]:
-    """Return the seconds of forward and backward."""
-    peak, bandwidth = hardware.peak_of(model.arithmetic), hardware.memory_per_s
+@lru_cache(maxsize=65536)
+def _pass_s(kernels: Kernels, machine: Machine, precision: Precision, rows: int, is_compiled: bool) -> float:
+    """Return the seconds of one pass through a node."""
+    constants, hardware = machine.constants, machine.hardware
+    peak = hardware.peak_of(precision)
     assert peak is not None
-    assert bandwidth is not None
-    width = COMPUTE_BYTES[model.precision]
-    forward_s = backward_s = 0.0
-    for work, times in Counter(works).items():  # the layers of a repeat are equal
-        moved_s = (work.elements * rows + work.parameters) * width / (bandwidth * MEMORY_EFFICIENCY)
-        forward_s += times * max(work.forward * rows / (peak * COMPUTE_EFFICIENCY), moved_s, LAUNCH_S)
-        backward_s += times * max(work.backward * rows / (peak * COMPUTE_EFFICIENCY), 2 * moved_s, 2 * LAUNCH_S)
-    return forward_s, backward_s
+    flops, moved = kernels.flops @ (1, rows), kernels.moved @ (1, rows)
+    calls, is_memory = kernels.calls.copy(), kernels.kind == MEMORY
+    if is_compiled:
+        moved[is_memory] *= constants.fused_traffic
+        calls[is_memory] *= constants.fused_calls
+    memory_s = moved / machine.memory_per_s
+    rate = peak * hardware.reached * np.where(kernels.kind == ATTENTION, constants.attention_efficiency, 1.0)
+    device_s = np.where(
+        is_memory, memory_s, np.maximum(flops / rate + kernels.calls * constants.product_ramp_s, memory_s)
+    )
+    for kind, link in LINK_OF.items():
+        of_kind = kernels.kind == kind
+        if of_kind.any():  # `calls` are the ranks of the all-reduce
+            size = int(calls[of_kind][0])
+            latency_s = machine.latency_s(size) if link == "node" else machine.latency_s(8, size // 8)
+            device_s[of_kind] = moved[of_kind] / machine.link_per_s(link) + latency_s
+            calls[of_kind] = 1
+    host_s = float(calls.sum()) * constants.call_s
+    return max(float(device_s.sum()), host_s) if constants.runs_ahead else float(device_s.sum()) + host_s
 
 
-def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> float:
-    """Return the seconds of the optimizer's update, which reads parameters, gradients and state, and writes parameters
-    and state."""
-    assert hardware.memory_per_s is not None
+def _moved_s(elements: float, model: ModelFacts, machine: Machine) -> float:
+    """Return the seconds to read or write elements in the compute dtype."""
+    return elements * COMPUTE_BYTES[model.precision] / machine.memory_per_s
+
+
+def _loss_s(model: ModelFacts, rows: int, machine: Machine) -> float:
+    """Return the seconds of the losses, forward and backward, which compute in float32."""
+    moved_s = LOSS_PASSES * 4 * model.scored * rows / machine.memory_per_s
+    return max(moved_s, LOSS_CALLS * machine.constants.call_s)
+
+
+def _hops_s(number: int, placement: Placement, machine: Machine) -> tuple[float, float]:
+    """Return the seconds to send a stage's output on, and the gradient of its input back."""
+    pipes = placement.pipes
+    assert pipes is not None
+    schedule = PIPELINE_SCHEDULES[pipes.schedule]
+
+    def hop_s(other: int, num_bytes: int) -> float:
+        ranks = [schedule.rank_of(at, pipes.num_ranks, pipes.num_stages) for at in (number, other)]
+        if ranks[0] == ranks[1]:
+            return 0.0
+        nodes = [rank * pipes.stride // placement.devices_per_node for rank in ranks]
+        link: Link = "node" if nodes[0] == nodes[1] else "network"
+        return num_bytes * placement.rows / machine.link_per_s(link) + machine.latency_s(
+            *((2, 1) if link == "node" else (1, 2))
+        )
+
+    onward_s = hop_s(number + 1, pipes.wires[number].forward) if number + 1 < pipes.num_stages else 0.0
+    return onward_s, hop_s(number - 1, pipes.wires[number - 1].backward) if number else 0.0
+
+
+def _update_s(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> float:
+    """Return the seconds after the backward: the optimizer reads parameters, gradients and state, and writes parameters
+    and state; gradients of all microbatches but the first are added before; and what a step costs whatever the
+    model."""
+    constants = machine.constants
     held = model.share_of(part.nodes, placement.shards.size)
     moved = (3 * held.trained + 2 * held.state) * PARAMETER_BYTES[model.precision]
-    return moved / (hardware.memory_per_s * MEMORY_EFFICIENCY) + LAUNCH_S
+    added = 3 * (placement.num_microbatches - 1) * held.trained * PARAMETER_BYTES[model.precision]
+    device_s = (moved + added) / machine.memory_per_s
+    tensors = sum(len(model.nodes[name].parameters) for name in part.nodes)
+    if constants.runs_ahead:
+        return device_s + constants.step_s
+    return device_s + constants.step_s + UPDATE_CALLS * tensors * constants.call_s

@@ -11,47 +11,51 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
 
-from declarative_train.components.hardware.hardware import Hardware
 from declarative_train.plan.layout import ShardingPlan
+from declarative_train.planner.estimate.constants import Link, Machine
 from declarative_train.planner.estimate.model import COMPUTE_BYTES, PARAMETER_BYTES, REDUCE_BYTES, ModelFacts
 from declarative_train.planner.estimate.placement import DeviceGroup, DevicePart, Placement
 
-LINK_EFFICIENCY = 0.8  # fraction of a link's figure that large collectives reach
+TO_STAGES = "stage to stage"
 BUCKET_BYTES = 25 * 2**20  # gradients that ddp averages at once
-LATENCY_S = 20e-6  # of one collective or message, whatever its size
-
-Link = Literal["node", "network"]
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Communication of one kind in a step: `bytes_sent` by each device, in `num_calls` collectives or messages.
-    `per_s`: the speed of the link, None if unknown."""
+    """Communication of one kind: `bytes_sent` by each device in a step, in `num_calls` collectives or messages.
+    `per_s`: bytes per second that the link reaches, None if its speed is unknown; `latency_s` is that of one call."""
 
     what: str
     link: Link
     bytes_sent: float
     num_calls: int
     per_s: float | None
+    latency_s: float
 
     @property
     def seconds(self) -> float:
         assert self.per_s is not None
-        return self.bytes_sent / (self.per_s * LINK_EFFICIENCY) + self.num_calls * LATENCY_S
+        return self.bytes_sent / self.per_s + self.num_calls * self.latency_s
+
+    @property
+    def call_s(self) -> float:
+        """Seconds of one call."""
+        return self.seconds / max(1, self.num_calls)
 
 
-def transfers_of(model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
+def transfers_of(model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
     """Return all transfers of the device that sends the most."""
-    every = ([each for kind in KINDS for each in kind(part, model, placement, hardware)] for part in placement.parts)
+    every = ([each for kind in KINDS for each in kind(part, model, placement, machine)] for part in placement.parts)
     return max(every, key=lambda transfers: sum(each.bytes_sent for each in transfers))
 
 
-def gathers(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Return the all-gathers of sharded parameters, in the compute dtype: for each microbatch before the forward, and
-    again before the backward for parameters that were freed. In a pipeline they run once a step, since a stage stays
-    gathered."""
+def gathers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return the all-gathers of sharded parameters, in the compute dtype.
+
+    They run for each microbatch before the forward, and again before the backward for freed or resharded ones; in a
+    pipeline once a step, since a stage stays gathered.
+    """
     sharding = placement.sharding
     if sharding is None:
         return []
@@ -60,21 +64,21 @@ def gathers(part: DevicePart, model: ModelFacts, placement: Placement, hardware:
     first, again = [size for _, size in groups], [size for is_again, size in groups if is_again]
     times = placement.num_microbatches if placement.pipes is None else 1
     if sharding.reshard is True:
-        return _gather("parameters, all-gather", first + again, times, shards, placement, hardware)
-    found = _gather("parameters, all-gather", first, times, shards, placement, hardware)
+        return _gather("parameters, all-gather", first + again, times, shards, placement, machine)
+    found = _gather("parameters, all-gather", first, times, shards, placement, machine)
     if sharding.reshard:
         near = DeviceGroup(sharding.reshard)
-        found += _gather("parameters, all-gather again", again, times, near, placement, hardware)
+        found += _gather("parameters, all-gather again", again, times, near, placement, machine)
     return found
 
 
 def _gather(
-    what: str, sizes: list[int], times: int, group: DeviceGroup, placement: Placement, hardware: Hardware
+    what: str, sizes: list[int], times: int, group: DeviceGroup, placement: Placement, machine: Machine
 ) -> list[Transfer]:
     if group.size < 2:
         return []
     sent = sum(sizes) * times * (group.size - 1) / group.size
-    return [_collective(what, sent, times * len(sizes), group, placement, hardware)]
+    return [_transfer(what, sent, times * len(sizes), group, placement, machine)]
 
 
 def gather_groups(part: DevicePart, model: ModelFacts, sharding: ShardingPlan) -> list[tuple[bool, list[str]]]:
@@ -99,9 +103,9 @@ def shares(names: Iterable[str], model: ModelFacts, group: DeviceGroup, width: i
     return (held.weights * width + held.packed) * group.size
 
 
-def reductions(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Return the reductions of gradients: reduce-scatters over the shards, once a step or after every microbatch, and
-    all-reduces over the replicas, once a step."""
+def reductions(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return the reductions of gradients: scattered over the shards, once a step or after every microbatch; averaged
+    over replicas, once a step."""
     size = model.share_of(part.nodes).trained * REDUCE_BYTES[model.reduce]
     shards, replicas, found = placement.shards, placement.replicas, []
     sharding = placement.sharding
@@ -111,53 +115,56 @@ def reductions(part: DevicePart, model: ModelFacts, placement: Placement, hardwa
         calls = len(gather_groups(part, model, sharding))
         if shards.size > 1:
             sent = times * size * (shards.size - 1) / shards.size
-            found.append(_collective("gradients, reduce-scatter", sent, times * calls, shards, placement, hardware))
+            found.append(_transfer("gradients, reduce-scatter", sent, times * calls, shards, placement, machine))
         size //= shards.size
     if replicas.size > 1 and not placement.scatters:
         sent = 2 * size * (replicas.size - 1) / replicas.size
         calls = ceil(size / BUCKET_BYTES) if sharding is None else calls
-        found.append(_collective("gradients, all-reduce", sent, calls, replicas, placement, hardware))
+        found.append(_transfer("gradients, all-reduce", sent, calls, replicas, placement, machine))
     return found
 
 
-def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Return the transfers of mode `dp`: the first device sends the model to the others at every forward, and receives
-    their gradients, in the parameters' dtype."""
+def dp_transfers(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return the transfers of `dp`: the first device sends the model to the others at every forward, and receives their
+    gradients, in the dtype of the parameters."""
     if not placement.scatters:
         return []
     others = placement.num_devices - 1
     held, width = model.share_of(part.nodes), PARAMETER_BYTES[model.precision]
     sent = ((held.weights + held.trained) * width + held.packed) * others * placement.num_microbatches
     calls = 2 * others * placement.num_microbatches
-    return [Transfer("parameters and gradients, by the first device", "node", sent, calls, hardware.link_per_s)]
+    group = DeviceGroup(placement.num_devices)
+    return [_transfer("parameters and gradients, by the first device", sent, calls, group, placement, machine)]
 
 
-def messages(part: DevicePart, model: ModelFacts, placement: Placement, hardware: Hardware) -> list[Transfer]:
-    """Return what a pipeline rank sends to others: outputs of its stages, and gradients of their inputs."""
+def messages(part: DevicePart, model: ModelFacts, placement: Placement, machine: Machine) -> list[Transfer]:
+    """Return the messages of a pipeline rank to others: outputs of its stages, and gradients of their inputs."""
     pipes = placement.pipes
     if pipes is None or pipes.num_stages < 2:
         return []
     group = DeviceGroup(pipes.num_ranks, pipes.stride)
-    link: Link = "node" if group.size * group.stride <= placement.devices_per_node else "network"
-    per_s = hardware.link_per_s if link == "node" else hardware.network_per_s
     here = frozenset(part.numbers)
     onward = [wire.forward for number, wire in enumerate(pipes.wires) if number in here and number + 1 not in here]
     back = [wire.backward for number, wire in enumerate(pipes.wires) if number + 1 in here and number not in here]
     sent = sum(onward + back) * placement.rows * placement.num_microbatches
-    return [Transfer("stage to stage", link, sent, len(onward + back) * placement.num_microbatches, per_s)]
+    calls = len(onward + back) * placement.num_microbatches
+    return [_transfer(TO_STAGES, sent, calls, group, placement, machine)]
 
 
 KINDS = (gathers, reductions, dp_transfers, messages)
 
 
-def _collective(
-    what: str, sent: float, calls: int, group: DeviceGroup, placement: Placement, hardware: Hardware
+def _transfer(
+    what: str, sent: float, calls: int, group: DeviceGroup, placement: Placement, machine: Machine
 ) -> Transfer:
-    per_node = placement.devices_per_node
-    if group.size * group.stride <= per_node:
-        return Transfer(what, "node", sent, calls, hardware.link_per_s)
-    members = max(1, per_node // group.stride)  # of the ring on each node, each with its own network link
-    per_s = None if hardware.network_per_s is None else hardware.network_per_s * members
-    if per_s is not None and members > 1 and hardware.link_per_s is not None:
-        per_s = min(per_s, hardware.link_per_s)
-    return Transfer(what, "network", sent, calls, per_s)
+    link: Link = "node" if group.size * group.stride <= placement.devices_per_node else "network"
+    figures = {"node": machine.hardware.link_per_s, "network": machine.hardware.network_per_s}
+    per_s = None if figures[link] is None else machine.link_per_s(link)
+    if link == "network" and per_s is not None and what != TO_STAGES:
+        members = max(1, placement.devices_per_node // group.stride)  # of the ring on each node, each with its own link
+        per_s *= members
+        if members > 1 and figures["node"] is not None:
+            per_s = min(per_s, machine.link_per_s("node"))
+    members = min(group.size, max(1, placement.devices_per_node // group.stride))
+    latency_s = machine.latency_s(members, ceil(group.size / members))
+    return Transfer(what, link, sent, calls, per_s, latency_s)

@@ -29,6 +29,10 @@ def describe_estimate(plan: Plan) -> list[str]:
     rows += [[each.what, _transfer(each)] for each in estimate.transfers]
     if estimate.step_s is not None:
         rows.append(["step", _step(estimate)])
+        assert estimate.low_s is not None
+        assert estimate.high_s is not None
+        bounds = [time_in_words(each) for each in (estimate.low_s, estimate.high_s)]
+        rows.append(["interval", f"{bounds[0]} to {bounds[1]}: 90 of 100 measured steps"])
         rows.append(["throughput", f"{amount(plan.batch.global_batch_size / estimate.step_s)} samples/s"])
         rows.append(["utilisation", f"MFU {estimate.mfu:.1%}, HFU {estimate.hfu:.1%}"])
         steps = format_count(plan.training.num_steps, "step")

@@ -1,0 +1,89 @@
+"""Constants of the time model: one table, each with its meaning and its source.
+
+Figures of a kind of device (peak, bandwidths, the part of the peak that large products reach) are in
+`components/hardware`. A calibration replaces both by figures of one machine (`planner/calibration.py`).
+
+"Fitted": to 390 of 774 published step times of GPT models on A100s, seed 0, by `python -m tests.planner.fit`; the
+errors on the other 384 are in docs/planner.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log2
+from typing import Literal
+
+from declarative_train.components.hardware.hardware import Hardware
+
+Link = Literal["node", "network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Constants of the time model, those of our engine by default.
+
+    product_ramp_s        start and end of a matrix product, in which it does not use the whole device. Fitted
+    attention_efficiency  rate of fused attention relative to that of large products: FlashAttention-2 reaches up to
+                          0.73 of the peak of an A100 forward and 0.63 backward (Dao, 2023), 0.35 to 0.4 of an H100's
+                          (Shah et al., FlashAttention-3, 2024)
+    memory_efficiency     part of the memory bandwidth that kernels reach: 1.75 of 2.04 TB/s on an A100 (BabelStream)
+    call_s                time of the host for one operation: Python, dispatcher, launch. An assumption for our engine
+    link_efficiency       part of a link's figure that large collectives reach inside a node: 235 of 300 GB/s on A100s
+                          with NVSwitch (nccl-tests, all-reduce)
+    network_efficiency    the same between nodes. Fitted
+    link_latency_s        latency of a collective inside a node, for each rank that it passes on its way. Fitted
+    network_latency_s     the same between nodes, for each doubling of the nodes: the fit is insensitive to it
+    step_s                time of a step whatever the model: batch, loop, optimizer. An assumption for our engine
+    fused_traffic         part of the traffic of elementwise operations that remains when they are compiled, and
+    fused_calls           part of their calls: a chain of about three becomes one kernel. An assumption, compared with
+                          torchtitan's compiled runs in docs/planner.md
+    runs_ahead            the host starts operations before earlier ones are done, and links work while the device
+                          computes: true for GPUs, false for CPUs
+    scale                 measured / predicted of the rows of a calibration; 1 without one
+    error                 90 of 100 values of |ln(measured / predicted)| are below it
+    """
+
+    product_ramp_s: float = 46e-6
+    attention_efficiency: float = 0.6
+    memory_efficiency: float = 0.86
+    call_s: float = 10e-6
+    link_efficiency: float = 0.78
+    network_efficiency: float = 0.53
+    link_latency_s: float = 2.1e-6
+    network_latency_s: float = 20e-6
+    step_s: float = 2e-3
+    fused_traffic: float = 0.4
+    fused_calls: float = 0.3
+    runs_ahead: bool = True
+    scale: float = 1.0
+    error: float = 0.3
+
+
+DEFAULT = Constants()
+# the engine of the rows that the constants are fitted to: its own time for each operation and step
+MEGATRON = replace(DEFAULT, call_s=41e-6, step_s=7e-3, error=0.145)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """Device of a kind with the constants that apply there, and the speeds that its memory and links reach, in bytes
+    per second. Only for hardware with these figures."""
+
+    hardware: Hardware
+    constants: Constants = DEFAULT
+
+    @property
+    def memory_per_s(self) -> float:
+        assert self.hardware.memory_per_s is not None
+        return self.hardware.memory_per_s * self.constants.memory_efficiency
+
+    def link_per_s(self, link: Link) -> float:
+        figure = self.hardware.link_per_s if link == "node" else self.hardware.network_per_s
+        assert figure is not None
+        return figure * (self.constants.link_efficiency if link == "node" else self.constants.network_efficiency)
+
+    def latency_s(self, members: int, num_nodes: int = 1) -> float:
+        """Return the latency of a collective of so many ranks on each of these nodes: a ring inside a node, a tree
+        between nodes."""
+        constants = self.constants
+        return constants.link_latency_s * (members - 1) + constants.network_latency_s * log2(num_nodes)

@@ -1,0 +1,90 @@
+"""Replay of a pipeline schedule with the seconds of each stage: every action starts when its rank is free and what it
+waits for has arrived. Of many microbatches two smaller numbers are replayed, since the rest repeats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from declarative_train.components.pipeline_schedules import PIPELINE_SCHEDULES
+from declarative_train.plan.schedule_grid import schedule_grid
+
+MOST_ACTIONS = 8_000  # of a replay; a larger pipeline has the closed form of its slowest stage
+_ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """Seconds of one microbatch in a stage: forward, backward, and the part of it for the weights; seconds to send its
+    output on, and its input's gradient back."""
+
+    forward_s: float
+    backward_s: float
+    weights_s: float
+    onward_s: float = 0.0
+    back_s: float = 0.0
+
+
+def pipeline_s(schedule: str, num_ranks: int, stages: Sequence[StageTime], num_microbatches: int) -> float:
+    """Return the seconds from the first forward to the end of the last backward."""
+    few, more = 2 * len(stages), 4 * len(stages)
+    if 3 * more * len(stages) > MOST_ACTIONS:
+        return _closed_form_s(schedule, num_ranks, stages, num_microbatches)
+    if num_microbatches <= more:
+        return _replay_s(schedule, num_ranks, stages, num_microbatches)
+    short_s, long_s = (_replay_s(schedule, num_ranks, stages, number) for number in (few, more))
+    return long_s + (num_microbatches - more) * (long_s - short_s) / (more - few)
+
+
+def _closed_form_s(schedule: str, num_ranks: int, stages: Sequence[StageTime], num_microbatches: int) -> float:
+    chunks = len(stages) // num_ranks
+    slowest = max(stages, key=lambda each: each.forward_s + each.backward_s)
+    hop_s = max(each.onward_s + each.back_s for each in stages)
+    forward_s, backward_s = chunks * slowest.forward_s, chunks * (slowest.backward_s + hop_s)
+    ramp_s = PIPELINE_SCHEDULES[schedule].ramp_s(
+        num_ranks, chunks, num_microbatches, forward_s, backward_s, chunks * slowest.weights_s
+    )
+    return num_microbatches * (forward_s + backward_s) + ramp_s
+
+
+def _replay_s(schedule: str, num_ranks: int, stages: Sequence[StageTime], num_microbatches: int) -> float:
+    free = [0.0] * num_ranks
+    done: dict[tuple[int, str, int], float] = {}
+    last = len(stages) - 1
+    for rank, parts in _actions(schedule, num_ranks, len(stages), num_microbatches):
+        start, taken = free[rank], 0.0
+        for stage, kind, number in parts:
+            each = stages[stage]
+            if kind == "F":
+                if stage:
+                    start = max(start, done[stage - 1, "F", number] + stages[stage - 1].onward_s)
+                taken += each.forward_s
+            elif kind == "W":
+                taken += each.weights_s
+            else:
+                if stage < last:
+                    start = max(start, done[stage + 1, "B", number] + stages[stage + 1].back_s)
+                taken += each.backward_s - (each.weights_s if kind == "I" else 0.0)
+        free[rank] = start + taken
+        for stage, kind, number in parts:
+            done[stage, "B" if kind == "I" else kind, number] = free[rank]
+    return max(free)
+
+
+Part = tuple[int, str, int]  # stage, kind of action, microbatch
+
+
+@lru_cache(maxsize=256)
+def _actions(
+    schedule: str, num_ranks: int, num_stages: int, num_microbatches: int
+) -> tuple[tuple[int, tuple[Part, ...]], ...]:
+    """Return (rank, actions) in an order in which each action follows those that it waits for."""
+    grid = schedule_grid(PIPELINE_SCHEDULES[schedule], num_ranks, num_stages, num_microbatches)
+    return tuple(
+        (rank, tuple((int(stage), kind, int(number)) for stage, kind, number in _ACTION.findall(cell)))
+        for cells in zip(*grid, strict=True)
+        for rank, cell in enumerate(cells)
+        if cell
+    )
