@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from declarative_train.plan.plan import Plan
 
 MEMORY_ERROR = 0.03  # of live bytes (docs/planner.md)
-TIME_FACTORS = (0.6, 1.6)
 
 
 def step_interval(plan: Plan) -> tuple[float, float]:
     """Return two factors of the predicted step time, between which 9 of 10 measured times are."""
-    return TIME_FACTORS
+    estimate = plan.estimate
+    if estimate is None or estimate.step_s is None or estimate.low_s is None or estimate.high_s is None:
+        return 1.0, 1.0
+    return estimate.low_s / estimate.step_s, estimate.high_s / estimate.step_s
 
 
 def runtime_bytes(plan: Plan) -> int:
