@@ -77,8 +77,8 @@ class TransferPlan:
 class EstimatePlan:
     """Predicted memory and time on a kind of hardware, for the device that needs the most.
 
-    Seconds are per optimizer step, None if the hardware's speed is unknown. 90 of 100 measured steps are between `low_s`
-    and `high_s`. `exposed_s`: communication during which nothing is computed. The run does not use it.
+    Seconds are per optimizer step, None if the hardware's speed is unknown. 90 of 100 measured steps are between
+    `low_s` and `high_s`. `exposed_s`: communication during which nothing is computed. The run does not use it.
     """
 
     hardware: str

@@ -1,4 +1,4 @@
-"""The estimate of a step, beside what the same formulas give by hand."""
+"""The estimate of a step, compared with the same formulas by hand."""
 
 from __future__ import annotations
 
