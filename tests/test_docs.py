@@ -162,7 +162,7 @@ def test_a_command_line_in_the_documents_parses(page: str, line: str) -> None:
 REACHED = {"images.md": ("pictures", "validation/accuracy", 0.95)}  # what a page says of its run, and a little less
 RUN = [
     pytest.param(
-        page, id=page.name, marks=[pytest.mark.long] if re.search(r"\$ dtrain (run|sweep) ", page.read_text()) else []
+        page, id=page.name, marks=[pytest.mark.long] if re.search(r"\$ dtrain (run|sweep|fits) ", page.read_text()) else []
     )
     for page in PAGES
     if any(block.page == page and (block.runs or block.file) for block in ALL)
@@ -183,6 +183,7 @@ def test_what_a_page_shows_runs(
     ran = []
     for block in mine:
         if block.file is not None:
+            Path(block.file).parent.mkdir(exist_ok=True)
             Path(block.file).write_text(block.text)
         elif block.language == "console" and (is_tutorial or block.runs):
             ran += [run_line(line) for line in re.findall(r"^\$ (.*)$", block.text, re.M)]
@@ -281,6 +282,7 @@ def test_the_table_of_the_tutorial_gives_the_recipe_and_the_message_shown(
     monkeypatch.chdir(tmp_path)
     for block in own:
         if block.file is not None:
+            Path(block.file).parent.mkdir(exist_ok=True)
             Path(block.file).write_text(block.text)
             runpy.run_path(block.file, run_name="__main__")
     assert main(["init", "--from", "people.csv", "--target", "churn"]) == 0

@@ -30,6 +30,7 @@ from declarative_train.components.layers.modules.packed import weights_in
 from declarative_train.components.layers.shape_checks import FunctionLayer
 from declarative_train.components.plugin_layer import PluginLayer, seed_generators
 from declarative_train.core.tensor_spec import DType, TensorSpec
+from declarative_train.graph.grouped_products import EmptyGroupedProducts
 from declarative_train.graph.inspect_plugin import Habits, examine
 from declarative_train.graph.read import order_ports
 
@@ -123,7 +124,7 @@ def without_memory(module: nn.Module) -> Iterator[None]:
     """Make the module's meta tensors fake CPU tensors, in place; tensors made within the context are fake too."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # imported late: it imports torch._dynamo
 
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), EmptyGroupedProducts():  # type: ignore[no-untyped-call]
         move(module, torch.device("cpu"))
         yield
 

@@ -4,6 +4,7 @@ python -m tests.planner [WORDS...]     only cells whose name contains the words;
 python -m tests.planner --anew         run everything; otherwise results in runs/planner.jsonl are not run again
 python -m tests.planner --page         run nothing: write docs/planner.md from docs/planner-cells.md
 python -m tests.planner --size         write only the part about large models
+python -m tests.planner --architectures  run only the models of libraries, and write their tables on both pages
 python -m tests.planner --check        write no page; fail if a result is out of its bounds
 """
 
@@ -12,12 +13,16 @@ from __future__ import annotations
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
 
+from tests.planner.architectures import CLASS_BOUND as MODEL_CLASS_BOUND
+from tests.planner.architectures import KINDS, QUICK, TOTAL_BOUND, architectures, are_close
+from tests.planner.architectures import measure as measure_architecture
 from tests.planner.at_size import at_size
 from tests.planner.cells import PIPELINES, cells
 from tests.planner.measure import BOUND, CLASS_BOUND, SMALL, Result, measure, measure_plan
@@ -142,13 +147,39 @@ See the rows `llama, single, fp32` of [the cells](planner-cells.md#cells). `test
 """
 
 
+ARCHITECTURES = """## Models of other libraries
+
+Every model of transformers and timm is traced like the blocks of this project, by the code of [`dtrain fits`](fits.md).
+{number} of them, from random configs, in fp32 and bf16, with and without recomputation, are compared with the live bytes
+of a real step on CPU ([all rows](planner-cells.md#architectures)). A test fails above {bound:.0%} of the total and
+{class_bound:.0%} of a class; {quick} of them run in `make test`. The tokens of a mixture's experts are unknown in a trace,
+which divides them evenly.
+
+| | models | largest error of the total | largest error of a class |
+|---|---|---|---|
+{rows}
+
+"""  # noqa: E501
+ROWS_OF_MODELS = "## Architectures"
+
+
 def main(words: list[str], record: Record | None = None) -> int:
     record = record or Record()
     options, words = {word for word in words if word.startswith("--")}, [each for each in words if each[:2] != "--"]
     if "--anew" in options:
         record.lines.forget()
     if "--size" in options:
-        PAGE.write_text(page(rows_of(CELLS_PAGE.read_text()), at_size()))
+        PAGE.write_text(written_page(at_size()))
+        return 0
+    models = [each for each in architectures() if all(word in each.name for word in words)]
+    if "--page" not in options:
+        for each in models:
+            if each.name not in record.results():
+                keep(record, measure_architecture(each), are_close)
+    if "--architectures" in options:
+        before = CELLS_PAGE.read_text().partition(f"\n{ROWS_OF_MODELS}")[0]
+        CELLS_PAGE.write_text(before + architectures_part([record.results()[each.name] for each in models]))
+        PAGE.write_text(written_page(size_part()))
         return 0
     chosen = [cell for cell in cells() if all(word in cell.name for word in words)]
     recipes_too = [each for each in shipped() if all(word in each.name for word in words)]
@@ -162,12 +193,15 @@ def main(words: list[str], record: Record | None = None) -> int:
     found = record.results()
     results = [found[cell.name] for cell in chosen if cell.name in found]
     recipes = [found[each.name] for each in recipes_too if each.name in found]
+    of_models = [found[each.name] for each in models if each.name in found]
     wrong = [each.name for each in (*results, *recipes) if not each.is_close]
+    wrong += [each.name for each in of_models if not are_close(each)]
     print(f"{len(results) + len(recipes)} ran, out of bounds: {', '.join(wrong) or 'none'}")
     if not words and "--check" not in options:
         if "--page" not in options:
-            CELLS_PAGE.write_text(cells_page(results, recipes, record.lines.commits()))
-        PAGE.write_text(page(rows_of(CELLS_PAGE.read_text()), size_part() if "--page" in options else at_size()))
+            cells_text = cells_page(results, recipes, record.lines.commits())
+            CELLS_PAGE.write_text(cells_text + architectures_part(of_models))
+        PAGE.write_text(written_page(size_part() if "--page" in options else at_size()))
     return 1 if wrong else 0
 
 
@@ -177,14 +211,16 @@ def size_part() -> str:
     return heading + rest
 
 
-def keep(record: Record, result: Result) -> None:
+def written_page(size: str) -> str:
+    """Return docs/planner.md from the rows of docs/planner-cells.md."""
+    text = CELLS_PAGE.read_text()
+    return page(rows_of(text), size, architecture_rows(text))
+
+
+def keep(record: Record, result: Result, is_close: Callable[[Result], bool] = attrgetter("is_close")) -> None:
     record.add(result)
-    tell(result)
-
-
-def tell(result: Result) -> None:
     kind, off = result.worst_class
-    verdict = "" if result.is_close else "  OUT OF BOUNDS"
+    verdict = "" if is_close(result) else "  OUT OF BOUNDS"
     print(f"{result.name}: {result.ratio:.3f}, {kind} off by {off:.1%}, {result.seconds:.1f} s{verdict}", flush=True)
 
 
@@ -198,16 +234,41 @@ class Row(NamedTuple):
 
 
 def rows_of(text: str) -> list[Row]:
-    """Return the rows of docs/planner-cells.md."""
+    """Return the rows of docs/planner-cells.md, without those of architectures."""
+    return _rows(text.partition(f"\n{ROWS_OF_MODELS}")[0])
+
+
+def architecture_rows(text: str) -> list[Row]:
+    return _rows(text.partition(f"\n{ROWS_OF_MODELS}")[2])
+
+
+def architectures_part(results: Sequence[Result]) -> str:
+    """Return the end of docs/planner-cells.md."""
+    return f"\n{ROWS_OF_MODELS}\n\n{date.today()}, one rank each.\n\n{table(results)}\n"
+
+
+def describe_architectures(rows: Sequence[Row]) -> str:
+    """Return the section of docs/planner.md."""
+    by_kind = {kind: [row for row in rows if row.name.startswith(f"{kind}: ")] for kind in KINDS}
+    return ARCHITECTURES.format(
+        number=len(rows),
+        bound=TOTAL_BOUND,
+        class_bound=MODEL_CLASS_BOUND,
+        quick=len(QUICK),
+        rows="\n".join(largest_errors(kind, each) for kind, each in by_kind.items() if each),
+    )
+
+
+def _rows(text: str) -> list[Row]:
     found = re.findall(r"^\| (.*?) \| \d+ \| .* MB \| .* MB \| ([\d.]+) \| (\w+) \| ([\d.]+)% \|$", text, re.M)
     return [Row(name, round(abs(float(ratio) - 1), 3), kind, float(off) / 100) for name, ratio, kind, off in found]
 
 
-def page(rows: Sequence[Row], size: str) -> str:
-    """Return docs/planner.md. `size`: its part about large models."""
+def page(rows: Sequence[Row], size: str, models: Sequence[Row]) -> str:
+    """Return docs/planner.md. `size`: its part about large models; `models`: the rows of architectures."""
     from declarative_train.planner.footprint.forecast import LONG
     from tests.engine.live_bytes import NUM_COUNTED
-    from tests.planner.cells import QUICK
+    from tests.planner.cells import QUICK as QUICK_CELLS
 
     off = [each.off for each in rows]
     titan = re.findall(r"^\| \d+ \| .* \| (\d\.\d+) \|$", size, re.M)
@@ -220,7 +281,7 @@ def page(rows: Sequence[Row], size: str) -> str:
         kinds.setdefault(kind_of.get(row.name, RECIPES), []).append(row)
     head = HEAD.format(
         errors="\n".join(largest_errors(kind, kinds[kind]) for kind in sorted(kinds)),
-        quick=len(QUICK),
+        quick=len(QUICK_CELLS),
         long=LONG,
         counted=NUM_COUNTED,
         num=len(rows) - len(kinds[RECIPES]),
@@ -234,7 +295,7 @@ def page(rows: Sequence[Row], size: str) -> str:
         class_bound=CLASS_BOUND,
         small=SMALL,
     )
-    return "\n".join([head, AUTO + SAVED + size.rstrip("\n"), ""])
+    return "\n".join([head, describe_architectures(models) + AUTO + SAVED + size.rstrip("\n"), ""])
 
 
 def largest_errors(kind: str, rows: Sequence[Row]) -> str:

@@ -19,6 +19,7 @@ from declarative_train.tools.fits.changes import axes_of
 from declarative_train.tools.fits.command import number
 from declarative_train.tools.fits.source import find_gpu
 from declarative_train.tools.fits.target import target_of_folder
+from tests import fits_page
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPE = str(ROOT / "recipes" / "gpt_nano_fsdp2.yaml")
@@ -70,11 +71,11 @@ def test_a_config_alone_is_planned(tiny: dt.Fits) -> None:
 def test_a_change_is_the_plan_that_has_it(tiny: dt.Fits, tmp_path: Path) -> None:
     """Nothing is guessed: the figures are those of a recipe with the change."""
     changes = {each.settings: each for each in tiny.changes}
-    assert set(changes) >= {"activation_checkpointing: selective", "gradient_accumulation_steps: 2"}
+    assert set(changes) >= {"activation_checkpointing: selective", "loss in 8 chunks (objective.loss.chunks)"}
     folder = folder_of(tmp_path / "tiny", LLAMA)
     for words, settings in {
         "activation_checkpointing: selective": {"training.activation_checkpointing": "selective"},
-        "gradient_accumulation_steps: 2": {"training.gradient_accumulation_steps": 2},
+        "loss in 8 chunks (objective.loss.chunks)": {"objective.loss.chunks": 8},
     }.items():
         made = target_of_folder(
             folder, task="full", batch=8, length=None, precision="bf16", layout={"gpus": 2, "hardware": "h100-sxm"}
@@ -192,6 +193,12 @@ def test_every_gpu_has_its_power() -> None:
 
 def test_numbers_have_letters() -> None:
     assert [number(text) for text in ("300B", "1.5t", "2000", "7k")] == [300e9, 1.5e12, 2000.0, 7000.0]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_page_shows_what_the_commands_print() -> None:
+    assert fits_page.main(["--check"]) == 0, "run `python -m tests.fits_page`"
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from typing import Any
 from declarative_train.core.mesh import MeshAxis
 from declarative_train.data.spec import BatchSpec
 from declarative_train.graph.graph import Edge, Graph, Node
+from declarative_train.graph.read import is_library, read_layer
 from declarative_train.plan.assign_ranks import coordinates
 from declarative_train.plan.layout import LayoutPlan, RankPlan
 from declarative_train.plan.plan import ParameterPlan, Plan
@@ -19,9 +20,11 @@ MOST_RANKS = 8  # of an axis
 
 @dataclass(frozen=True, slots=True)
 class CopyChain:
-    """Copies of a `repeat`, each of which reads the one before it, by their paths in the model."""
+    """Copies of a `repeat`, each of which reads the one before it, by their paths in the model. `node`: the path of the
+    layer that they are parts of; "" for nodes of the graph."""
 
     paths: tuple[str, ...]
+    node: str = ""
 
 
 def find_chains(plan: Plan, least: int) -> list[CopyChain]:
@@ -38,7 +41,35 @@ def find_chains(plan: Plan, least: int) -> list[CopyChain]:
                 alike = []
             if path is not None:
                 alike.append(path)
-    return found
+    return [*found, *_chains_inside(plan, plan.graph, "", least, settings)]
+
+
+def _chains_inside(
+    plan: Plan, graph: Graph, prefix: str, least: int, settings: Mapping[str, list[tuple[Any, ...]]]
+) -> Iterator[CopyChain]:
+    """Yield the chains inside models of other libraries, each of all equal parts of one node."""
+    for node in graph.nodes:
+        path = f"{prefix}{node.name}"
+        if node.graph is not None:
+            yield from _chains_inside(plan, node.graph, f"{path}.", least, settings)
+        if plan.layout.pipeline is not None or not is_library(node.component):
+            continue
+        units = [unit for unit in plan.layout.units if unit.startswith(f"{path}.")]
+        stem = units[0].rpartition(".")[0] if units else ""
+        if len(units) < least or units != [f"{stem}.{number}" for number in range(len(units))]:
+            continue
+        if _has_ties(units, plan.parameters) or any(not _are_equal(units[0], each, plan, settings) for each in units):
+            continue
+        if _shorten_layer(node, len(units), least) is not None:
+            yield CopyChain(tuple(units), path)
+
+
+def _shorten_layer(node: Node, copies: int, kept: int) -> dict[str, object] | None:
+    """Return the component of a library's model with fewer equal parts; None if it cannot have fewer."""
+    assert node.component is not None
+    model: Any = read_layer(node.component)  # of a pack
+    layer = model.shorten(copies, kept)
+    return None if layer is None else layer.as_data()
 
 
 def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
@@ -48,13 +79,14 @@ def shorten(plan: Plan, runs: Sequence[CopyChain], kept: Sequence[int]) -> Plan:
         moved |= dict.fromkeys(run.paths[number:], run.paths[number - 1])
     if not moved:
         return plan
+    inside = {run.node: (len(run.paths), number) for run, number in zip(runs, kept, strict=True) if run.node}
     layout = replace(plan.layout, units=tuple(unit for unit in plan.layout.units if not _below(unit, moved)))
     if layout.pipeline is not None:
         stages = tuple(tuple(name for name in stage if name not in moved) for stage in layout.pipeline.stages)
         layout = replace(layout, pipeline=replace(layout.pipeline, stages=stages))
     return replace(
         plan,
-        graph=_without(plan.graph, moved, ""),
+        graph=_without(plan.graph, moved, inside, ""),
         parameters=tuple(item for item in plan.parameters if not _below(item.name, moved)),
         layout=layout,
     )
@@ -181,7 +213,7 @@ def _below(path: str, tops: Mapping[str, str]) -> bool:
     return any(".".join(parts[:end]) in tops for end in range(1, len(parts) + 1))
 
 
-def _without(graph: Graph, moved: Mapping[str, str], prefix: str) -> Graph:
+def _without(graph: Graph, moved: Mapping[str, str], inside: Mapping[str, tuple[int, int]], prefix: str) -> Graph:
     def redirect(edge: Edge) -> Edge:
         name, colon, output = edge.partition(":")
         path = f"{prefix}{name}"
@@ -192,6 +224,8 @@ def _without(graph: Graph, moved: Mapping[str, str], prefix: str) -> Graph:
         path = f"{prefix}{node.name}"
         if path in moved:
             continue
-        body = node.graph if node.graph is None else _without(node.graph, moved, f"{path}.")
+        body = node.graph if node.graph is None else _without(node.graph, moved, inside, f"{path}.")
+        if path in inside:
+            node = replace(node, component=_shorten_layer(node, *inside[path]))
         nodes.append(replace(node, graph=body, inputs={port: redirect(edge) for port, edge in node.inputs.items()}))
     return Graph(graph.inputs, tuple(nodes), {name: redirect(edge) for name, edge in graph.outputs.items()})

@@ -22,6 +22,7 @@ from declarative_train.engine.devices import start_autograd
 from declarative_train.engine.engine import Engine, slots_of
 from declarative_train.engine.step.model import allocate, lay_out, materialise, widen
 from declarative_train.engine.step.precision import default_dtype
+from declarative_train.graph.grouped_products import GROUPED, empty_grouped_product
 from declarative_train.planner.footprint import memory_observer
 from declarative_train.planner.footprint.live_bytes import LiveBytes
 
@@ -31,21 +32,24 @@ if TYPE_CHECKING:
 
 _CPU = torch.device("cpu")
 _SCALAR = torch.ops.aten._local_scalar_dense.default
+_SPLIT = torch.ops.aten.split_with_sizes.default
 _LSTM: Any = getattr(torch.ops.aten.mkldnn_rnn_layer, "default", None)
-_GROUPED: Any = getattr(torch.ops.aten, "_grouped_mm", None) and torch.ops.aten._grouped_mm.default
 MOST_STEPS, MOST_ROWS, MOST_WIDTH = 16, 64, 512  # of an lstm that is run to measure its workspace
 
 
 class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that replaces what fake tensors cannot do. Reading a scalar gives 1, so that every step counts as finite.
-    oneDNN's lstm returns a workspace of the size that it has on the CPU (on fake tensors it is empty). Grouped products
-    in float32, which fake tensors refuse and the CPU computes, return their shape."""
+    oneDNN's lstm returns a workspace of the size that it has on the CPU (on fake tensors it is empty). A split whose
+    sizes were read from a tensor, such as the tokens of each expert, has equal parts. Grouped products are those of
+    `EmptyGroupedProducts`, which as another mode would take time."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _SCALAR and hasattr(args[0], "fake_mode"):
             return args[0].dtype == torch.bool or 1
-        if func is _GROUPED and args[0].dtype != torch.bfloat16:
-            return _empty_grouped_product(*args, **(kwargs or {}))
+        if func is GROUPED and args[0].dtype != torch.bfloat16:
+            return empty_grouped_product(*args, **(kwargs or {}))
+        if func is _SPLIT and sum(args[1]) != args[0].shape[dim := args[2] if len(args) > 2 else 0]:
+            args = (args[0], _even_parts(args[0].shape[dim], len(args[1])), dim)
         made = func(*args, **(kwargs or {}))
         if func is _LSTM:
             *rest, workspace = made
@@ -55,13 +59,9 @@ class FakeResultsMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-def _empty_grouped_product(
-    a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None, *_: Any, out_dtype: torch.dtype | None = None
-) -> torch.Tensor:
-    """Return an empty result of `grouped_mm`: the rows are grouped by matrix, or the columns if both are matrices."""
-    groups = [offsets.numel()] if a.dim() == b.dim() == 2 and offsets is not None else []
-    groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
-    return a.new_empty([*groups, a.shape[-2], b.shape[-1]], dtype=out_dtype or a.dtype)
+def _even_parts(whole: int, number: int) -> list[int]:
+    """Return sizes that differ by one at most."""
+    return [whole // number + (at < whole % number) for at in range(number)]
 
 
 def lstm_workspace(steps: int, rows: int, width: int, dtype: torch.dtype) -> int:

@@ -112,6 +112,7 @@ def _without_irrelevant(plan: Plan) -> Plan:
     """Return the plan without values that do not affect a step, as a key of the cache."""
     layout = replace(plan.layout, hardware=None)
     nothing: dict[str, Any] = {"meta": {}, "settings": {}, "memory": (), "estimate": None, "choice": None}
+    nothing |= {"overrides": (), "recipe": {}, "files": (), "not_traced": ""}
     return replace(plan, name="", layout=layout, fingerprint="", identity="", **nothing)
 
 
@@ -209,14 +210,21 @@ def _moments(plan: Plan, runs: list[CopyChain], rank: int, is_begun: bool) -> An
             return _memory_trace(plan, rank, is_begun).bytes.astype(float)
         alike = plan.training.recomputation.every
         few = _few(plan, runs)
+        known: dict[tuple[int, ...], MemoryTrace] = {}
+
+        def trace(kept: Sequence[int]) -> MemoryTrace:
+            key = tuple(kept)
+            if key not in known:
+                known[key] = _memory_trace(shorten(plan, runs, kept), rank, is_begun)
+            return known[key]
+
         # if the first and the last copy differ from the middle ones, two middle ones are needed
         for kept in (few, [number + alike for number in few]):
             left = [len(run.paths) - number for run, number in zip(runs, kept, strict=True)]
             if min(left) < 2 * alike:
                 break
-            base = _memory_trace(shorten(plan, runs, kept), rank, is_begun)
-            more = [[number + alike * (at == other) for other, number in enumerate(kept)] for at in range(len(runs))]
-            longer = [_memory_trace(shorten(plan, runs, each), rank, is_begun) for each in more]
+            base = trace(kept)
+            longer = [trace([n + alike * (at == other) for other, n in enumerate(kept)]) for at in range(len(runs))]
             try:
                 return extrapolate(base, longer, [FEW + number // alike for number in left])
             except UnevenError:

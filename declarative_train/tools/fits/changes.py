@@ -65,13 +65,15 @@ def try_others(source: Source, plan: Plan) -> tuple[list[Change], list[Candidate
 def axes_of(plan: Plan) -> Settings:
     """Return the value of `parallelism` that gives a plan's layout, on any number of GPUs without a pipeline."""
     layout = plan.layout
-    data: Settings = {axis.name: axis.size for axis in layout.mesh if axis.name in ("replicate", "shard")}
+    sizes = {axis.name: axis.size for axis in layout.mesh}
+    data: Settings = {name: size for name, size in sizes.items() if name in ("replicate", "shard")}
+    own: Settings = {"tensor": sizes["tensor"]} if "tensor" in sizes else {}
     if layout.pipeline is None:
         inner = list(data)[-1:]  # the last axis takes the rest
-        return {"data": data | dict.fromkeys(inner, "all")} if data else {}
+        return own | ({"data": data | dict.fromkeys(inner, "all")} if data else {})
     pipeline = layout.pipeline
     stages = {"stages": pipeline.num_stages, "schedule": pipeline.schedule, "microbatches": pipeline.num_microbatches}
-    return {"pipeline": stages} | ({"data": data} if data else {})
+    return {"pipeline": stages} | own | ({"data": data} if data else {})
 
 
 def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[str, Settings]]:
@@ -83,7 +85,7 @@ def _changes_of(plan: Plan, source: Source, does_fit: bool) -> Iterator[tuple[st
     terms = plan.objective.terms
     if len(terms) == 1 and memory.loss > LEAST_LOSS * memory.of_step and "chunks" in terms[0].component:
         yield f"loss in {CHUNKS} chunks (objective.loss.chunks)", {"objective.loss.chunks": CHUNKS}
-    if batch.microbatch_size > 1 and plan.layout.pipeline is None:
+    if not does_fit and batch.microbatch_size > 1 and plan.layout.pipeline is None:
         steps = 2 * batch.accumulation
         yield f"gradient_accumulation_steps: {steps}", {"training.gradient_accumulation_steps": steps}
     if training.precision == "fp32":

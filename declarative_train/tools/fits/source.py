@@ -130,4 +130,5 @@ def source_of_folder(
         hint = f"; help: {problem.hint}" if problem.hint else ""
         raise DtrainError(f"{problem}{hint}", exit_code=WRONG_USE) from None
     smaller = partial(source_of_folder, folder, "qlora", hardware, count, length, batch, settings)
-    return Source(folder, settings, made.text, made.through, made.notes, None if task == "qlora" else smaller)
+    can_be_smaller = made.takes_adapters and task != "qlora"
+    return Source(folder, settings, made.text, made.through, made.notes, smaller if can_be_smaller else None)

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import yaml
 
 from declarative_train.components.published import (
+    Family,
     PublishedError,
     families,
     family_of,
@@ -41,12 +42,14 @@ class TargetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelTarget:
-    """Recipe for a published model. `through`: what computes the model; `notes`: what the recipe leaves out."""
+    """Recipe for a published model. `through`: what computes the model; `notes`: what the recipe leaves out;
+    `takes_adapters`: `lora` and `qlora` are possible."""
 
     text: str
     through: str
     length: int | None
     notes: tuple[str, ...]
+    takes_adapters: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,6 @@ class _Shape:
     target: Literal["next", "label"]
     head: bool = False
     is_decoder_fed: bool = False
-    through_states: bool = False
 
 
 def target_of_folder(
@@ -77,7 +79,9 @@ def target_of_folder(
     graph: Tree = {NET: node}
     loss = NET
     if shape.head:
-        graph |= {"pooled": f"mean({NET}, dim=1)"} if not shape.through_states else {"pooled": {"type": "flatten"}}
+        is_pooled = block is not None and params_of(_family(block), config).get("head") == "pooler"
+        if not is_pooled:
+            graph |= {"pooled": {"type": "flatten"} if shape.input == "picture" else f"mean({NET}, dim=1)"}
         graph |= {"head": {"type": "linear", "out_features": _num_labels(config)}}
         loss = "head"
         notes.append("its class has no head: a linear one is added")
@@ -105,22 +109,26 @@ def target_of_folder(
         "parallelism": "auto",
         "layout": {"device": "cuda", **layout},
     }
-    return ModelTarget(yaml.safe_dump(recipe, sort_keys=False), through, length, tuple(notes))
+    return ModelTarget(yaml.safe_dump(recipe, sort_keys=False), through, length, tuple(notes), block is not None)
 
 
 def _block_of(config: Mapping[str, Any]) -> str | None:
     """Return the block that computes the model of a config, or None."""
     for name in families():
-        family = family_of(name)
-        assert family is not None
-        if kind_of(family, config) is None:
+        if kind_of(_family(name), config) is None:
             continue
         try:
-            params_of(family, config)
+            params_of(_family(name), config)
         except (PublishedError, TypeError, ValueError, ZeroDivisionError, AttributeError):
             return None
         return None if name == "clip" else name
     return None
+
+
+def _family(block: str) -> Family:
+    found = family_of(block)
+    assert found is not None
+    return found
 
 
 def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
@@ -132,7 +140,7 @@ def _shape_of(config: Mapping[str, Any], block: str | None) -> _Shape:
         return _Shape("tokens", "next")
     if "ImageClassification" in name:
         return _Shape("picture", "label")
-    feeds = bool(config.get("is_encoder_decoder"))
+    feeds = bool(config.get("is_encoder_decoder")) and "EncoderModel" not in name
     if any(
         word in name for word in ("ForCausalLM", "LMHead", "MaskedLM", "ForConditionalGeneration", "ForPreTraining")
     ):
@@ -148,7 +156,7 @@ def _base_shape(config: Mapping[str, Any], name: str, feeds: bool) -> _Shape:
     if main == "input_ids":
         return _Shape("tokens", "label", head=True, is_decoder_fed=feeds)
     if main == "pixel_values":
-        return _Shape("picture", "label", head=True, through_states=True)
+        return _Shape("picture", "label", head=True)
     what = name or f"a model of type `{config.get('model_type')}`"
     raise TargetError(f"{what} reads `{main}`, and only models of tokens or pictures are planned from a folder",
                       "write a recipe with its data, and give that")  # fmt: skip

@@ -50,6 +50,11 @@ class LibraryLayer(Layer):
 
         return library_fields(cls.library, fields, resolve)
 
+    def shorten(self, copies: int, kept: int) -> LibraryLayer | None:
+        """Return the layer with `kept` of its `copies` equal parts in a row, of which a trace needs only a few; None if
+        it cannot have fewer."""
+        return None
+
     @classmethod
     def describe_data(cls, data: Mapping[str, object]) -> str:
         return f"{data['type']} {model_name(data)}"

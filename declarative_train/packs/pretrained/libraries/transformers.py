@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 MAIN = "main"
+_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")  # keys of a config
 _MAINS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 _OTHERS = (
     *("attention_mask", "token_type_ids", "position_ids", "pixel_mask", "pixel_attention_mask", "bool_masked_pos"),
@@ -121,6 +122,14 @@ class Transformers(LibraryLayer):
     @property
     def is_pretrained(self) -> bool:  # type: ignore[override]
         return self.path is not None if self.pretrained is None else self.pretrained
+
+    def shorten(self, copies: int, kept: int) -> Transformers | None:
+        counts = [name for name in _COUNTS if self.config.get(name) == copies]
+        each = {name: value for name, value in self.config.items() if isinstance(value, list) and len(value) == copies}
+        if len(counts) != 1 or any(value.count(value[0]) < copies for value in each.values()):
+            return None
+        config = {**self.config, counts[0]: kept} | {name: value[:kept] for name, value in each.items()}
+        return self.model_copy(update={"config": config, "pretrained": False})
 
     def make_config(self) -> Any:
         """Return the library's config object with all settings of this node. Raises LibraryError."""

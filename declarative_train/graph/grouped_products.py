@@ -1,0 +1,29 @@
+"""Grouped matrix products (of a mixture of experts) on tensors without memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+GROUPED: Any = getattr(torch.ops.aten, "_grouped_mm", None) and torch.ops.aten._grouped_mm.default
+
+
+class EmptyGroupedProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Mode in which grouped products in float32, which fake tensors refuse and the CPU computes, return an empty
+    result."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is GROUPED and args[0].dtype != torch.bfloat16:
+            return empty_grouped_product(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def empty_grouped_product(
+    a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None, *_: Any, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """Return an empty result of `grouped_mm`: the rows are grouped by matrix, or the columns if both are matrices."""
+    groups = [offsets.numel()] if a.dim() == b.dim() == 2 and offsets is not None else []
+    groups = [a.shape[0]] if a.dim() == b.dim() == 3 else groups
+    return a.new_empty([*groups, a.shape[-2], b.shape[-1]], dtype=out_dtype or a.dtype)
