@@ -1,6 +1,6 @@
 """Fit the constants of the time model to one half of the measured rows, and report the errors on the other half.
 
-python -m tests.planner.fit FOLDER     FOLDER has vTrain's single.csv and multi.csv; prints the constants
+python -m tests.planner.fit     prints the constants, and the errors by group
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from declarative_train.planner.estimate.constants import MEGATRON, Constants
-from tests.planner.vtrain import Row, divide, errors, ordered, read_rows
+from tests.planner.vtrain import SEED, Row, divide, errors, ordered, read_rows
 
-SEED = 0
 FITTED = ("product_ramp_s", "call_s", "network_efficiency", "link_latency_s", "step_s")
 SOFT = 0.1  # errors of ln(time) above it count less
 
@@ -75,8 +73,8 @@ def _line(name: str, found: np.ndarray) -> str:
     return f"{name:24} {len(found):4} rows, mean {np.abs(found).mean():6.1%}, bias {found.mean():+6.1%}"
 
 
-def main(folder: str) -> int:
-    fitted, others = divide(read_rows(Path(folder)), SEED)
+def main() -> int:
+    fitted, others = divide(read_rows(), SEED)
     constants = fit(fitted)
     for name in FITTED:
         print(f"{name:20} {getattr(constants, name):.4g}")
@@ -85,4 +83,4 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())

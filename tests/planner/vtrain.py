@@ -27,7 +27,8 @@ from declarative_train.planner.estimate.placement import DeviceGroup, DevicePart
 from declarative_train.planner.estimate.step_time import step_time
 from tests.planner.measure import compiled
 
-FILES = ("single.csv", "multi.csv")
+ROWS = Path(__file__).parent / "vtrain_rows"  # from VIA-Research/vTrain, data/ground_truth_*.csv: every second row
+SEED = 0  # of the division into fitted and other rows
 VOCABULARY, PER_NODE = 50304, 8
 A100 = HARDWARE["a100-sxm-80gb"]
 RECIPE = """
@@ -106,10 +107,10 @@ class Row:
         return f"width {self.hidden_size}, {self.num_gpus} GPUs"
 
 
-def read_rows(folder: Path) -> list[Row]:
+def read_rows() -> list[Row]:
     found = []
-    for name in FILES:
-        with (folder / name).open() as file:
+    for name in ("single.csv", "multi.csv"):
+        with (ROWS / name).open() as file:
             for values in list(csv.reader(file))[1:]:
                 found.append(Row(*(int(value) for value in values[-11:-1]), measured_ms=float(values[-1])))
     return found
