@@ -261,3 +261,43 @@ def test_a_node_is_killed_and_comes_back(directory: Path, nodes: list[Machine], 
     said = end(started)
     assert [code for code, _, _ in said] == [75, 75], said
     assert len(list((directory / "runs" / "made").iterdir())) == 1
+
+
+def test_a_range_of_nodes_shrinks_and_grows(directory: Path) -> None:
+    """1 node, then 3, of which the batch fits 2 or 3, then 2: one run, and the same samples in each step."""
+    path = recipe(directory, "1..3", ENDLESS)
+    with machines(3) as made:
+        head = f"{made[0].address}:{PORT}"
+        started = [agent(made[0], 0, path, head)]
+        wait_until(lambda: num_saved(directory) > 0)
+        started += [agent(made[number], number, path, head) for number in (1, 2)]
+        wait_until(lambda: [each.num_ranks for each in sessions(directory)] == [1, 3])
+        saved = num_saved(directory)
+        wait_until(lambda: num_saved(directory) > saved)
+        for pid in reversed(family(started[1].pid)):
+            os.kill(pid, signal.SIGKILL)
+        finish(started.pop(1))
+        wait_until(lambda: [each.num_ranks for each in sessions(directory)] == [1, 3, 2])
+        said = end(started)
+    assert [code for code, _, _ in said] == [75, 75], said
+    assert len(list((directory / "runs" / "made").iterdir())) == 1
+    first = [each.first_step for each in sessions(directory)]
+    assert first[0] < first[1] < first[2]
+    assert "another node is there: the run continues with it after a checkpoint" in said[0][2]
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one(directory: Path) -> None:
+    path = recipe(directory, 2, merged(ENDLESS, {"layout": {"max_restarts": 2}}))
+    with machines(3) as made:
+        head = f"{made[0].address}:{PORT}"
+        started = [agent(made[number], number, path, head) for number in (0, 1)]
+        wait_until(lambda: num_saved(directory) > 0)
+        started.append(agent(made[2], 2, path, head))
+        wait_until(lambda: "waiting for a place, as a spare node (10 s)" in started[2].errors())
+        for pid in reversed(family(started[1].pid)):
+            os.kill(pid, signal.SIGKILL)
+        finish(started.pop(1))
+        wait_until(lambda: len(sessions(directory)) == 2)
+        said = end(started)
+    assert [code for code, _, _ in said] == [75, 75], said
+    assert "node 1 (box1) did not answer" in said[0][2]
