@@ -23,6 +23,7 @@ from declarative_train.core.secrets import record_variable
 from declarative_train.engine.devices import num_gpus
 from declarative_train.engine.failures import RunFailure, describe_failure, read_failures
 from declarative_train.run.coordinator import LOST_S, Coordinator
+from declarative_train.run.heartbeat import read_beats
 from declarative_train.run.launcher_rendezvous import COMPILE_TIMEOUT_S, put, report_wait, take
 from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order
 from declarative_train.run.network import allow_connections, choose_interface
@@ -116,7 +117,8 @@ class Agent:
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
-            self.status = replace(self.status, beat=self.status.beat + 1, asked_by=self.watch.number)
+            beats = () if self._ranks is None else read_beats(self._ranks.scratch)
+            self.status = replace(self.status, beat=self.status.beat + 1, asked_by=self.watch.number, beats=beats)
             self._order = self._exchange(self.status)
             for agent, reason in self._order.refused:
                 if agent == self.status.agent:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from declarative_train.core.amounts import in_ranges
 from declarative_train.core.secrets import list_variables
 from declarative_train.engine.failures import Failure, RunFailure
+from declarative_train.run.heartbeat import SILENT_S, Pace, describe_stuck, time_stuck
 from declarative_train.run.launcher_rendezvous import COMPILE_TIMEOUT_S, put, take
 from declarative_train.run.messages import LOOK_S, Assignment, NodeResult, NodeStatus, Order, Place
 from declarative_train.run.processes import explain_failure, resume_hint, say, unsaved_message
@@ -60,6 +61,8 @@ class Coordinator:
         self._job: RankJob | None = None
         self._reason = ""  # why the coordinator ended the round
         self._echo_s: float | None = None
+        self._paces: dict[int, Pace] = {}
+        self._has_warned = False
         self._order = Order("wait", awaited="node 0 to compile the recipe")
         self.assignment: Assignment | None = None
         self.lines: list[str] = []
@@ -171,6 +174,7 @@ class Coordinator:
         if self._store is not None:
             put(self._store, f"round/{self._number}", self.assignment)
         self._state, self._since_s, self._reason, self._echo_s = "running", now_s, "", None
+        self._paces, self._has_warned = {}, False
         self._send(Order("run", self._number, tuple(place.agent for place in self._places)))
 
     def _wait_for_nodes(self, present: list[Seen], wanted: int, now_s: float) -> None:
@@ -213,9 +217,41 @@ class Coordinator:
                 return
         if not results and self._may_grow(now_s):
             self._order_save()
+        if not results:
+            self._check_progress(now_s)
         is_late = self._echo_s is not None and now_s - self._echo_s > SUSPECT_S
         if is_late or any(map(names_culprit, failed)):
             self._end(now_s, "")
+
+    def _check_progress(self, now_s: float) -> None:
+        """End the round if its ranks make no progress: after a time that is much for this run if the run may be
+        restarted and a process does not run, else shortly before collectives give up. Until then, warn once."""
+        assert self._job is not None
+        for place in self._places:
+            for beat in self._seen[place.node].status.beats:
+                self._paces.setdefault(beat.rank, Pace()).add(beat, now_s)
+        if len(self._paces) < len(self._job.plan.layout.ranks):
+            return
+        idle_s = time_stuck(self._paces)
+        warn_s, end_s = (max(getattr(pace, name) for pace in self._paces.values()) for name in ("warn_s", "end_s"))
+        if idle_s < warn_s:
+            self._has_warned = False
+            return
+        nodes = self._nodes_of_ranks()
+        is_silent = any(pace.silent_s > SILENT_S for pace in self._paces.values())
+        waits = is_silent or any(pace.beat and pace.beat.collective for pace in self._paces.values())
+        if waits and (idle_s >= end_s or (is_silent and self._job.plan.layout.max_restarts)):
+            self._end(now_s, describe_stuck(self._paces, nodes))
+        elif not self._has_warned:
+            self._has_warned = True
+            say([f"dtrain: warning: {describe_stuck(self._paces, nodes)}"])
+
+    def _nodes_of_ranks(self) -> dict[int, str]:
+        """Return the node of each rank in words, {} if there is one node."""
+        assert self._job is not None
+        if len(self._places) == 1:
+            return {}
+        return {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
 
     def _may_grow(self, now_s: float) -> bool:
         """Return whether more nodes are there than the round has, and the run can use them."""
@@ -296,12 +332,7 @@ class Coordinator:
         failures.sort(key=lambda failure: failure.is_peer_loss)
         deaths = {rank: code for result in results.values() for rank, code in result.deaths.items()}
         late = next((result.late for result in results.values() if result.late), None)
-        nodes = (
-            {}
-            if len(self._places) == 1
-            else {rank.rank: str(self._places[rank.node]) for rank in self._job.plan.layout.ranks}
-        )
-        return NodeResult(None, deaths, tuple(failures), late, nodes)
+        return NodeResult(None, deaths, tuple(failures), late, self._nodes_of_ranks())
 
 
 def names_culprit(result: NodeResult) -> bool:

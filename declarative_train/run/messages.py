@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from declarative_train.engine.failures import Failure
+from declarative_train.run.heartbeat import Beat
 from declarative_train.run.rank_job import RankJob
 
 LOOK_S = 0.2  # between two exchanges of an agent and the coordinator
@@ -34,7 +35,7 @@ class NodeResult:
 class NodeStatus:
     """State of an agent. `beat` grows with every look; `run` is the folder of the run in whose last round it took part;
     `round` is the number of that round, and `result` its end on this node, None while its ranks work. `asked_by`:
-    the signal that asked it to stop. `has_left`: it exits."""
+    the signal that asked it to stop. `beats`: the newest ones of its ranks. `has_left`: it exits."""
 
     agent: str
     node: int
@@ -45,6 +46,7 @@ class NodeStatus:
     round: int = 0
     result: NodeResult | None = None
     asked_by: int | None = None
+    beats: tuple[Beat, ...] = ()
     has_left: bool = False
 
 

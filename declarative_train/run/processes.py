@@ -150,6 +150,7 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
     section 4)."""
     import torch
 
+    from declarative_train.run.heartbeat import record_collectives, start_heartbeat
     from declarative_train.run.rank import FailureContext, run_rank
     from declarative_train.run.rendezvous import connect_from_environment
 
@@ -175,6 +176,8 @@ def rank_main(ranks: NodeRanks, num_threads: int, method: str, shared: Offer | N
             from declarative_train.data.shared_sets import accept
 
             accept(job.plan.data, shared)
+        record_collectives()
+        start_heartbeat(context, scratch, job.failures_dir)
         store = round_store(connect_from_environment(), ranks.round)
         join_process_group(device_of(job.plan.layout.ranks[rank], job.device_kind), store)
         code = run_rank(job, context, lambda: watch.is_asked)

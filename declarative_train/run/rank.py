@@ -56,6 +56,7 @@ class FailureContext:
     stage: int | None = None
     step: int | None = None
     has_stepped: bool = False
+    count: int = 0  # batches, also those of evaluations
 
 
 def run_rank(job: RankJob, context: FailureContext, asked: Callable[[], bool]) -> int:
@@ -118,7 +119,7 @@ def _train(
     evaluator = Evaluator(
         engine.plan,
         engine,
-        evaluation_batches(plan, engine, sets),
+        evaluation_batches(plan, engine, sets, context),
         predictions(plan, device),
         [writer for writer in writers if writer is not None],
     )
@@ -154,16 +155,19 @@ def track_step(steps: Iterable[Sequence[Batch]], context: FailureContext, first_
     for step, batches in enumerate(steps, first_step):
         yield batches
         context.step, context.has_stepped = step + 1, True
+        context.count += 1
     context.step = None
 
 
-def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]) -> Callable[[str], Iterable[Batch]]:
+def evaluation_batches(
+    plan: Plan, engine: Engine, sets: Mapping[str, SampleSet], context: FailureContext
+) -> Callable[[str], Iterable[Batch]]:
     """Return a function (name of a set) -> this rank's batches of it."""
 
     def batches(name: str) -> Iterable[Batch]:
         evaluation = plan.evaluation
         assert evaluation is not None
-        return EvaluationBatches(
+        found = EvaluationBatches(
             plan.data,
             name,
             sets,
@@ -173,7 +177,10 @@ def evaluation_batches(plan: Plan, engine: Engine, sets: Mapping[str, SampleSet]
             max_samples=evaluation.max_samples,
             pad_to_full=plan.batch.pad_to_full,
             device=engine.device,
-        ).iterate()
+        )
+        for batch in found.iterate():
+            context.count += 1
+            yield batch
 
     return batches
 

@@ -35,6 +35,7 @@ from declarative_train.run.signals import STOP_SIGNALS
 BACKEND = "dtrain"
 LOCALHOST = "127.0.0.1"
 MONITOR_S = 0.02
+CLOSING_S = "5"  # after a rank has failed, until torch kills the others of its node
 PARENT_S = 0.1
 
 
@@ -131,6 +132,7 @@ def launch_config(
     """Return the settings of torch's launcher. `where` is the address of the store, `look` is called often while the
     ranks work. The launcher must not handle signals that stop a run, as it would kill ranks that are still saving."""
     rendezvous_handler_registry.register(BACKEND, _make_handler)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", CLOSING_S)
     return LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,6 +91,7 @@ class Session:
         assert plan is not None
         poorest = min(nodes, key=lambda node: node.num_gpus)
         choice = choose_device(plan.layout, poorest.num_gpus, "here" if len(nodes) == 1 else f"on {poorest.host}")
+        self._keep_failures()
         place = open_place(plan, self._resume, self._lock, folder=self._folder)
         step = 0 if place.entry is None else place.entry.step
         if self._first_step is None:
@@ -101,6 +103,12 @@ class Session:
         left = None if self._max_steps is None else max(0, self._first_step + self._max_steps - step)
         notices = () if choice.notice is None else (choice.notice,)
         return RankJob(plan, choice.kind, place, left, self._sinks, notices, self._quiet, is_hosted=self._hosted)
+
+    def _keep_failures(self) -> None:
+        """Rename the reports of a round that failed: those of the next one have the same names."""
+        if self.run_dir is not None and (found := self.run_dir / "failures").exists():
+            with suppress(OSError):
+                found.rename(found.with_name(f"failures.{len(list(self.run_dir.glob('failures.*'))) + 1}"))
 
     @property
     def needs_no_gpu(self) -> bool:

@@ -301,3 +301,19 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(directory: Path) -> None:
         said = end(started)
     assert [code for code, _, _ in said] == [75, 75], said
     assert "node 1 (box1) did not answer" in said[0][2]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_stopped_rank_is_named_with_what_the_others_wait_for(
+    directory: Path, nodes: list[Machine], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTRAIN_TIMEOUT_S", "8")
+    started, _, _ = start_two(directory, nodes)
+    os.kill(ranks_below(started[number])[number], signal.SIGSTOP)
+    said = [finish(each) for each in started]
+    assert [code for code, _, _ in said] == [3, 3], said
+    (line,) = failures(said)
+    place = f"rank {number} (node {number} (box{number})) did not answer"
+    assert re.search(rf"{re.escape(place)} in step \d+ for [\d]+ s; rank {1 - number} waits in step \d+, \w+ of ", line)
+    (run,) = (directory / "runs" / "made").iterdir()
+    assert "all_reduce" in (run / "failures" / f"waiting_{1 - number}.txt").read_text()

@@ -1,0 +1,204 @@
+"""Heartbeats: each rank writes how far it is, and its agent passes it on; the coordinator finds ranks that are stuck.
+
+A rank that hangs cannot report, and the others wait for it in a collective. So a thread of each rank writes the step,
+the collective that was begun last (from torch's flight recorder, which works for gloo and for NCCL) and a count. A
+process that is stopped writes nothing.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from declarative_train.core.amounts import in_ranges
+from declarative_train.engine.failures import limit_s
+from declarative_train.run.signals import SAVING
+
+if TYPE_CHECKING:
+    from declarative_train.run.rank import FailureContext
+
+BEAT_S = 0.5
+SILENT_S = 5.0  # a rank that wrote nothing for so long does not run
+LEAST_S = 60.0  # no limit is below it, as data and evaluations may pause a run
+MANY_STEPS = 10.0  # the limit, in steps of the run
+NUM_STEPS = 50  # that the median is of
+RECORDED = "64"  # collectives that torch's recorder keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Progress of a rank. `count` grows with each batch, `number` with each beat. `collective`: the one in which it
+    waits, if any."""
+
+    rank: int
+    number: int
+    step: int | None
+    count: int
+    is_saving: bool
+    collective: str
+
+
+def record_collectives() -> None:
+    """Let torch record the last collectives of this process; before its process group is made."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", RECORDED)
+
+
+def start_heartbeat(context: FailureContext, scratch: Path, failures: Path) -> None:
+    """Start the thread of this rank, which writes its beats to `scratch`, and to `failures` what it waits for if that
+    takes too long."""
+    threading.Thread(target=_beat, args=(context, scratch, failures), name="heartbeat", daemon=True).start()
+
+
+def _beat(context: FailureContext, scratch: Path, failures: Path) -> None:
+    path, number, pace = scratch / f"beat_{context.rank}", 0, Pace()
+    has_dumped = False
+    while True:
+        number += 1
+        saving = SAVING.since_s is not None
+        beat = Beat(context.rank, number, context.step, context.count, saving, _collective())
+        pace.add(beat, time.monotonic())
+        with suppress(OSError):
+            path.with_suffix(".new").write_text(json.dumps(asdict(beat)))
+            path.with_suffix(".new").rename(path)
+        is_late = pace.idle_s > 0.8 * min(pace.warn_s, pace.end_s)
+        if is_late and not has_dumped:
+            _dump(failures / f"waiting_{context.rank}.txt", beat)
+        has_dumped = is_late
+        time.sleep(BEAT_S)
+
+
+def read_beats(scratch: Path) -> tuple[Beat, ...]:
+    found = []
+    for path in sorted(scratch.glob("beat_*[0-9]")):
+        with suppress(OSError, ValueError, TypeError):
+            found.append(Beat(**json.loads(path.read_text())))
+    return tuple(found)
+
+
+def _recorded() -> dict[str, Any]:
+    from torch._C import _distributed_c10d
+
+    try:
+        return dict(json.loads(_distributed_c10d._dump_fr_trace_json()))
+    except AttributeError:  # an older version
+        return {}
+
+
+def _collective() -> str:
+    """Return the collective that this rank has begun and not ended, in words, or an empty text."""
+    if "torch.distributed" not in sys.modules:
+        return ""
+    entries = [entry for entry in _recorded().get("entries", []) if not entry["retired"]]
+    if not entries:
+        return ""
+    last = entries[-1]
+    sizes = " and ".join("x".join(map(str, size)) or "1" for size in last["input_sizes"])
+    name = last["profiling_name"].rpartition(":")[2]
+    return f"{name} of {sizes} elements (number {last['collective_seq_id'] or last['p2p_seq_id']})"
+
+
+def _dump(path: Path, beat: Beat) -> None:
+    """Write where each thread of this process is, and what torch recorded."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            print(json.dumps(asdict(beat)), file=file, flush=True)
+            faulthandler.dump_traceback(file)
+            print(json.dumps(_recorded(), indent=1), file=file)
+
+
+@dataclass(slots=True)
+class Pace:
+    """Pace of a rank, from its beats: since when it is silent or makes no progress, and how long a step takes."""
+
+    beat: Beat | None = None
+    silent_s: float = 0.0
+    idle_s: float = 0.0
+    _heard_s: float = 0.0
+    _moved_s: float = 0.0
+    _begun: tuple[int, float] | None = None  # a step, and when it began
+    _steps_s: list[float] = field(default_factory=list)
+
+    def add(self, beat: Beat, now_s: float) -> None:
+        """Take the newest beat, which may be the same as before."""
+        before = self.beat
+        is_new = before is None or before.number != beat.number
+        if is_new:
+            self._heard_s = now_s
+        has_moved = before is None or (before.step, before.count) != (beat.step, beat.count)
+        if has_moved or (is_new and beat.is_saving):
+            self._moved_s = now_s
+        if has_moved and beat.step is not None:
+            if self._begun is not None and beat.step > self._begun[0]:
+                self._steps_s.append((now_s - self._begun[1]) / (beat.step - self._begun[0]))
+                del self._steps_s[:-NUM_STEPS]
+            self._begun = (beat.step, now_s)
+        self.beat = beat
+        self.silent_s, self.idle_s = now_s - self._heard_s, now_s - self._moved_s
+
+    @property
+    def end_s(self) -> float:
+        """Time without progress after which a run is ended: shortly before its collectives give up."""
+        limit = limit_s("DTRAIN_TIMEOUT_S")
+        return max(0.5 * limit, 0.95 * limit - 2)
+
+    @property
+    def warn_s(self) -> float:
+        """Time without progress that is much for this run. Its first step may take long."""
+        if not self._steps_s:
+            return self.end_s
+        return min(self.end_s, max(LEAST_S, MANY_STEPS * median(self._steps_s)))
+
+
+def find_stuck(paces: Mapping[int, Pace]) -> list[int]:
+    """Return the ranks for which the others wait: those that are silent; else those that wait in no collective; else
+    those that are behind. Empty if none differs."""
+    beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
+    silent = [rank for rank in beats if paces[rank].silent_s > min(SILENT_S, paces[rank].end_s / 2)]
+    if silent:
+        return silent
+    free = [rank for rank, beat in beats.items() if not beat.collective]
+    if free and len(free) < len(beats):
+        return free
+    least = min(beat.count for beat in beats.values())
+    behind = [rank for rank, beat in beats.items() if beat.count == least]
+    return behind if len(behind) < len(beats) else []
+
+
+def time_stuck(paces: Mapping[int, Pace]) -> float:
+    """Return the seconds for which all ranks have made no progress, or one has been silent."""
+    return max(min(pace.idle_s for pace in paces.values()), max(pace.silent_s for pace in paces.values()))
+
+
+def describe_stuck(paces: Mapping[int, Pace], nodes: Mapping[int, str]) -> str:
+    """Return the sentence on ranks that make no progress: which, where, since when, and who waits for them."""
+    stuck = find_stuck(paces)
+    beats = {rank: pace.beat for rank, pace in paces.items() if pace.beat is not None}
+    idle_s = time_stuck(paces)
+    waiting = [rank for rank, beat in beats.items() if rank not in stuck and beat.collective]
+    rest = ""
+    if waiting:
+        first = beats[waiting[0]]
+        place = f"step {first.step}, {first.collective}" if first.step else f"before the first step, {first.collective}"
+        rest = f"; {_ranks(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in {place}"
+    if not stuck:
+        return f"no rank made progress for {idle_s:.0f} s{rest}"
+    where = f" ({nodes[stuck[0]]})" if stuck[0] in nodes else ""
+    beat, is_silent = beats[stuck[0]], paces[stuck[0]].silent_s > min(SILENT_S, paces[stuck[0]].end_s / 2)
+    what = "did not answer" if is_silent else "made no progress"
+    at = f" in step {beat.step}" if beat.step else ""
+    return f"{_ranks(stuck)}{where} {what}{at} for {idle_s:.0f} s{rest}"
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"{'ranks' if len(numbers) > 1 else 'rank'} {in_ranges(sorted(numbers))}"
