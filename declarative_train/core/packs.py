@@ -66,6 +66,9 @@ class Pack:
     """Hook `use_checkpoint_files(component, folder, names)`, called when a trained model is opened: with the data of
     the source or a field, the checkpoint's folder and the names of its files. It returns the data with the paths of the
     files of `checkpoint_files`."""
+    check_samples: str = ""
+    """Hook `check_samples(recipe, data)`, called when a recipe is compiled, once its model fits its data. It yields
+    diagnostics on the pack's own fields: with the Recipe, and the DataSpec whose sets `prepare_sets` has."""
     plan_evaluation: str = ""
     """Hook `plan_evaluation(plan, recipe)`, called at the end of compiling. It returns the plan with what the pack's
     keys of `evaluation` ask for, and diagnostics."""

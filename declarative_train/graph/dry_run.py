@@ -51,13 +51,15 @@ _UNDERIVABLE = (
 class DryRunResult:
     """Result of a dry run.
 
-    `idle`: parameters that no loss term depends on. `unreached`: terms that depend on no parameter. `underivable`:
-    terms with a function that torch cannot differentiate. `not_finite`: terms whose first value is nan or infinite,
-    with it. `failure`: the phase (training or evaluation) and torch's message. `culprit`: the path of the first node
-    that fails, or that outputs nan or an infinite number.
+    `idle`: parameters that no loss term depends on. `sides`: the parameters that the input depends on and those that the
+    target depends on, for each term whose target depends on some. `unreached`: terms that depend on no parameter.
+    `underivable`: terms with a function that torch cannot differentiate. `not_finite`: terms whose first value is nan or
+    infinite, with it. `failure`: the phase (training or evaluation) and torch's message. `culprit`: the path of the
+    first node that fails, or that outputs nan or an infinite number.
     """
 
     idle: frozenset[str] = frozenset()
+    sides: dict[str, tuple[frozenset[str], frozenset[str]]] = field(default_factory=dict)
     unreached: tuple[str, ...] = ()
     underivable: tuple[str, ...] = ()
     not_finite: dict[str, float] = field(default_factory=dict)
@@ -166,6 +168,14 @@ class _Step:
             ends = [values[name] for name in _read_by(term) if name in values]
             leaves, is_derivable = _leaves([end for end in ends if end.requires_grad])
             own = {names[leaf] for leaf in leaves if leaf in names}
+            target = values.get(term.edges.target or "")
+            if target is not None and target.requires_grad:
+                sides = [
+                    {} if not end.requires_grad else _leaves([end])[0] for end in (values[term.edges.input], target)
+                ]
+                self.found.sides[term.name] = tuple(  # type: ignore[assignment]
+                    frozenset(names[leaf] for leaf in side if leaf in names) for side in sides
+                )
             if not own:
                 self.found.unreached += (term.name,)
             if not is_derivable:
@@ -289,6 +299,8 @@ def _may_have_idle(lowered: Lowered) -> bool:
     """Return whether some parameter may get no gradient. False in the usual case: every output of the model is read by
     a loss, every output of a node by another node, and no expression has a function without a gradient."""
     read = {name for term in lowered.terms for name in _read_by(term)}
+    if any(term.edges.target in lowered.graph.outputs for term in lowered.terms):
+        return True  # the target may train
     return not set(lowered.graph.outputs) <= read or _has_loose_ends(lowered.graph, frozenset(lowered.graph.outputs))
 
 

@@ -7,7 +7,7 @@ names them (`*.lora_B`) does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from declarative_train.components.adapters.adapted import is_added
@@ -18,6 +18,7 @@ from declarative_train.plan.checks.adapters import (
     base_is_drawn,
     rank_is_full,
 )
+from declarative_train.plan.checks.parameters import frozen_is_drawn
 from declarative_train.plan.published import is_selected
 from declarative_train.recipe.model.selectors import ParameterRule, settings_of
 from declarative_train.recipe.model.tree import BlockNode, LayerNode, Scope
@@ -95,12 +96,18 @@ def _find_pretrained_nodes(scope: Scope) -> Iterator[str]:
             yield node.path
 
 
-def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagnostic]:
-    """Warn about frozen parameters next to adapters that keep random initial values: nothing would ever train them.
-    Recipes with plugins are skipped, since a plugin may set values anywhere."""
-    first = next((rule for rule in recipe.model.rules if rule.settings.adapter is not None), None)
-    if first is None or recipe.plugins:
+def check_base(
+    recipe: Recipe,
+    plans: Sequence[ParameterPlan],
+    settings: Mapping[str, ParameterSettings],
+    is_random: Callable[[str], bool],
+) -> Iterator[Diagnostic]:
+    """Warn about frozen parameters that keep random initial values: nothing would ever train them. `is_random`: returns
+    whether the rule of a parameter's layer draws numbers. Recipes with plugins are skipped, since a plugin may set
+    values anywhere."""
+    if recipe.plugins:
         return
+    first = next((rule for rule in recipe.model.rules if rule.settings.adapter is not None), None)
     filled: list[tuple[str, Sequence[str]]] = [
         (f"{weights.node}." if weights.node else "", weights.exclude) for weights in recipe.model.weights
     ]
@@ -113,7 +120,12 @@ def check_base(recipe: Recipe, plans: Sequence[ParameterPlan]) -> Iterator[Diagn
         for plan in plans
         if plan.frozen and plan.tie is None and not any(_fills(*each, aliases[plan.name]) for each in filled)
     ]
-    if drawn:
+    if drawn and first is None and not all(plan.frozen for plan in plans):
+        meant = {name for name, found in settings.items() if found.init is not None}
+        random = [name for name in drawn if name not in meant and is_random(name)]
+        if random:
+            yield frozen_is_drawn(_span(recipe.model.rules, random[0], "frozen"), random)
+    if drawn and first is not None:
         yield base_is_drawn(first.span, drawn, of_all=not filled)
 
 

@@ -13,7 +13,14 @@ from declarative_train.core.span import Span
 from declarative_train.data.shared_sets import Sample
 from declarative_train.graph.dry_run import EXTREMES, ROWS, DryRunResult, run_dry, stops_gradients
 from declarative_train.graph.lower import Lowered
-from declarative_train.plan.checks.shapes import idle_parameters, no_derivative, no_gradient, not_finite, step_fails
+from declarative_train.plan.checks.shapes import (
+    idle_parameters,
+    no_derivative,
+    no_gradient,
+    not_finite,
+    step_fails,
+    target_that_trains,
+)
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, Scope
 from declarative_train.recipe.recipe import Recipe
@@ -38,6 +45,7 @@ def check_first_step(
         idle = set()  # the errors report them already
     diagnostics = [
         *_check_gradients(recipe, lowered, found),
+        *_check_sides(recipe, lowered, found, {item.name for item in parameters if not item.frozen}),
         *_check_values(recipe, found),
         *_report_idle(recipe, idle),
     ]
@@ -60,6 +68,21 @@ def _check_gradients(recipe: Recipe, lowered: Lowered, found: DryRunResult) -> I
             yield no_gradient(span, term.name, term.edges.input, stops)
         elif term.name in found.underivable:
             yield no_derivative(span, term.name, term.edges.input, stops)
+
+
+_ONE_SIDED = frozenset({"bce_with_logits", "cross_entropy", "kl_div"})
+
+
+def _check_sides(recipe: Recipe, lowered: Lowered, found: DryRunResult, trained: set[str]) -> Iterator[Diagnostic]:
+    """Warn about targets that a loss trains. Losses that compare all samples of a batch train both sides by design."""
+    for term in lowered.terms:
+        mixes = getattr(term.component, "over", None) is not None
+        if term.name not in found.sides or term.edges.target is None or mixes:
+            continue
+        given, target = (sorted(side & trained) for side in found.sides[term.name])
+        if target and (given or term.component.type in _ONE_SIDED):
+            span = recipe.span(("objective", "losses", term.name, "target"))
+            yield target_that_trains(span, term.name, term.edges.target, target[0] if given else None)
 
 
 def _stops(scope: Scope, wire: str) -> Iterator[Related]:

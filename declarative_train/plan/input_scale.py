@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 import numpy as np
 
@@ -19,15 +20,27 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.span import Span
 from declarative_train.data.shared_sets import Sample
 from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.graph.check_objective import measures_of
 from declarative_train.plan.checks.inputs import (
     channels_last,
     columns_of_other_magnitude,
     id_as_feature,
     large_targets,
     padding_is_read,
+    relative_error_around_zero,
+    target_out_of_reach,
     unscaled_input,
 )
-from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, ModelNode, Scope, Wire, term_of
+from declarative_train.recipe.model.tree import (
+    BlockNode,
+    ExpressionNode,
+    LayerNode,
+    ModelNode,
+    Scope,
+    Wire,
+    operation_of,
+    term_of,
+)
 from declarative_train.recipe.recipe import Recipe
 
 _WEIGHING = frozenset({"bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
@@ -43,6 +56,13 @@ _LEAST_SIDE = 16  # of a picture that is not square
 _LEAST_IDS = 100  # rows from which consecutive numbers are an id under any column name
 _ID = re.compile(r"(?i)(|unnamed:? ?\d*|(.*[_ .-])?(id|idx|index|uuid|key|rownum|row_?(id|no|number|index)))")
 _DISTANCES = frozenset({"huber", "l1", "mse", "smooth_l1"})
+_REACH = {
+    **dict.fromkeys(("abs", "exp", "relu", "softplus", "square"), (0.0, inf)),
+    **dict.fromkeys(("hardsigmoid", "sigmoid", "softmax"), (0.0, 1.0)),
+    **dict.fromkeys(("cos", "sin", "softsign", "tanh"), (-1.0, 1.0)),
+    "relu6": (0.0, 6.0),
+}
+_OUT_OF_REACH, _SLACK = 0.02, 1e-6  # share of the values; rounding
 
 
 def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagnostic]:
@@ -59,6 +79,7 @@ def check_inputs(recipe: Recipe, data: DataSpec, rows: Sample) -> Iterator[Diagn
         if name in fields:
             yield from _check_field(recipe, data, fields[name], layers, rows)
     yield from _check_targets(recipe, fields, wires, rows)
+    yield from _check_relative_errors(recipe, fields, wires, rows)
 
 
 def _follow(scope: Scope, wires: dict[Wire, frozenset[str]], read: dict[str, list[LayerNode]]) -> None:
@@ -204,16 +225,42 @@ def _check_targets(
     for name, term in recipe.objective.losses.items():
         target = scope.outputs.get(term.target or "", term.target or "")
         made = scope.outputs.get(term.input, term.input)
-        if term.component.type not in _DISTANCES or not _is_from_layer(scope, made):
+        if term.component.type not in _DISTANCES:
             continue
+        function = operation_of(scope, made) or ""
         for field in [fields[each] for each in sorted(wires.get(target, {target})) if each in fields]:
             values = rows.first(field.name, _ROWS)
             if values is None or not len(values):
+                continue
+            if function in _REACH and term.mask is None:
+                low, high = _REACH[function]
+                share = float(np.mean((values < low - _SLACK) | (values > high + _SLACK)))
+                if share > _OUT_OF_REACH:
+                    place = recipe.span(("objective", "losses", name, "input"))
+                    yield target_out_of_reach(place, term.input, function, field.name, share)
+            if not _is_from_layer(scope, made):
                 continue
             size = float(_root_mean_square(np.asarray(values, np.float64).reshape(-1, 1))[0])
             if size >= _LARGE_TARGETS:
                 place = recipe.span(f"data.fields.{field.name}.{_key(field)}")
                 yield large_targets(place, field.name, name, size)
+
+
+def _check_relative_errors(
+    recipe: Recipe, fields: Mapping[str, FieldSpec], wires: Mapping[Wire, frozenset[str]], rows: Sample
+) -> Iterator[Diagnostic]:
+    scope = recipe.model.scope
+    for measure in measures_of(recipe):
+        target = scope.outputs.get(measure.edges.target or "", measure.edges.target or "")
+        if measure.component.type != "mape" or measure.edges.mask is not None:
+            continue
+        for field in [fields[each] for each in sorted(wires.get(target, {target})) if each in fields]:
+            values = rows.first(field.name, _ROWS)
+            if values is not None and len(values):
+                found = _as_in_the_file(field, np.asarray(values, np.float64))
+                if found.min() <= _SLACK and found.max() > _SLACK:
+                    place = recipe.span(("objective", "metrics", measure.name))
+                    yield relative_error_around_zero(place, measure.name, field.name)
 
 
 def _is_from_layer(scope: Scope, wire: Wire) -> bool:

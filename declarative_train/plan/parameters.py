@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from declarative_train.components.adapters.adapted import is_added
@@ -54,7 +55,7 @@ def plan_parameters(recipe: Recipe, lowered: Lowered) -> tuple[tuple[ParameterPl
         return None, diagnostics
     plans = [_plan(name, shape, settings[name], tables) for name, shape in shapes.items()]
     plans = _apply_ties(plans, sources, graph, recipe.plugins)
-    diagnostics += check_base(recipe, plans)
+    diagnostics += check_base(recipe, plans, settings, partial(_starts_at_random, graph, recipe.plugins))
     diagnostics += check_storages(recipe, settings, plans, sorted(tables))
     types = dict(_types(graph))
     diagnostics += _check_tied_starts(recipe, sources, settings, shapes, graph, types)
@@ -92,6 +93,10 @@ def _plan(name: str, shape: tuple[int, ...], found: ParameterSettings, tables: C
         optimizer=_data(found.optimizer),
         storage=storage_of(name, found, tables),
     )
+
+
+def _starts_at_random(graph: Graph, plugins: Sequence[str], name: str) -> bool:
+    return own_rule(graph, name, plugins).type not in ("constant", "ones", "zeros")
 
 
 def _is_zero(init: Mapping[str, object]) -> bool:

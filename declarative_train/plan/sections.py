@@ -82,12 +82,16 @@ def plan_training(recipe: Recipe, timing: Timing) -> TrainingPlan:
     training = recipe.training
     schedule = training.lr_schedule
     early_stop = training.early_stop
+    resolved = timing.resolve(schedule.component, schedule.warmup)
+    num_warmup_steps = timing.warmup("training.lr_schedule.warmup", schedule.warmup)
+    if num_warmup_steps < timing.num_steps:
+        timing.check_lr(resolved, num_warmup_steps)
     return TrainingPlan(
         num_steps=timing.num_steps,
         num_epochs=training.epochs,
         optimizer=training.optimizer.as_data(),
-        lr_schedule=timing.resolve(schedule.component, schedule.warmup).as_data(),
-        num_warmup_steps=timing.warmup("training.lr_schedule.warmup", schedule.warmup),
+        lr_schedule=resolved.as_data(),
+        num_warmup_steps=num_warmup_steps,
         clip_grad_norm=training.clip_grad_norm,
         precision=training.precision.compute,
         compile=training.compile,

@@ -13,12 +13,15 @@ from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.plan.checks.samples import (
     average_longer_than_run,
     batch_larger_than_data,
+    lr_vanishes,
     no_tokens,
     past_the_end,
     schedule_past_the_end,
 )
 from declarative_train.recipe.batch import accumulation, data_parallel_size, has_axis, num_microbatches
 from declarative_train.recipe.recipe import Recipe
+
+_LEAST_STEPS, _VANISHES = 10, 1e-4
 
 
 @dataclass(slots=True)
@@ -91,6 +94,22 @@ class Timing:
             span = self.recipe.span(("training", "lr_schedule", *parts))
             self.diagnostics.append(schedule_past_the_end(span, shape_error))
         return found
+
+    def check_lr(self, schedule: LrSchedule, num_warmup_steps: int) -> None:
+        """Warn if a schedule, with its durations in steps, falls to nothing before the middle of the run."""
+        if self.recipe.plugins:  # whose factors may fail
+            return
+        middle = self.num_steps // 2
+        factors = [schedule.factor(step, self.num_steps, num_warmup_steps) for step in (0, num_warmup_steps, middle)]
+        if self.num_steps < _LEAST_STEPS or factors[2] >= _VANISHES * max(factors):
+            return
+        low, high = num_warmup_steps, middle
+        while low < high:
+            step = (low + high) // 2
+            is_low = schedule.factor(step, self.num_steps, num_warmup_steps) < _VANISHES * max(factors)
+            low, high = (low, step) if is_low else (step + 1, high)
+        span = self.recipe.span("training.lr_schedule")
+        self.diagnostics.append(lr_vanishes(span, low + 1, self.num_steps))
 
     def _steps_at(self, path: str, duration: Duration) -> int:
         try:

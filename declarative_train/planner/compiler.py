@@ -14,6 +14,7 @@ from declarative_train.core.diagnostics.diagnostic import Diagnostic
 from declarative_train.core.machine import own_version
 from declarative_train.core.packs import hooks
 from declarative_train.data.build_spec import describe
+from declarative_train.data.resemblance import check_resemblance
 from declarative_train.data.shared_sets import sample
 from declarative_train.data.spec import BatchSpec, DataSpec
 from declarative_train.data.split_checks import undefined_metrics, without_class
@@ -110,6 +111,8 @@ def compile(  # noqa: A001 (hides the builtin; callers read `planner.compile`)
     if lowered is not None:
         diagnostics += check_inputs(recipe, data, rows)
         diagnostics += check_disguises(recipe, data, rows)
+        diagnostics += check_resemblance(data, *_targets(recipe), recipe.span)
+        diagnostics += [found for check in hooks("check_samples") for found in check(recipe, data)]
         diagnostics += check_channels_last(recipe, lowered.graph)
         parameters, found = plan_parameters(recipe, lowered)
         diagnostics += found
@@ -195,6 +198,14 @@ def _choose_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, lis
                 room = target.memory_bytes
                 more = [*more, does_not_fit(place, taken, known[taken], room, ways(plan), is_certain=certain)]
         return _with_num_traced(plan, len(known)), [*choice.diagnostics, *more]
+
+
+def _targets(recipe: Recipe) -> tuple[set[str], set[str]]:
+    """Return the names of the targets of all losses, and of those that are classes."""
+    terms = [term for term in recipe.objective.losses.values() if term.target is not None]
+    return {str(term.target) for term in terms}, {
+        str(term.target) for term in terms if term.component.about == "classes"
+    }
 
 
 def _try_mode(recipe: Recipe, site: CompileContext) -> tuple[Plan | None, list[Diagnostic]]:

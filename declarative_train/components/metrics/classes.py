@@ -92,6 +92,15 @@ def items_of(task: Task | None, edges: MetricInputs) -> tuple[ClassItems | YesNo
     return made(axis, edges.ignore_index), edges.input.shape[axis]
 
 
+def probabilities_at_zero(metric: Metric, threshold: float, task: Task, edges: MetricInputs) -> ShapeError | None:
+    """Return a warning if all scores are above the threshold, as probabilities are above 0."""
+    interval = edges.input.interval
+    if task == "multiclass" or interval is None or interval[0] < threshold or interval == (threshold, threshold):
+        return None
+    message = f"`{metric.type}` takes scores above {threshold:g} for yes, and the input is never below it: all are yes"
+    return ShapeError(message, port="input", help="set `threshold: 0.5`, or use logits", is_warning=True)
+
+
 class Counted(Metric, ABC):
     """Base of ratios of counts; `modules/items.py` has the function of each under its name."""
 
@@ -108,7 +117,9 @@ class Counted(Metric, ABC):
     inputs of the target's shape, else multiclass."""
 
     def check(self, edges: MetricInputs) -> ShapeError | None:
-        return fits_task(self.type, task_of(self.task, edges), edges) or idle_average(self, edges)
+        task = task_of(self.task, edges)
+        shape_error = fits_task(self.type, task, edges) or idle_average(self, edges)
+        return shape_error or probabilities_at_zero(self, self.threshold, task, edges)
 
     def build(self, edges: MetricInputs, device: torch.device) -> MetricModule:
         from declarative_train.components.metrics.modules import items as modules

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from declarative_train.components.component import Metric, MetricInputs, MetricModule, ShapeError
 from declarative_train.components.losses.shape_checks import class_axis, needs_float, needs_mask_shape, needs_number
-from declarative_train.components.metrics.classes import Task, fits_task, items_of, task_of
+from declarative_train.components.metrics.classes import Task, fits_task, items_of, probabilities_at_zero, task_of
 from declarative_train.core.amounts import format_count
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Accuracy(Metric):
         task = task_of(self.task, edges)
         shape_error = fits_task(self.type, task, edges)
         if shape_error is not None or self.top_k == 1:
-            return shape_error
+            return shape_error or probabilities_at_zero(self, self.threshold, task, edges)
         if task != "multiclass":
             return ShapeError("`top_k` needs classes, but the input is binary", field="top_k")
         axis = class_axis(edges.input.shape, edges.class_dim)

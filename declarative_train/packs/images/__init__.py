@@ -32,5 +32,7 @@ PACK = Pack(
         "metric": {"box_iou": f"{_HERE}.box_metrics:BoxIou"},
     },
     endings=dict.fromkeys(ENDINGS, "image_folder"),
+    checks=f"{_HERE}.checks",
+    check_samples=f"{_HERE}.check_samples:check_samples",
     sheet=f"{_HERE}.sheet:picture_sheet",
 )

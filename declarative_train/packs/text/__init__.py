@@ -23,6 +23,7 @@ PACK = Pack(
     prepare_fields=f"{_HERE}.token_tables:with_tokens",
     checkpoint_files=f"{_HERE}.tokenizer:copies",
     use_checkpoint_files=f"{_HERE}.tokenizer:use_checkpoint_copies",
+    check_samples=f"{_HERE}.check_samples:check_samples",
     plan_evaluation=f"{_HERE}.plan_samples:with_samples",
     evaluation_writer=f"{_HERE}.sample_writer:make_writer",
     data_tables=f"{_HERE}.data_tables:data_tables",

@@ -111,6 +111,46 @@ def large_targets(span: Span, field: str, term: str, size: float) -> Diagnostic:
     return warning("R133", span, message, hint)
 
 
+def target_out_of_reach(span: Span, input: str, function: str, target: str, share: float) -> Diagnostic:
+    """target-out-of-reach (O017)
+
+    Finds: a loss of distances whose input is the output of a bounded function, such as `relu` or `sigmoid`, and whose
+           target has values that this function never gives.
+    Why:   the model cannot answer such rows. `normalize: standard` makes about half of the values negative.
+    Diff:
+        model:
+          graph:
+    -       positive: relu(logits)
+    +       same: logits * 1.0
+        objective:
+    -     loss: {input: positive}
+    +     loss: {input: same}
+        data:
+          fields: {years: {missing: mean, normalize: standard}}
+    """
+    message = f"{share:.0%} of the values of `{target}` are out of reach: `{input}` is the output of `{function}`"
+    return warning("O017", span, message, f"remove `{function}`, or scale the target to its range")
+
+
+def relative_error_around_zero(span: Span, metric: str, target: str) -> Diagnostic:
+    """relative-error-around-zero (O018)
+
+    Finds: a `mape` whose target has values of both signs, or zeros.
+    Why:   an error is divided by the target: the rows next to 0 decide the mean, whatever is learned about the others.
+    Diff:
+        data:
+          source: {type: csv, path: data/table.csv}
+          fields:
+            size: {columns: [a, b, c]}
+            years: {columns: [y]}
+        objective:
+    -     metrics: {mape: {}}
+    +     metrics: {mae: {}}
+    """
+    message = f"`{metric}` divides by `{target}`, whose values are above and below 0: rows next to 0 decide it"
+    return warning("O018", span, message, "use `mae`, `rmse` or `r2`")
+
+
 def id_as_feature(span: Span, field: str, column: str) -> Diagnostic:
     """id-as-feature (R134)
 

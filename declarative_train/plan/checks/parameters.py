@@ -128,6 +128,25 @@ def weights_do_not_fit(span: Span, path: str, problem: str, hint: str | None) ->
     return error("U106", span, f"{format_path(path)} {problem}", hint)
 
 
+def frozen_is_drawn(span: Span, names: Sequence[str]) -> Diagnostic:
+    """frozen-is-drawn (U111)
+
+    Finds: frozen parameters that start from random numbers: no file of `model.weights` fills them, and they have no
+           `init`.
+    Why:   they keep these numbers: a teacher without weights teaches noise, and a frozen backbone has learned nothing.
+    Diff:
+        model:
+    +     weights: {hidden: {path: hidden.safetensors}}
+          parameters:
+            hidden: {frozen: true}
+    """
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    shown = ", ".join(f"`{name}`" for name in names[:2])
+    message = f"{shown}{more} are frozen, and keep the random numbers that they start from"
+    hint = "load trained ones with `model.weights`; if random ones are meant, say so by `init`"
+    return warning("U111", span, message, hint)
+
+
 def head_is_drawn(span: Span, node: str, sizes: Mapping[str, int]) -> Diagnostic:
     """head-is-drawn (U110)
 

@@ -116,6 +116,21 @@ def average_longer_than_run(span: Span, decay: float, num_steps: int) -> Diagnos
     return warning("R111", span, message, hint)
 
 
+def lr_vanishes(span: Span, step: int, num_steps: int) -> Diagnostic:
+    """lr-vanishes (R112)
+
+    Finds: an lr schedule that falls below a ten-thousandth of the lr before the middle of the run.
+    Why:   the second half of the run, or more of it, changes nothing.
+    Diff:
+        training:
+          steps: 300
+    -     lr_schedule: {type: step, every: 10 steps, gamma: 0.1}
+    +     lr_schedule: {type: step, every: 100 steps, gamma: 0.1}
+    """
+    message = f"from step {step:,} of {num_steps:,} on, the lr is less than a ten-thousandth of its value"
+    return warning("R112", span, message, "let it fall more slowly, or use `cosine`, which knows the length of the run")
+
+
 def _count_averaged_steps(decay: float) -> int:
     return round(1 / (1 - decay))
 

@@ -40,6 +40,34 @@ def no_derivative(span: Span, term: str, input: str, stops: tuple[Related, ...])
     return error("G009", span, message, "for the value of `//` use `floor(detach(x / y))`", stops)
 
 
+def target_that_trains(span: Span, term: str, target: str, node: str | None) -> Diagnostic:
+    """target-that-trains (G024)
+
+    Finds: a target that the loss trains, next to an input that it trains too; or the only one that it trains, where the
+           loss is not the same with its sides swapped (`kl_div`, `cross_entropy`).
+    Why:   the target moves towards the prediction: the two agree on a constant. A teacher is frozen, or its output is
+           behind a `detach`; the input of a loss is what is to be trained.
+    Diff:
+        model:
+          graph:
+            teacher: {type: linear, out_features: 10, input: pixels}
+    -       soft: softmax(teacher)
+    +       soft: detach(softmax(teacher))
+            hidden: {input: pixels}
+        objective:
+          losses:
+            same: {type: cross_entropy, input: logits, target: soft}
+            kind: {type: cross_entropy, input: teacher, target: digit}
+          metrics: {accuracy: {of: kind}}
+    """
+    if node is None:
+        message = f"the loss `{term}` trains its target `{target}`, and not its input: its sides are swapped"
+        return warning("G024", span, message, "exchange `input` and `target`")
+    message = f"the loss `{term}` trains its target `{target}` too, by `{node}`: both sides can agree on a constant"
+    hint = f"use `detach({target})`, or freeze what makes it: `{node.partition('.')[0]}: {{frozen: true}}`"
+    return warning("G024", span, message, hint)
+
+
 def idle_parameters(span: Span, node: str, names: Sequence[str]) -> Diagnostic:
     """idle-parameters (G010)
 

@@ -238,5 +238,28 @@ def two_orders_of_last(draft: Draft) -> Iterator[Diagnostic]:
         yield error("R130", draft.span(f"data.split.{name}"), message, hint, related)
 
 
+_MOST_HELD = 0.85
+
+
+def training_is_the_rest(draft: Draft) -> Iterator[Diagnostic]:
+    """training-is-the-rest (D039)
+
+    Finds: fractions under `data.split` that leave less than 15% of the rows for training.
+    Why:   a fraction is that of the named set; the training set is what the sets leave. The two are easily swapped.
+    Diff:
+        data:
+    -     split: {validation: 0.9}
+    +     split: {validation: 0.1}
+    """
+    split = {} if draft.data is None else draft.data.split
+    held = {name: fraction for name, each in split.items() if (fraction := getattr(each, "fraction", None)) is not None}
+    if _MOST_HELD < sum(held.values()) < 1:
+        largest = max(held, key=lambda name: held[name])
+        left = 1 - sum(held.values())
+        message = f"the sets take {1 - left:.0%} of the rows, and leave {left:.0%} for training"
+        hint = f"write the fraction of `{largest}`, as in `{largest}: {round(min(left, 0.2), 3):g}`"
+        yield warning("D039", draft.span.key(f"data.split.{largest}"), message, hint)
+
+
 def _order(column: str | None) -> str:
     return "the order of the file" if column is None else f"`{column}`"

@@ -176,6 +176,7 @@ _REFUSED = {
     "bce_with_logits": ("logits", _ACTIVATIONS),
     "cross_entropy": ("logits", _ACTIVATIONS),
     "nll": ("log-probabilities", ("linear", *_ACTIVATIONS)),
+    "poisson_nll": ("logarithms of rates", ("exp", "softplus", *_ACTIVATIONS)),
 }
 
 
@@ -183,9 +184,10 @@ def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
     """activation-before-loss (O008)
 
     Finds: a softmax, sigmoid or relu, as a layer or in an expression, before a loss that expects logits, or logits
-           before `nll`.
+           before `nll`, or a rate before `poisson_nll`.
     Why:   `cross_entropy` and `bce_with_logits` apply softmax or sigmoid themselves: with both the model learns less
-           well. `nll` expects log-probabilities: for other inputs its value is unbounded.
+           well. `nll` expects log-probabilities: for other inputs its value is unbounded. `poisson_nll` expects the
+           logarithm of a rate: that of a rate below 1 is below 0.
     Diff:
     -   model:
     -     graph: {probs: {type: softmax, input: logits}}
@@ -199,11 +201,13 @@ def activation_before_loss(draft: Draft) -> Iterator[Diagnostic]:
         wanted, refused = _REFUSED.get(term.component.type, ("", ()))
         wire = draft.scope.outputs.get(term.input or "")
         given = None if wire is None else operation_of(draft.scope, wire)
-        if given not in refused:
+        if given not in refused or not getattr(term.component, "log_input", True):
             continue
         kind = term.component.type
-        hint = "put a `log_softmax` before it, or use `cross_entropy`"
-        if kind != "nll":
-            hint = f"remove the {given} before the loss; metrics and exports may use a separate node"
+        hint = f"remove the {given} before the loss; metrics and exports may use a separate node"
+        if kind == "nll":
+            hint = "put a `log_softmax` before it, or use `cross_entropy`"
+        elif kind == "poisson_nll":
+            hint = "set `log_input: false`"
         message = f"{kind} expects {wanted}, but `{term.input}` is the output of a {given}"
         yield warning("O008", draft.span(f"objective.losses.{name}.input"), message, hint)

@@ -1,4 +1,4 @@
-"""Rules about optimizers: the learning rate and the betas.
+"""Rules about optimizers: the learning rate, the weight decay and the betas.
 
 Each public function that returns diagnostics is one rule; its docstring is the manual page of its code.
 """
@@ -18,7 +18,7 @@ _FAR_ABOVE, _FAR_BELOW = 10, 1e-3
 def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
     """implausible-lr (O013)
 
-    Finds: a learning rate far outside of the usual range of the optimizer, or 0.
+    Finds: a learning rate far outside of the usual range of the optimizer, or 0; also one times an `lr_scale`.
     Why:   with ten times the largest usual rate a run diverges in its first steps or learns nothing; with a thousandth
            of the smallest, or with 0, its parameters hardly change, without an error.
     Diff:
@@ -36,6 +36,37 @@ def implausible_lr(draft: Draft) -> Iterator[Diagnostic]:
         elif lr is not None and not low * _FAR_BELOW <= lr <= high * _FAR_ABOVE:
             far = "above" if lr > high else "below"
             yield warning("O013", span, f"an lr of {lr:g} is far {far} the usual range of `{optimizer.type}`", usual)
+    for rule in draft.rules:
+        scale, optimizer = rule.settings.lr_scale, rule.settings.optimizer or getattr(draft.training, "optimizer", None)
+        lr = getattr(optimizer, "lr", None)
+        if scale is None or optimizer is None or lr is None or lr > optimizer.usual_lr[1] * _FAR_ABOVE:
+            continue
+        if lr * scale > optimizer.usual_lr[1] * _FAR_ABOVE:
+            span = rule.span if rule.prefix else draft.span(("model", "parameters", rule.selector, "lr_scale"))
+            message = f"an lr of {lr:g} x {scale:g} is far above the usual range of `{optimizer.type}`"
+            yield warning("O013", span, message, f"usual values are up to {optimizer.usual_lr[1]:g}")
+
+
+_SHRINKS_FAST = 0.01
+
+
+def implausible_weight_decay(draft: Draft) -> Iterator[Diagnostic]:
+    """implausible-weight-decay (O019)
+
+    Finds: a weight decay that, times the learning rate, removes a hundredth of each weight in a step, or more.
+    Why:   after a hundred steps two thirds of a weight are gone: the decay decides the weights, and not the loss.
+    Diff:
+        training:
+    -     optimizer: {type: adamw, lr: 1e-3, weight_decay: 10}
+    +     optimizer: {type: adamw, lr: 1e-3, weight_decay: 0.01}
+    """
+    for optimizer, path, at in optimizers_of(draft):
+        lr, decay = getattr(optimizer, "lr", None) or 0.0, getattr(optimizer, "weight_decay", None) or 0.0
+        if lr * decay < _SHRINKS_FAST * (1 - 1e-9) or lr > optimizer.usual_lr[1] * _FAR_ABOVE:
+            continue
+        span = at if path is None else draft.span((*path, "weight_decay"))
+        message = f"each step removes lr x weight_decay = {lr * decay:.2g} of every weight"
+        yield warning("O019", span, message, "usual values of weight_decay are 0 to 0.3")
 
 
 def optimizers_of(draft: Draft) -> Iterator[tuple[Optimizer, tuple[str, ...] | None, Span]]:

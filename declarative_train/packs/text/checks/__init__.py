@@ -1,5 +1,13 @@
 """Checks of the pack `text`: code -> `family.function`, whose docstring is its manual page."""
 
 RULES: dict[str, str] = {
+    "D026": "trained.answers_cut_off",
+    "D027": "trained.end_not_trained",
     "R109": "samples.cannot_write",
+    "R140": "trained.padding_is_target",
+    "R141": "trained.padding_is_counted",
+    "R142": "trained.end_is_ignored",
+    "R143": "trained.mask_of_other_tokens",
+    "R144": "trained.target_is_not_next",
+    "R145": "trained.texts_not_separated",
 }

@@ -1,0 +1,101 @@
+"""Messages on rows that resemble each other: in two sets, next to each other in time or in a batch.
+
+Each function is one message; its docstring is the manual page of its code. Each is a warning: the run is valid.
+"""
+
+from __future__ import annotations
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, warning
+from declarative_train.core.span import Span
+
+
+def rows_in_two_sets(span: Span, name: str, num_shared: int, num_rows: int, *, has_own_source: bool) -> Diagnostic:
+    """rows-in-two-sets (D035)
+
+    Finds: a set of which a fifth of the samples or more are, value by value, samples of the training set too, more than
+           the columns would give by chance.
+    Why:   the model is trained on these rows: the set measures what it remembers. A file that has its rows twice does
+           this under a random split, and so does a copy of the training file under another name.
+    Diff:
+        data:
+          source: {type: csv, path: data/table.csv}
+          fields:
+            size: {columns: [a, b, c]}
+            years: {columns: [y]}
+    -     split: {validation: {source: {type: csv, path: data/table_copy.csv}}}
+    +     split: {validation: 0.2}
+    """
+    message = f"{num_shared:,} of {num_rows:,} samples of `{name}` are in the training set too, value by value"
+    hint = "remove repeated rows from the file, or keep them together: `type: grouped`"
+    if has_own_source:
+        hint = "remove these rows from one of the two files"
+    return warning("D035", span, message, hint)
+
+
+def category_of_rows(span: Span, field: str, column: str, num_values: int, num_rows: int) -> Diagnostic:
+    """category-of-rows (D036)
+
+    Finds: a category that has another value in nearly every training row, such as the id of a customer or a row.
+    Why:   each class has one row: an embedding learns the rows by heart, and says nothing about new ones.
+    Diff:
+        data:
+          source: {type: csv, path: data/table.csv}
+          fields:
+            size: {columns: [a, b, c]}
+            years: {columns: [y]}
+    -       who: {type: category, column: name}
+    +       who: {type: category, column: city}
+        model:
+          graph:
+            code: {type: embedding, embedding_dim: 4, input: who}
+            both: concat(size, code)
+            hidden: {input: both}
+    """
+    message = f"`{column}` has {num_values:,} values in {num_rows:,} training rows: a class for nearly every row"
+    return warning("D036", span, message, f"leave `{field}` out, or use a column whose values occur many times")
+
+
+def neighbours_in_two_sets(span: Span, name: str, column: str, target: str, correlation: float) -> Diagnostic:
+    """neighbours-in-two-sets (D037)
+
+    Finds: rows in the order of a column of times, a target that hardly changes from one row to the next, and a set of
+           rows chosen at random.
+    Why:   each row of the set is between two training rows that know its answer. Later rows, which the model is for, have
+           no such neighbours.
+    Diff:
+        data:
+          source: {type: csv, path: data/table.csv}
+          fields:
+            size: {columns: [a, b, c]}
+            years: {columns: [level]}
+    -     split: {validation: 0.2}
+    +     split: {validation: {type: last, fraction: 0.2}}
+    """  # noqa: E501
+    message = (
+        f"`{name}` has random rows of a file in the order of `{column}`, where `{target}` hardly changes from row to "
+        f"row (correlation {correlation:.2f})"
+    )
+    return warning("D037", span, message, f"`{name}: {{type: last, fraction: 0.2}}` takes the latest rows")
+
+
+def sorted_by_class(span: Span, target: str, num_runs: int, num_rows: int) -> Diagnostic:
+    """sorted-by-class (D038)
+
+    Finds: `shuffle: false` over training rows that are sorted by the class to predict.
+    Why:   each batch has one class or two: the model learns to answer with the class of the latest batches.
+    Diff:
+        data:
+          source: {type: csv, path: data/table.csv}
+          fields:
+            size: {columns: [a, b, c]}
+            years: null
+            kind: {type: category, column: sorted}
+    -     shuffle: false
+    +     shuffle: true
+        model: {graph: {logits: {out_features: 4}}}
+        objective:
+          loss: {type: cross_entropy, input: logits, target: kind}
+          metrics: {mae: null, accuracy: {}}
+    """
+    message = f"`shuffle: false`, and `{target}` is sorted: {num_rows:,} rows have {num_runs:,} runs of one class"
+    return warning("D038", span, message, "remove `shuffle: false`")

@@ -1,0 +1,56 @@
+"""Checks of pictures: places that transforms do not move, and scales that are applied twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from declarative_train.components.data import Transform
+from declarative_train.components.transforms import TRANSFORMS
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
+from declarative_train.data.spec import DataSpec, FieldSpec
+from declarative_train.packs.images.checks.moved import scaled_twice, target_stays
+from declarative_train.recipe.recipe import Recipe
+
+_FAR = 10.0  # from 0: pictures after one `normalize` are about -3 to 3
+
+
+def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
+    """Yield what is unusual about the transforms of a recipe."""
+    transforms = [TRANSFORMS.read(each) for each in data.transforms]
+    fields = {field.name: field for field in data.fields}
+    pictures = [name for name, field in fields.items() if field.component["type"] == "image"]
+    for number, transform in enumerate(transforms):
+        span = recipe.span(("data", "transforms", number))
+        if transform.moves and transform.is_random and any(transform.changes(name) for name in pictures):
+            yield from _check_motion(recipe, transform, span, fields)
+    for name in pictures:
+        yield from _check_scale(recipe, transforms, name, fields[name])
+
+
+def _check_motion(
+    recipe: Recipe, transform: Transform, span: Span, fields: dict[str, FieldSpec]
+) -> Iterator[Diagnostic]:
+    targets = {term.target for term in recipe.objective.losses.values()}
+    for name, field in fields.items():
+        kind = field.component["type"]
+        if kind == "mask":
+            if not transform.changes(name):
+                yield target_stays(span, transform.type, name, is_certain=True)
+        elif kind == "tensor" and name in targets and field.tensor.is_floating and field.tensor.shape[-1:] == (2,):
+            yield target_stays(span, transform.type, name, is_certain=False)
+
+
+def _check_scale(recipe: Recipe, transforms: list[Transform], name: str, field: FieldSpec) -> Iterator[Diagnostic]:
+    interval, num_scaled, channels = (0.0, 1.0), 0, field.tensor.shape[0]
+    for number, transform in enumerate(transforms):
+        if not transform.changes(name) or transform.only == "evaluation":
+            continue
+        interval = transform.interval_after(interval, channels)
+        if transform.type != "normalize":
+            continue
+        num_scaled += 1
+        if num_scaled > 1 or max(map(abs, interval)) > _FAR or interval[0] > 0 or interval[1] < 0:
+            span = recipe.span(("data", "transforms", number))
+            yield scaled_twice(span, name, interval, is_second=num_scaled > 1)
+            return

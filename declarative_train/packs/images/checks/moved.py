@@ -1,0 +1,52 @@
+"""Messages on transforms and the fields next to the pictures that they change.
+
+Each function is one message; its docstring is the manual page of its code.
+"""
+
+from __future__ import annotations
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, unverified, warning
+from declarative_train.core.span import Span
+
+
+def target_stays(span: Span, transform: str, field: str, *, is_certain: bool) -> Diagnostic:
+    """target-stays (D043)
+
+    Finds: a flip, crop or rotation of pictures next to a field of places in them that it does not move: a mask that is
+           not among its `fields`, or numbers in pairs that a loss compares with, which may be points.
+    Why:   the picture moves and its answer stays, so that the model learns an average of both.
+    Diff:
+        data:
+          transforms:
+    -       - {type: random_flip}
+    +       - {type: color_jitter, brightness: 0.2}
+          fields:
+            digit: null
+            place: {columns: [x, y]}
+    """
+    if is_certain:
+        message = f"`{transform}` moves a picture, but not `{field}`, which is of places in it"
+        return warning("D043", span, message, f"add `{field}` to `fields`, or leave `fields` out")
+    message = f"`{transform}` moves a picture, but not `{field}`: if these are points in it, they are then wrong"
+    hint = "remove the transform; boxes and masks are moved, as fields of `type: boxes` and `type: mask`"
+    return unverified("D043", span, message, hint)
+
+
+def scaled_twice(span: Span, field: str, ends: tuple[float, float], *, is_second: bool) -> Diagnostic:
+    """scaled-twice (D044)
+
+    Finds: a `normalize` of pictures whose mean is outside of the values that it gets: a second one, or numbers for
+           pixels from 0 to 255.
+    Why:   pictures are 0 to 1 before the first `normalize`. With other numbers all pixels become nearly the same value,
+           or large ones, for which weights are not initialised.
+    Diff:
+        data:
+          transforms:
+    -       - {type: normalize, mean: [123.7], std: [58.4]}
+    +       - {type: normalize, mean: [0.485], std: [0.229]}
+    """
+    message = f"`{field}` is {ends[0]:.3g} to {ends[1]:.3g} after this `normalize`"
+    hint = "divide the numbers by 255: pictures are 0 to 1"
+    if is_second:
+        message, hint = f"`{field}` is normalised twice, and is {ends[0]:.3g} to {ends[1]:.3g} after it", "remove one"
+    return warning("D044", span, message, hint)

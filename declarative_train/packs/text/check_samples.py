@@ -1,0 +1,284 @@
+"""Checks of fields of tokens: which tokens count, on real texts and through the graph of the recipe.
+
+Wires of the graph are followed without shapes: an edge carries the tokens of a field, or features at the same
+positions, for as long as nodes treat each position by itself, or by those before it. A node that reads anything else,
+such as a mask, ends the way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from declarative_train.components.expressions.functions import ELEMENTWISE, INDEX
+from declarative_train.components.expressions.tree import Operation, Reference, Term
+from declarative_train.components.fields import FIELDS
+from declarative_train.components.layers.activations import Activation
+from declarative_train.components.layers.transformers import MAIN, Transformers
+from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.data.prepared_set import PreparedSet
+from declarative_train.data.shared_sets import prepare_sets
+from declarative_train.data.spec import DataSpec
+from declarative_train.data.split_rows import TRAINING
+from declarative_train.packs.text.cache import Tokens
+from declarative_train.packs.text.checks.trained import (
+    answers_cut_off,
+    end_is_ignored,
+    end_not_trained,
+    mask_of_other_tokens,
+    padding_is_counted,
+    padding_is_target,
+    target_is_not_next,
+    texts_not_separated,
+)
+from declarative_train.packs.text.token_tables import PackedRows, TextRows
+from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer
+from declarative_train.packs.text.tokens import TokensField
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
+from declarative_train.plan.checks.inputs import padding_is_read
+from declarative_train.recipe.recipe import Recipe
+
+_MOST_TEXTS = 4096
+_CUT, _ENDED, _PADDED = 0.1, 0.5, 0.02  # shares of texts, of tokens
+_LAST = 4  # tokens of an answer, among which its end is: a template may write a line break after it
+_SPECIAL = re.compile(r"<.+>|\[[A-Z]+\]")
+_WORDWISE = frozenset({"dropout", "embedding", "layer_norm", "learned_positions", "linear", "rms_norm",
+                       "sinusoidal_positions"})  # fmt: skip
+_RECURRENT = frozenset({"gru", "lstm", "rnn"})
+_REDUCTIONS = frozenset({"amax", "amin", "logsumexp", "mean", "std", "sum", "var"})
+_CAUSAL = frozenset({"gemma", "gpt", "llama"})
+
+
+class _Slice(NamedTuple):
+    """Positions of a field's output, from `start` up to `stop`."""
+
+    field: str
+    output: str
+    start: int = 0
+    stop: int | None = None
+
+    @property
+    def positions(self) -> tuple[int, int | None]:
+        return self.start, self.stop
+
+
+class _Text(NamedTuple):
+    """Field of tokens of the main source, with the tokens of the training texts."""
+
+    name: str
+    field: TokensField
+    found: Tokenizer
+    tokens: Tokens
+    rows: np.ndarray
+    marks: bool
+    padded: float
+
+
+def check_samples(recipe: Recipe, data: DataSpec) -> Iterator[Diagnostic]:
+    """Yield what is unusual about the fields of tokens of a recipe."""
+    texts = {each.name: each for each in _texts(data)}
+    for text in texts.values():
+        place = f"data.fields.{text.name}"
+        if text.marks:
+            yield from _check_answers(recipe, place, text)
+            read = {name.partition(":")[0] for node in recipe.model.scope.nodes for name in node.inputs.values()}
+            if text.field.pack is not None and f"{text.name}.segments" not in read and _attends(recipe.model.scope):
+                yield texts_not_separated(recipe.span(f"{place}.pack"), text.name)
+    if texts:
+        yield from _check_terms(recipe, texts)
+        yield from _check_positions(recipe.model.scope, texts)
+
+
+def _texts(data: DataSpec) -> Iterator[_Text]:
+    training = prepare_sets(data)[TRAINING]
+    specs = {field.name: field for field in data.fields}
+    for name, tokens, chosen in _tokens(training):
+        spec = specs.get(name) or next(each for each in data.fields if each.name.startswith(f"{name}."))
+        field = cast("TokensField", FIELDS.read(spec.component))
+        rows = chosen[np.linspace(0, len(chosen) - 1, min(_MOST_TEXTS, len(chosen))).astype(np.int64)]
+        sizes = np.minimum(tokens.sizes[rows], field.length)
+        padded = 0.0 if field.pack is not None else 1 - float(sizes.sum()) / max(1, len(rows) * field.length)
+        yield _Text(name, field, tokenizer(field.tokenizer), tokens, rows, tokens.trained is not None, padded)
+
+
+def _tokens(training: PreparedSet) -> Iterator[tuple[str, Tokens, np.ndarray]]:
+    """Yield each field with its tokens and the numbers of its texts."""
+    table = training.table
+    if isinstance(table, TextRows):
+        chosen = training.rows.at(np.arange(len(training.rows)))
+        yield from ((name, tokens, chosen) for name, (_, tokens) in table.fields.items() if len(chosen))
+    elif isinstance(table, PackedRows) and table.tokens.num_texts:
+        yield table.field_name, table.tokens, np.arange(table.tokens.num_texts)
+
+
+def _check_answers(recipe: Recipe, place: str, text: _Text) -> Iterator[Diagnostic]:
+    """Check the tokens that are to be predicted of each text, before and after it is cut to the length of a sample."""
+    num_cut = num_lost = num_ended = num_answers = 0
+    last = 0
+    for row in text.rows.tolist():
+        begin, end = int(text.tokens.starts[row]), int(text.tokens.starts[row + 1])
+        assert text.tokens.trained is not None
+        trained = np.flatnonzero(text.tokens.trained[begin:end])
+        if not len(trained):
+            continue
+        first, stop = text.field.cut_to_length(0, end - begin)
+        num_kept = int(np.count_nonzero((trained >= first) & (trained < stop)))
+        num_cut += num_kept < len(trained)
+        num_lost += not num_kept
+        num_answers += 1
+        last = int(text.tokens.tokens[begin + int(trained[-1])])
+        ends = text.tokens.tokens[begin + trained[-_LAST:]].tolist()
+        num_ended += any(_is_special(text.found, number) for number in ends)
+    if text.field.pack is None and num_cut >= max(1, _CUT * num_answers):
+        span = recipe.span(f"{place}.length")
+        yield answers_cut_off(span, text.name, num_answers, num_cut, num_lost, text.field.length)
+    if num_answers and text.found.special.get("eos") is not None and num_ended < _ENDED * num_answers:
+        key = "template" if text.field.template is not None else "tokenizer"
+        yield end_not_trained(recipe.span(f"{place}.{key}"), text.name, f"`{text.found.token_text(last)}`")
+
+
+def _is_special(found: Tokenizer, number: int) -> bool:
+    return number in found.special.values() or _SPECIAL.fullmatch(found.token_text(number)) is not None
+
+
+def _attends(scope: Scope) -> bool:
+    return any(
+        _attends(node.scope)
+        if isinstance(node, BlockNode)
+        else isinstance(node, LayerNode) and node.layer.type in ("self_attention", "transformers")
+        for node in scope.nodes
+    )
+
+
+def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic]:
+    scope = recipe.model.scope
+    shifts: dict[str, int] = {}
+    for name, term in recipe.objective.losses.items():
+        target = _slice_of(scope, scope.outputs.get(term.target or "", term.target or ""))
+        if target is None or target.field not in texts or target.output != "ids":
+            continue
+        text, path = texts[target.field], ("objective", "losses", name)
+        mask = None if term.mask is None else _slice_of(scope, scope.outputs.get(term.mask, term.mask))
+        if mask is not None and mask.field == target.field and mask.positions != target.positions:
+            yield mask_of_other_tokens(recipe.span((*path, "mask")), name, str(term.target), str(term.mask))
+        ignored = getattr(term.component, "ignore_index", None)
+        if ignored is None and term.mask is None and text.padded > _PADDED:
+            yield padding_is_target(recipe.span((*path, "target")), name, text.name, text.padded)
+        ends = {text.found.special.get("eos"), text.found.role("eos", text.field.eos)} - {None}
+        if ignored is not None and ignored == text.field.pad_of(text.found) and ignored in ends and text.padded:
+            token = f"`{text.found.token_text(ignored)}`"
+            yield end_is_ignored(recipe.span((*path, "ignore_index")), name, token)
+        wire = scope.outputs.get(term.input, term.input)
+        read = _read_by_causal(scope, wire.partition(":")[0])
+        if read is not None and read.field == target.field:
+            shifts[name] = target.start - read.start
+    if shifts and 1 not in shifts.values():
+        name, shift = next(iter(shifts.items()))
+        yield target_is_not_next(recipe.span(("objective", "losses", name, "target")), name, shift)
+
+
+def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
+    """Return the tokens that a causal language model reads, if the node is one."""
+    node = next((node for node in scope.nodes if node.name == name), None)
+    port = None
+    if isinstance(node, BlockNode) and node.block in _CAUSAL:
+        port = "tokens"
+    elif isinstance(node, LayerNode) and isinstance(node.layer, Transformers) and node.layer.is_causal:
+        port = MAIN if MAIN in node.inputs else "input_ids"
+    found = None if node is None or port not in node.inputs else _slice_of(scope, node.inputs[port])
+    return found if found is not None and found.output == "ids" else None
+
+
+def _slice_of(scope: Scope, wire: Wire) -> _Slice | None:
+    """Return the positions of a field that a wire holds, if it is a field, or a slice of one along the positions."""
+    name, _, output = wire.partition(":")
+    if not output:
+        field, _, part = name.partition(".")
+        return _Slice(field, part or "ids")
+    node = next(node for node in scope.nodes if node.name == name)
+    term = node.expression.root if isinstance(node, ExpressionNode) else None
+    while isinstance(term, Operation) and term.name in ("bool", "float", "int"):
+        term = term.operands[0]
+    if isinstance(term, Reference):
+        return _slice_of(scope, node.inputs[term.text])
+    if not isinstance(term, Operation) or term.name != INDEX or not isinstance(term.operands[0], Reference):
+        return None
+    whole, index = _slice_of(scope, node.inputs[term.operands[0].text]), term.options["index"]
+    if whole is None or whole.positions != (0, None) or not isinstance(index, tuple) or len(index) != 2:
+        return None
+    part_of = index[1]
+    if not isinstance(part_of, slice) or part_of.step not in (None, 1):
+        return None
+    return _Slice(whole.field, whole.output, part_of.start or 0, part_of.stop)
+
+
+class _Way(NamedTuple):
+    """Edge with a vector at each position of a field. `is_recurrent`: each knows those before it."""
+
+    field: str
+    is_recurrent: bool = False
+
+
+def _check_positions(scope: Scope, texts: dict[str, _Text]) -> Iterator[Diagnostic]:
+    """Follow the positions of padded texts to where they are reduced."""
+    ways: dict[Wire, _Way] = {
+        name: _Way(name) for name in scope.inputs if name in texts and texts[name].padded > _PADDED
+    }
+    for node in scope.nodes:
+        if not node.inputs or any(wire not in ways for wire in node.inputs.values()):
+            continue
+        way = ways[next(iter(node.inputs.values()))]
+        output = f"{node.name}:output"
+        if isinstance(node, ExpressionNode):
+            found = _reduced(node.expression.root, is_recurrent=way.is_recurrent)
+            if found:
+                yield padding_is_counted(node.span, node.path, way.field, found)
+            elif _keeps_positions(node.expression.root):
+                ways[output] = way
+        elif isinstance(node, LayerNode):
+            yield from _follow_layer(node, scope, way, ways)
+
+
+def _follow_layer(node: LayerNode, scope: Scope, way: _Way, ways: dict[Wire, _Way]) -> Iterator[Diagnostic]:
+    kind = node.layer.type
+    if kind in _WORDWISE or isinstance(node.layer, Activation):
+        ways[f"{node.name}:output"] = way
+    elif kind == "self_attention" and not getattr(node.layer, "causal", False):
+        yield padding_is_read(node.span, node.path, kind, way.field, ("x", "mask"))
+    elif kind in _RECURRENT and getattr(node.layer, "bidirectional", False):
+        yield padding_is_counted(node.span, node.path, way.field, "its backward half")
+    elif kind in _RECURRENT or kind == "self_attention":
+        ways[f"{node.name}:output"] = _Way(way.field, is_recurrent=True)
+        read = {wire for other in scope.nodes for wire in other.inputs.values()} | set(scope.outputs.values())
+        if f"{node.name}:hidden" in read:
+            yield padding_is_counted(node.span, node.path, way.field, "its last state")
+    elif kind == "sequence_pool" and getattr(node.layer, "mode", "") != "first":
+        what = {"mean": "a mean", "max": "a maximum"}.get(getattr(node.layer, "mode", ""), "the last position")
+        yield padding_is_counted(node.span, node.path, way.field, what)
+
+
+def _reduced(term: Term, *, is_recurrent: bool) -> str:
+    """Return how an expression reduces the positions, "" if it does not."""
+    if not isinstance(term, Operation):
+        return ""
+    dims = term.options.get("dim")
+    if (
+        term.name in _REDUCTIONS
+        and isinstance(dims, tuple | int)
+        and 1 in (dims if isinstance(dims, tuple) else (dims,))
+    ):
+        return f"`{term.name}`"
+    index = term.options.get("index") if term.name == INDEX else None
+    if is_recurrent and isinstance(index, tuple) and len(index) > 1 and index[1] == -1:
+        return "the last position"
+    return next((found for each in term.operands if (found := _reduced(each, is_recurrent=is_recurrent))), "")
+
+
+def _keeps_positions(term: Term) -> bool:
+    """Return whether an expression treats each position by itself."""
+    if not isinstance(term, Operation):
+        return True
+    return term.name in ELEMENTWISE and all(_keeps_positions(each) for each in term.operands)

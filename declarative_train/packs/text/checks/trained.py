@@ -1,0 +1,201 @@
+"""Messages on tokens: which of them a model reads and which it learns to predict.
+
+Each function is one message; its docstring is the manual page of its code. Each is a warning: the run is valid.
+"""
+
+from __future__ import annotations
+
+from declarative_train.core.diagnostics.diagnostic import Diagnostic, warning
+from declarative_train.core.span import Span
+
+
+def answers_cut_off(span: Span, field: str, num_texts: int, num_cut: int, num_lost: int, length: int) -> Diagnostic:
+    """answers-cut-off (D026)
+
+    Finds: dialogues, or texts after a prompt, of which a tenth or more lose a part of what is to be predicted to
+           `length`.
+    Why:   the run learns from the beginnings of answers, and from no end of a long one. A text whose answer is lost
+           altogether counts for nothing, and the run ends well without it.
+    Diff:
+        data:
+          fields:
+    -       chat: {length: 16}
+    +       chat: {length: 64}
+    """
+    lost = f", {num_lost:,} of them all of it" if num_lost else ""
+    message = f"`length: {length}` cuts off the answers of {num_cut:,} of {num_texts:,} texts of `{field}`{lost}"
+    return warning("D026", span, message, "make it longer; `dtrain data show` lists the lengths of the texts")
+
+
+def end_not_trained(span: Span, field: str, last: str) -> Diagnostic:
+    """end-not-trained (D027)
+
+    Finds: dialogues, or texts after a prompt, in which the token that ends an answer is not among those to be predicted.
+    Why:   the model does not learn to stop: it continues after its answer until the limit of tokens.
+    Diff:
+        data:
+          fields:
+    -       chat: {template: "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}<end>{% else %}{{ m.content }}<end>{% endif %}{% endfor %}"}
+    +       chat: {template: "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<end>{% endgeneration %}{% else %}{{ m.content }}<end>{% endif %}{% endfor %}"}
+    """  # noqa: E501
+    message = f"the answers of `{field}` end with text, such as {last}, and no token of an end is trained"
+    hint = "write the end inside of `{% generation %}`, or set `eos: true`"
+    return warning("D027", span, message, hint)
+
+
+def padding_is_target(span: Span, term: str, field: str, share: float) -> Diagnostic:
+    """padding-is-target (R140)
+
+    Finds: a loss whose target are the tokens of texts of different lengths, without a `mask`.
+    Why:   padding counts as tokens to be predicted: it is easy, so that the loss looks low, and most of the gradient may be
+           about it. In a dialogue the questions count too.
+    Diff:
+        # file: recipe.yaml
+        extends: people.yaml
+        data:
+          source: {path: notes.csv}
+          fields:
+            size: null
+            years: null
+            words: {type: tokens, column: note, tokenizer: bytes, length: 13}
+        model:
+          graph:
+            tokens: words[:, :-1]
+            next: words[:, 1:]
+    +       counts: words.trained[:, 1:]
+            hidden: null
+            act: null
+            logits: {type: gpt, vocabulary: 256, layers: 1, width: 8, heads: 2, out_features: null, input: tokens}
+        objective:
+    -     loss: {type: cross_entropy, input: logits, target: next}
+    +     loss: {type: cross_entropy, input: logits, target: next, mask: counts}
+          metrics: null
+        # file: notes.csv
+        note,age
+        good,12
+        very bad,30
+        so so,7
+    """  # noqa: E501
+    message = f"the loss `{term}` counts the padding of `{field}`, {share:.0%} of its tokens"
+    hint = f"set `mask` to a node `{field}.trained[:, 1:]`, or `{field}.mask` sliced as the target is"
+    return warning("R140", span, message, hint)
+
+
+def padding_is_counted(span: Span, node: str, field: str, what: str) -> Diagnostic:
+    """padding-is-counted (R141)
+
+    Finds: a mean, a sum or the last state over the positions of texts of different lengths, with no mask on the way.
+    Why:   the result depends on how much padding follows a text, and so on `length`, and not on the text alone.
+    Diff:
+        # file: recipe.yaml
+        extends: people.yaml
+        data:
+          source: {path: notes.csv}
+          fields:
+            size: {type: tokens, column: note, tokenizer: bytes, length: 8}
+        model:
+          graph:
+            embed: {type: embedding, embedding_dim: 8, input: size}
+    -       pooled: mean(embed, dim=1)
+    +       pooled: {type: sequence_pool, inputs: {x: embed, mask: size.mask}}
+            hidden: {input: pooled}
+        # file: notes.csv
+        note,age
+        good,12
+        very bad,30
+        so so,7
+    """
+    message = f"`{node}` takes {what} over the padding of `{field}` too"
+    hint = f"use `{field}.mask`, as in `{{type: sequence_pool, inputs: {{x: NODE, mask: {field}.mask}}}}`"
+    return warning("R141", span, message, hint)
+
+
+def end_is_ignored(span: Span, term: str, token: str) -> Diagnostic:
+    """end-is-ignored (R142)
+
+    Finds: an `ignore_index` that is the token of padding and also the token that ends a text.
+    Why:   ignoring the padding ignores the end too: the model never learns to stop.
+    Diff:
+        model:
+          graph:
+            tokens: chat[:, :-1]
+            next: chat[:, 1:]
+    +       counts: chat.trained[:, 1:]
+            lm: {input: tokens}
+        data: {fields: {chat: {eos: <end>, pad: <end>}}}
+        objective:
+    -     loss: {type: cross_entropy, input: lm, target: next, ignore_index: 1}
+    +     loss: {type: cross_entropy, input: lm, target: next, mask: counts}
+    """
+    message = (
+        f"`ignore_index` of the loss `{term}` is {token}, which pads a text and also ends it: the end is not trained"
+    )
+    return warning("R142", span, message, "remove it, and set `mask` to a node of `FIELD.trained`")
+
+
+def mask_of_other_tokens(span: Span, term: str, target: str, mask: str) -> Diagnostic:
+    """mask-of-other-tokens (R143)
+
+    Finds: a mask of a field of tokens that is sliced in another way than the target of the same field.
+    Why:   the mask says of each token whether it counts: shifted by one, it leaves out the last token of each answer,
+           and counts the last one of each question.
+    Diff:
+        model:
+          graph:
+            tokens: chat[:, :-1]
+            next: chat[:, 1:]
+    -       counts: chat.trained[:, :-1]
+    +       counts: chat.trained[:, 1:]
+            lm: {input: tokens}
+        objective:
+          loss: {type: cross_entropy, input: lm, target: next, mask: counts}
+    """
+    message = f"the loss `{term}` has the target `{target}` and the mask `{mask}`, which are of other positions"
+    return warning("R143", span, message, "slice both in the same way, usually by `[:, 1:]`")
+
+
+def target_is_not_next(span: Span, term: str, shift: int) -> Diagnostic:
+    """target-is-not-next (R144)
+
+    Finds: a causal language model whose target is not its input shifted by one token.
+    Why:   without a shift each position sees its answer, and the model learns to copy. With a shift of two it learns
+           the token after the next one, and writes every second word.
+    Diff:
+        model:
+          graph:
+            tokens: chat[:, :-1]
+    -       next: chat[:, :-1]
+    -       counts: chat.trained[:, :-1]
+    +       next: chat[:, 1:]
+    +       counts: chat.trained[:, 1:]
+            lm: {input: tokens}
+        objective:
+          loss: {type: cross_entropy, input: lm, target: next, mask: counts}
+    """
+    what = "the token that it reads" if shift == 0 else f"the token {shift} places after the one that it reads"
+    message = f"at each position the loss `{term}` asks for {what}"
+    return warning("R144", span, message, "use `[:, :-1]` as the input and `[:, 1:]` as the target")
+
+
+def texts_not_separated(span: Span, field: str) -> Diagnostic:
+    """texts-not-separated (R145)
+
+    Finds: packed dialogues, or texts after a prompt, and a model that does not read `segments`.
+    Why:   attention crosses from one dialogue to another in the same sample: answers are learned with the text of
+           others before them.
+    Diff:
+        data: {fields: {chat: {pack: best_fit, length: 65}}}
+        model:
+          graph:
+            tokens: chat[:, :-1]
+            next: chat[:, 1:]
+            counts: chat.trained[:, 1:]
+    +       segments: chat.segments[:, :-1]
+    -       lm: {inputs: {tokens: tokens}}
+    +       lm: {inputs: {tokens: tokens, segments: segments}}
+        objective:
+          loss: {type: cross_entropy, input: lm, target: next, mask: counts}
+    """
+    message = f"`{field}` packs several texts into a sample, and nothing reads `{field}.segments`, which separate them"
+    hint = f"`inputs: {{tokens: TOKENS, segments: SEGMENTS}}`, with SEGMENTS a node `{field}.segments[:, :-1]`"
+    return warning("R145", span, message, hint)
