@@ -8,11 +8,11 @@ RECIPE ?= recipes/digits_mlp.yaml
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 # ranks of a test share the cores of the machine
-quick test test-long matrix accept bench parity planner: export OMP_NUM_THREADS ?= 1
+quick test test-long matrix accept bench parity planner silent: export OMP_NUM_THREADS ?= 1
 # tests start processes: each would compile the package anew where a machine forbids to keep bytecode
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run quick test test-newest test-long matrix check format generate docs accept bench parity planner test-gpu bench-gpu site pictures site-serve clean
+.PHONY: run quick test test-newest test-long matrix check format generate docs accept bench parity planner silent test-gpu bench-gpu site pictures site-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/dtrain run $(RECIPE)
@@ -86,6 +86,10 @@ planner: $(VENV)/.installed-dev
 
 parity: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.parity
+
+# docs/silent-mistakes.md: trainings that end well and have learned the wrong thing, and what is found of each
+silent: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.silent
 
 # Every install is under constraints.txt, so that none moves torch. `make run` installs what a user needs; tests need more.
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -14,6 +14,7 @@ from declarative_train.app.views.sections import NAMES, section_page
 from declarative_train.components.hardware import HARDWARE
 from declarative_train.recipe.model.blocks import list_shipped, read_shipped_file
 from declarative_train.recipe.schema import schema_text
+from tests.silent.suite import page as silent_page
 
 ROOT = Path(__file__).parent.parent
 
@@ -130,6 +131,7 @@ FILES = {
     "docs/checks.md": checks_page,
     "docs/components.md": components_page,
     "docs/sections.md": sections_page,
+    "docs/silent-mistakes.md": silent_page,
 }
 
 

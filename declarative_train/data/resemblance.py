@@ -18,9 +18,9 @@ from declarative_train.data.checks.rows import (
     rows_in_two_sets,
     sorted_by_class,
 )
+from declarative_train.data.diagnostics import Place
 from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.shared_sets import MOST_ELEMENTS, MOST_ROWS, prepare_sets
-from declarative_train.data.diagnostics import Place
 from declarative_train.data.spec import DataSpec
 from declarative_train.data.split_rows import TRAINING
 from declarative_train.files.paths import SourceError

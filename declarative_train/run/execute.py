@@ -10,6 +10,7 @@ from declarative_train.data.batch import Batch
 from declarative_train.engine.engine import Engine
 from declarative_train.run.after_step import AfterStep
 from declarative_train.run.event import Event, Notice, Progress, RunEnded
+from declarative_train.run.first_steps import FirstSteps
 from declarative_train.run.loss_window import LossWindow, Means
 from declarative_train.run.memory_measurement import MemoryMeasurement
 from declarative_train.run.meter import Meter
@@ -41,18 +42,21 @@ def execute(
     window = LossWindow(engine, *begun, skips=plan.training.non_finite == "skip")
     after = AfterStep(plan, state, evaluator, checkpoints)
     memory = MemoryMeasurement(plan, engine, state.step + 1, last_step)
+    first_steps = FirstSteps(plan, engine, state.step + 1)
     meter.start()
     for batches in steps:
         due = step_schedule.at(state.step + 1)
         meter.data_is_there(due.num_rows)
         result = memory.step(due.step, batches, num_rows=due.num_rows, lr_factor=due.lr_factor, measure=due.log)
         window.add(due.step, result, due.num_rows)
+        first_steps.add(due.step, result)
         state.step = due.step
         yield Progress(due.step, due.epoch)
         yield from after.report_saved()
         measured = memory.report(due.step)
         if measured is not None:
             yield measured
+        yield from (Notice(message, time.time(), is_warning=True) for message in first_steps.report(due.step))
         reason = stop.check()
         if reason or due.anything:
             yield from (Notice(message, time.time()) for message in window.flush())
@@ -77,6 +81,7 @@ def execute(
         meter.data_is_wanted()
     else:
         reason, ends_early = None, False
+    yield from (Notice(message, time.time(), is_warning=True) for message in first_steps.final())
     yield from after.report_saved(wait=True, ends=True)
     state.seconds += meter.seconds()
     status = step_schedule.status(state.step, is_stopped=reason is not None, ends_early=ends_early)

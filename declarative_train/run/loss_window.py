@@ -105,7 +105,7 @@ class LossWindow:
         if not self._steps:
             return []
         engine = self._engine
-        per_step = self._per_step()
+        per_step = compute_terms(engine, self._results)
         finite = [all(value is None or math.isfinite(value) for value in values) for values in per_step]
         notices = []
         if not all(finite):
@@ -137,28 +137,6 @@ class LossWindow:
                 "the "
                 "objective"
             )
-
-    def _per_step(self) -> list[Terms]:
-        """Return (steps, L): the value of each of L loss terms over the global batch of each step. Waits for the device
-        once."""
-        results = self._results
-        shares = self._engine.ranks.sum(self._shares())
-        if isinstance(results[0].counts, torch.Tensor):
-            both = torch.stack([shares, torch.stack([result.counts for result in results])])  # type: ignore[misc]
-            sums, counts = both.tolist()
-        else:
-            sums, counts = shares.tolist(), [result.counts for result in results]
-        return [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
-
-    def _shares(self) -> torch.Tensor:
-        """Return this rank's (steps, L) float64 sums on the device, summed over the chunks of each step. All steps have
-        equally many chunks."""
-        flat = [value for result in self._results for sums in result.sums for value in sums]
-        num_steps, size = len(self._results), self._num_terms
-        if not flat:  # a pipeline stage without loss
-            return torch.zeros((num_steps, size), dtype=torch.float64, device=self._engine.device)
-        chunks = torch.stack(flat).double().view(num_steps, -1, size)
-        return chunks[:, 0] if chunks.shape[1] == 1 else chunks.sum(1)
 
     def _find_empty(self, per_step: list[Terms]) -> list[str]:
         """Return a notice for each loss term at its first step without a valid item."""
@@ -218,6 +196,28 @@ class LossWindow:
             f"a gradient was not finite at step {step}: {good.count(False)} of {format_count(len(good), 'update')} "
             "skipped"
         ]
+
+
+def compute_terms(engine: Engine, results: Sequence[StepResult]) -> list[Terms]:
+    """Return (steps, L): the value of each of L loss terms over the global batch. Waits for the device once."""
+    shares = engine.ranks.sum(_shares(engine, results))
+    if isinstance(results[0].counts, torch.Tensor):
+        both = torch.stack([shares, torch.stack([result.counts for result in results])])  # type: ignore[misc]
+        sums, counts = both.tolist()
+    else:
+        sums, counts = shares.tolist(), [result.counts for result in results]
+    return [[mean(*pair) for pair in zip(*step, strict=True)] for step in zip(sums, counts, strict=True)]
+
+
+def _shares(engine: Engine, results: Sequence[StepResult]) -> torch.Tensor:
+    """Return this rank's (steps, L) float64 sums on the device, summed over the chunks of each step. All steps have
+    equally many chunks."""
+    flat = [value for result in results for sums in result.sums for value in sums]
+    num_steps, size = len(results), len(engine.objective.terms)
+    if not flat:  # a pipeline stage without loss
+        return torch.zeros((num_steps, size), dtype=torch.float64, device=engine.device)
+    chunks = torch.stack(flat).double().view(num_steps, -1, size)
+    return chunks[:, 0] if chunks.shape[1] == 1 else chunks.sum(1)
 
 
 def _add_column(total: float, num_steps: int, values: Sequence[float | None]) -> tuple[float, int]:

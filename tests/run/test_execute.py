@@ -427,7 +427,8 @@ def test_no_host_synchronisation_between_logging_steps(directory: Path, monkeypa
             "objective": {"loss": {"type": "cross_entropy", "input": "logits", "target": "y", "ignore_index": 3}},
         },
     )
-    assert not set(waited) - {0, 1, 5, 7, 10, 14}  # the first step may make state
+    # the first step may make state, the third one reports on the first three
+    assert not set(waited) - {0, 1, 3, 5, 7, 10, 14}
 
 
 def test_a_batch_graph_is_computed_before_the_model(directory: Path) -> None:

@@ -17,8 +17,8 @@ from declarative_train.components.expressions.functions import ELEMENTWISE, INDE
 from declarative_train.components.expressions.tree import Operation, Reference, Term
 from declarative_train.components.fields import FIELDS
 from declarative_train.components.layers.activations import Activation
-from declarative_train.components.layers.transformers import MAIN, Transformers
 from declarative_train.core.diagnostics.diagnostic import Diagnostic
+from declarative_train.core.span import Span
 from declarative_train.data.prepared_set import PreparedSet
 from declarative_train.data.shared_sets import prepare_sets
 from declarative_train.data.spec import DataSpec
@@ -37,8 +37,8 @@ from declarative_train.packs.text.checks.trained import (
 from declarative_train.packs.text.token_tables import PackedRows, TextRows
 from declarative_train.packs.text.tokenizer import Tokenizer, tokenizer
 from declarative_train.packs.text.tokens import TokensField
-from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 from declarative_train.plan.checks.inputs import padding_is_read
+from declarative_train.recipe.model.tree import BlockNode, ExpressionNode, LayerNode, Scope, Wire
 from declarative_train.recipe.recipe import Recipe
 
 _MOST_TEXTS = 4096
@@ -163,7 +163,7 @@ def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
         text, path = texts[target.field], ("objective", "losses", name)
         mask = None if term.mask is None else _slice_of(scope, scope.outputs.get(term.mask, term.mask))
         if mask is not None and mask.field == target.field and mask.positions != target.positions:
-            yield mask_of_other_tokens(recipe.span((*path, "mask")), name, str(term.target), str(term.mask))
+            yield mask_of_other_tokens(_place(recipe, name, "mask"), name, str(term.target), str(term.mask))
         ignored = getattr(term.component, "ignore_index", None)
         if ignored is None and term.mask is None and text.padded > _PADDED:
             yield padding_is_target(recipe.span((*path, "target")), name, text.name, text.padded)
@@ -177,7 +177,15 @@ def _check_terms(recipe: Recipe, texts: dict[str, _Text]) -> Iterator[Diagnostic
             shifts[name] = target.start - read.start
     if shifts and 1 not in shifts.values():
         name, shift = next(iter(shifts.items()))
-        yield target_is_not_next(recipe.span(("objective", "losses", name, "target")), name, shift)
+        yield target_is_not_next(_place(recipe, name, "target"), name, shift)
+
+
+def _place(recipe: Recipe, term: str, key: str) -> Span:
+    """Return the place of the node that a loss reads, or where the loss names a field."""
+    scope, name = recipe.model.scope, str(getattr(recipe.objective.losses[term], key))
+    made = scope.outputs.get(name, name).partition(":")[0]
+    node = next((node for node in scope.nodes if node.name == made), None)
+    return recipe.span(("objective", "losses", term, key)) if node is None else node.span
 
 
 def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
@@ -186,8 +194,8 @@ def _read_by_causal(scope: Scope, name: str) -> _Slice | None:
     port = None
     if isinstance(node, BlockNode) and node.block in _CAUSAL:
         port = "tokens"
-    elif isinstance(node, LayerNode) and isinstance(node.layer, Transformers) and node.layer.is_causal:
-        port = MAIN if MAIN in node.inputs else "input_ids"
+    elif isinstance(node, LayerNode) and node.layer.type == "transformers" and node.layer.find_text_ports() is None:
+        port = next(iter(node.inputs), None)
     found = None if node is None or port not in node.inputs else _slice_of(scope, node.inputs[port])
     return found if found is not None and found.output == "ids" else None
 

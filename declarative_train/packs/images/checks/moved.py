@@ -17,12 +17,17 @@ def target_stays(span: Span, transform: str, field: str, *, is_certain: bool) ->
     Why:   the picture moves and its answer stays, so that the model learns an average of both.
     Diff:
         data:
+          fields:
+            digit: null
+            pixels: {column: picture, mode: L}
+            place: {column: points}
+          source: {type: npy, path: data/points.npz}
           transforms:
     -       - {type: random_flip}
     +       - {type: color_jitter, brightness: 0.2}
-          fields:
-            digit: null
-            place: {columns: [x, y]}
+        objective:
+          loss: {type: mse, input: logits, target: place}
+          metrics: null
     """
     if is_certain:
         message = f"`{transform}` moves a picture, but not `{field}`, which is of places in it"
@@ -42,8 +47,8 @@ def scaled_twice(span: Span, field: str, ends: tuple[float, float], *, is_second
     Diff:
         data:
           transforms:
-    -       - {type: normalize, mean: [123.7], std: [58.4]}
-    +       - {type: normalize, mean: [0.485], std: [0.229]}
+    -       - {type: normalize, mean: [123.7, 116.3, 103.5], std: [58.4, 57.1, 57.4]}
+    +       - {type: normalize, mean: imagenet, std: imagenet}
     """
     message = f"`{field}` is {ends[0]:.3g} to {ends[1]:.3g} after this `normalize`"
     hint = "divide the numbers by 255: pictures are 0 to 1"

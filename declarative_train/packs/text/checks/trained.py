@@ -20,7 +20,7 @@ def answers_cut_off(span: Span, field: str, num_texts: int, num_cut: int, num_lo
         data:
           fields:
     -       chat: {length: 16}
-    +       chat: {length: 64}
+    +       chat: {length: 41}
     """
     lost = f", {num_lost:,} of them all of it" if num_lost else ""
     message = f"`length: {length}` cuts off the answers of {num_cut:,} of {num_texts:,} texts of `{field}`{lost}"
@@ -35,8 +35,8 @@ def end_not_trained(span: Span, field: str, last: str) -> Diagnostic:
     Diff:
         data:
           fields:
-    -       chat: {template: "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}<end>{% else %}{{ m.content }}<end>{% endif %}{% endfor %}"}
-    +       chat: {template: "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<end>{% endgeneration %}{% else %}{{ m.content }}<end>{% endif %}{% endfor %}"}
+    -       chat: {template: "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %} <end> {% else %}{{ m.content }} <end> {% endif %}{% endfor %}"}
+    +       chat: {template: "{% for m in messages %}{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }} <end>{% endgeneration %} {% else %}{{ m.content }} <end> {% endif %}{% endfor %}"}
     """  # noqa: E501
     message = f"the answers of `{field}` end with text, such as {last}, and no token of an end is trained"
     hint = "write the end inside of `{% generation %}`, or set `eos: true`"
@@ -50,31 +50,10 @@ def padding_is_target(span: Span, term: str, field: str, share: float) -> Diagno
     Why:   padding counts as tokens to be predicted: it is easy, so that the loss looks low, and most of the gradient may be
            about it. In a dialogue the questions count too.
     Diff:
-        # file: recipe.yaml
-        extends: people.yaml
-        data:
-          source: {path: notes.csv}
-          fields:
-            size: null
-            years: null
-            words: {type: tokens, column: note, tokenizer: bytes, length: 13}
-        model:
-          graph:
-            tokens: words[:, :-1]
-            next: words[:, 1:]
-    +       counts: words.trained[:, 1:]
-            hidden: null
-            act: null
-            logits: {type: gpt, vocabulary: 256, layers: 1, width: 8, heads: 2, out_features: null, input: tokens}
+    -   model: {graph: {counts: null}}
         objective:
-    -     loss: {type: cross_entropy, input: logits, target: next}
-    +     loss: {type: cross_entropy, input: logits, target: next, mask: counts}
-          metrics: null
-        # file: notes.csv
-        note,age
-        good,12
-        very bad,30
-        so so,7
+    -     loss: {type: cross_entropy, input: lm, target: next, mask: null}
+    +     loss: {type: cross_entropy, input: lm, target: next, mask: counts}
     """  # noqa: E501
     message = f"the loss `{term}` counts the padding of `{field}`, {share:.0%} of its tokens"
     hint = f"set `mask` to a node `{field}.trained[:, 1:]`, or `{field}.mask` sliced as the target is"
@@ -116,15 +95,10 @@ def end_is_ignored(span: Span, term: str, token: str) -> Diagnostic:
     Finds: an `ignore_index` that is the token of padding and also the token that ends a text.
     Why:   ignoring the padding ignores the end too: the model never learns to stop.
     Diff:
-        model:
-          graph:
-            tokens: chat[:, :-1]
-            next: chat[:, 1:]
-    +       counts: chat.trained[:, 1:]
-            lm: {input: tokens}
-        data: {fields: {chat: {eos: <end>, pad: <end>}}}
+        data: {fields: {chat: {pad: <end>}}}
+    -   model: {graph: {counts: null}}
         objective:
-    -     loss: {type: cross_entropy, input: lm, target: next, ignore_index: 1}
+    -     loss: {type: cross_entropy, input: lm, target: next, mask: null, ignore_index: 1}
     +     loss: {type: cross_entropy, input: lm, target: next, mask: counts}
     """
     message = (
@@ -142,13 +116,9 @@ def mask_of_other_tokens(span: Span, term: str, target: str, mask: str) -> Diagn
     Diff:
         model:
           graph:
-            tokens: chat[:, :-1]
             next: chat[:, 1:]
     -       counts: chat.trained[:, :-1]
     +       counts: chat.trained[:, 1:]
-            lm: {input: tokens}
-        objective:
-          loss: {type: cross_entropy, input: lm, target: next, mask: counts}
     """
     message = f"the loss `{term}` has the target `{target}` and the mask `{mask}`, which are of other positions"
     return warning("R143", span, message, "slice both in the same way, usually by `[:, 1:]`")
@@ -168,9 +138,6 @@ def target_is_not_next(span: Span, term: str, shift: int) -> Diagnostic:
     -       counts: chat.trained[:, :-1]
     +       next: chat[:, 1:]
     +       counts: chat.trained[:, 1:]
-            lm: {input: tokens}
-        objective:
-          loss: {type: cross_entropy, input: lm, target: next, mask: counts}
     """
     what = "the token that it reads" if shift == 0 else f"the token {shift} places after the one that it reads"
     message = f"at each position the loss `{term}` asks for {what}"
@@ -188,13 +155,8 @@ def texts_not_separated(span: Span, field: str) -> Diagnostic:
         model:
           graph:
             tokens: chat[:, :-1]
-            next: chat[:, 1:]
-            counts: chat.trained[:, 1:]
     +       segments: chat.segments[:, :-1]
-    -       lm: {inputs: {tokens: tokens}}
-    +       lm: {inputs: {tokens: tokens, segments: segments}}
-        objective:
-          loss: {type: cross_entropy, input: lm, target: next, mask: counts}
+    +       lm: {input: null, inputs: {tokens: tokens, segments: segments}}
     """
     message = f"`{field}` packs several texts into a sample, and nothing reads `{field}.segments`, which separate them"
     hint = f"`inputs: {{tokens: TOKENS, segments: SEGMENTS}}`, with SEGMENTS a node `{field}.segments[:, :-1]`"

@@ -1,0 +1,102 @@
+"""Check of the first steps of a session: gradients that are zero, parameters that stay, a loss that stays.
+
+Such a run ends well and learns nothing, or less than it should. Nothing is read from the device before the third step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from declarative_train.core.amounts import list_quoted
+from declarative_train.run.loss_window import compute_terms
+
+if TYPE_CHECKING:
+    from declarative_train.engine.engine import Engine, StepResult
+    from declarative_train.plan.plan import Plan
+
+NUM_STEPS = 3
+
+
+class FirstSteps:
+    """Observer of the first three steps. `add` is called after every step, `report` after the third and `final` at the
+    end, by all ranks. Gradients of a step exist until the next one begins."""
+
+    def __init__(self, plan: Plan, engine: Engine, first_step: int) -> None:
+        self._engine = engine
+        self._last = first_step + NUM_STEPS - 1
+        self._names = [each.name for each in plan.parameters if not each.frozen and each.tie is None]
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._results: list[StepResult] = []
+        self._sizes = torch.zeros(len(self._names), device=engine.device)  # of the gradients, summed over steps
+        self._sampled: list[tuple[str, torch.Tensor, torch.Tensor]] = []
+        self._zero: list[str] = []
+
+    def add(self, step: int, result: StepResult) -> None:
+        if step > self._last:
+            return
+        self._results.append(result)
+        self._sizes += self._measure()
+        if step == self._last - 1 and self._engine.loss_scale is None:  # fp16 leaves out steps to find its scale
+            self._sampled = [
+                (name, place, parameter.reshape(-1)[place].clone())
+                for name, parameter, gradient in self._local()
+                if gradient.numel() and (place := gradient.abs().argmax()) is not None
+            ]
+
+    def report(self, step: int) -> list[str]:
+        """Return what is wrong after the third step, on all ranks alike; nothing after any other."""
+        if step != self._last:
+            return []
+        engine = self._engine
+        terms = compute_terms(engine, self._results)
+        sampled = {name: (place, before) for name, place, before in self._sampled}
+        changed = [
+            (parameter.reshape(-1)[sampled[name][0]] != sampled[name][1])
+            for name, parameter, gradient in self._local()
+            if name in sampled and int(gradient.count_nonzero()) * 2 > gradient.numel()
+        ]
+        counts = torch.tensor([len(changed), sum(map(bool, changed))], device=engine.device)
+        sizes, (num_sampled, num_changed) = engine.ranks.sum(self._sizes).tolist(), engine.ranks.sum(counts).tolist()
+        self._zero = [name for name, size in zip(self._names, sizes, strict=True) if size == 0]
+        self._results, self._sampled = [], []
+        found = []
+        if self._zero:
+            found.append(f"no gradient reached {list_quoted(self._zero)} in the first {NUM_STEPS} steps: a function "
+                         "before the loss is flat there, or its result is not used")  # fmt: skip
+        elif num_sampled and not num_changed:
+            found.append(f"no parameter has changed in step {step}: updates are smaller than rounding (look at the lr, "
+                         "clip_grad_norm and the scale of the loss)")  # fmt: skip
+        if None not in terms[0] and all(each == terms[0] for each in terms):
+            found.append(f"the loss has not changed in the first {NUM_STEPS} steps")
+        return found
+
+    def final(self) -> list[str]:
+        """Return whether parameters without a gradient in the first steps had none in the last one either."""
+        if not self._zero:
+            return []
+        sizes = self._engine.ranks.sum(self._measure()).tolist()
+        left = [name for name in self._zero if sizes[self._places[name]] == 0]
+        return [f"at the end, too, no gradient reached {list_quoted(left)}: they were never trained"] if left else []
+
+    def _local(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Return this rank's part of each parameter that has a gradient, and of the gradient."""
+        return [
+            (name, _own_part(parameter.detach()), _own_part(parameter.grad))
+            for name, parameter in self._engine.optimizer.parameters.items()
+            if parameter.grad is not None
+        ]
+
+    def _measure(self) -> torch.Tensor:
+        """Return the size of this rank's part of each gradient, 0 if it has none."""
+        found = torch.zeros_like(self._sizes)
+        held = [(self._places[name], gradient) for name, _, gradient in self._local() if name in self._places]
+        if held:
+            norms = torch._foreach_norm([gradient for _, gradient in held])
+            found[[place for place, _ in held]] = torch.stack([norm.to(found.dtype) for norm in norms])
+        return found
+
+
+def _own_part(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]
