@@ -51,11 +51,11 @@ _UNDERIVABLE = (
 class DryRunResult:
     """Result of a dry run.
 
-    `idle`: parameters that no loss term depends on. `sides`: the parameters that the input depends on and those that the
-    target depends on, for each term whose target depends on some. `unreached`: terms that depend on no parameter.
-    `underivable`: terms with a function that torch cannot differentiate. `not_finite`: terms whose first value is nan or
-    infinite, with it. `failure`: the phase (training or evaluation) and torch's message. `culprit`: the path of the
-    first node that fails, or that outputs nan or an infinite number.
+    `idle`: parameters that no loss term depends on. `sides`: the parameters that the input depends on, and those of the
+    target, for each term whose target depends on some. `unreached`: terms that depend on no parameter. `underivable`:
+    terms with a function that torch cannot differentiate. `not_finite`: terms whose first value is nan or infinite,
+    with it. `failure`: the phase (training or evaluation) and torch's message. `culprit`: the path of the first node
+    that fails, or that outputs nan or an infinite number.
     """
 
     idle: frozenset[str] = frozenset()
