@@ -27,6 +27,11 @@ _DTYPES = (
 )
 
 
+# renamed in torch 2.13
+_gather_single = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+_reduce_scatter_single = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
+
+
 class Alone(Collective):
     """Collective of a single process: sums and gathers change nothing."""
 
@@ -85,6 +90,19 @@ class Ranks(Collective):
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         distributed.all_gather(parts, tensor, group=self.group)
         return torch.cat(parts, -1)
+
+    def gather_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return tensors (B, T, ...) of equal shape joined along T, in rank order."""
+        parts = tensor.new_empty((self.size * len(tensor), *tensor.shape[1:]))
+        _gather_single(parts, tensor.contiguous(), group=self.group)
+        return parts.unflatten(0, (self.size, -1)).movedim(0, 1).flatten(1, 2)
+
+    def sum_tokens(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of tensors (B, T, ...) over the ranks, of this rank's part of T."""
+        parts = tensor.unflatten(1, (self.size, -1)).movedim(1, 0).contiguous()
+        found = torch.empty_like(parts[0])
+        _reduce_scatter_single(found, parts.flatten(0, 1), group=self.group)
+        return found
 
     def concatenate(self, tensor: torch.Tensor) -> torch.Tensor:
         sizes, dtype = self._sizes_and_dtype(tensor)

@@ -21,6 +21,7 @@ from declarative_train.core.tensor_spec import TensorSpec
 from declarative_train.graph.graph import Graph, Node, above
 from declarative_train.graph.partition import open_blocks
 from declarative_train.graph.read import read_layer
+from declarative_train.graph.token_cuts import Role, TokenCut, divide_tokens
 
 HeadKind = Literal["vocabulary", "gathered"]
 
@@ -37,12 +38,14 @@ class NodeCut:
 @dataclass(frozen=True, slots=True)
 class Cuts:
     """Division of a model: nodes by path, parameters by name. `summed`: whole parameters whose gradients are summed
-    over the ranks. `outputs`: outputs of the graph of which each rank has only part of the features."""
+    over the ranks. `outputs`: outputs of the graph of which each rank has only part of the features. `tokens`: how the
+    tokens between the divided layers are divided, by layer (`graph/token_cuts.py`)."""
 
     nodes: dict[str, NodeCut] = field(default_factory=dict)
     parameters: dict[str, ParameterCut] = field(default_factory=dict)
     summed: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    tokens: dict[str, TokenCut] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class DivisionInput:
     ties      parameters, each with the one that it is tied to
     stage_of  pipeline stage of nodes by path
     plugins   files of plugins
+    sequence  whether tokens are divided between the divided layers
     """
 
     size: int
@@ -63,6 +67,7 @@ class DivisionInput:
     ties: Mapping[str, str] = field(default_factory=dict)
     stage_of: Mapping[str, int] = field(default_factory=dict)
     plugins: Sequence[str] = ()
+    sequence: bool = False
 
 
 def derive_cuts(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -> Cuts:
@@ -82,7 +87,8 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
     parameters: dict[str, ParameterCut] = {}
     summed: list[str] = []
     layers, graph = above(given.names), open_blocks(graph, tuple(_layer_paths(graph)))
-    for path, found in _Deriver(graph, "", given, heads).derive():
+    deriver = _Deriver(graph, "", given, heads)
+    for path, found in deriver.derive():
         if path not in layers:  # it has no parameters
             continue
         if isinstance(found, str):
@@ -93,7 +99,19 @@ def _derive(graph: Graph, given: DivisionInput, heads: Mapping[str, HeadKind]) -
         summed += [f"{path}.{name}" for name in found.summed]
     made_by = {name: _source(graph.outputs[name]) for name, kind in heads.items() if kind == "vocabulary"}
     divided = (name for name, path in made_by.items() if nodes.get(path, NodeCut("")).kind == "vocabulary")
-    return Cuts(nodes, parameters, tuple(summed), tuple(divided))
+    tokens = divide_tokens(graph, deriver.roles(), given.size, deriver.stage_of) if given.sequence else {}
+    summed += [name for path, cut in tokens.items() for name in _summed_with_tokens(path, cut, nodes.get(path), given)]
+    return Cuts(nodes, parameters, tuple(dict.fromkeys(summed)), tuple(divided), tokens)
+
+
+def _summed_with_tokens(path: str, cut: TokenCut, node: NodeCut | None, given: DivisionInput) -> list[str]:
+    """Return the whole parameters of a layer that each rank uses for its own tokens."""
+    kind = "" if node is None else node.kind
+    if kind in ("rows", "heads"):
+        biases = (f"{path}.bias", f"{path}.out.bias") if cut.writes == "tokens" else ()
+        return [name for name in given.names if name in biases]
+    reads_own = not kind and cut.is_each and cut.reads == "tokens"
+    return [name for name in given.names if reads_own and name.startswith(f"{path}.")]
 
 
 def _layer_paths(graph: Graph, prefix: str = "") -> Iterator[str]:
@@ -122,6 +140,7 @@ class _Deriver:
             for edge in node.inputs.values():
                 self._readers.setdefault(_source(edge), []).append(node)
         self._found: dict[str, LayerCut | str] = {}
+        self._inside: set[str] = set()
         self._left = {_source(edge) for edge in graph.outputs.values()}
         self._heads = {edge: heads[name] for name, edge in graph.outputs.items() if name in heads}
         outputs = list(graph.outputs.values())
@@ -201,8 +220,9 @@ class _Deriver:
             raise _RegionError("nothing reads its output")
         if rows.keys() & columns.keys():
             raise _RegionError("it reads a layer of its own region")
-        if len({self._stage_of(f"{self._prefix}{name}") for name in (*columns, *inner, *rows)}) > 1:
+        if len({self.stage_of(f"{self._prefix}{name}") for name in (*columns, *inner, *rows)}) > 1:
             raise _RegionError("the layers that read it are in another pipeline stage")
+        self._inside |= inner
         yield from columns.items()
         yield from rows.items()
 
@@ -231,7 +251,28 @@ class _Deriver:
                 raise _RegionError(f"`{node.name}`, which reads it, also reads `{name}`, which is whole")
         return added
 
-    def _stage_of(self, path: str) -> int | None:
+    def roles(self) -> dict[str, Role]:
+        """Return the work of each node with tokens, after `derive`."""
+        return {node.name: self._role(node) for node in self._graph.nodes}
+
+    def _role(self, node: Node) -> Role:
+        cut = self._found.get(node.name)
+        if isinstance(cut, LayerCut):
+            is_table = node.component is not None and node.component["type"] == "embedding"
+            return "leaves" if is_table else _ROLES[cut.kind]
+        if node.name in self._inside:
+            return "inside"
+        if node.kind not in ("layer", "expression") or node.name in self._reused:
+            return "other"
+        shapes = {self._specs[edge].shape for edge in node.inputs.values()}
+        is_alike = len(shapes | {spec.shape for spec in node.outputs.values()}) == 1
+        if node.kind == "expression":
+            return "each" if is_alike and _is_elementwise(parse(node.expression or "").root) else "other"
+        if isinstance(self._cut_as(node, "tokens"), LayerCut):
+            return "each" if is_alike or len(node.inputs) == 1 else "other"
+        return "all" if len(node.outputs) == 1 else "other"
+
+    def stage_of(self, path: str) -> int | None:
         """Return the pipeline stage of a node, or of the block around it."""
         while path and path not in self._given.stage_of:
             path = path.rpartition(".")[0]
@@ -253,6 +294,15 @@ class _Deriver:
         if node.kind == "layer":
             return isinstance(self._cut_as(node, "features"), LayerCut)
         return node.kind == "expression" and _is_elementwise(parse(node.expression or "").root)
+
+
+_ROLES: dict[str, Role] = {
+    "columns": "enters",
+    "vocabulary": "enters",
+    "gathered": "enters",
+    "rows": "leaves",
+    "heads": "encloses",
+}
 
 
 def _is_elementwise(term: Term) -> bool:

@@ -12,6 +12,7 @@ from declarative_train.plan.checks.cuts import nothing_is_divided
 from declarative_train.plan.layout import LayoutPlan
 from declarative_train.plan.plan import ParameterPlan
 from declarative_train.recipe.recipe import Recipe
+from declarative_train.recipe.sections.parallelism import Axes
 
 FEWEST_CLASSES = 41  # predictions of fewer classes are shown in TensorBoard, and take no memory
 
@@ -30,7 +31,10 @@ def divide_model(
     ties = {item.name: item.tie for item in parameters if item.tie is not None}
     stages = () if layout.pipeline is None else layout.pipeline.stages
     stage_of = {path: number for number, paths in enumerate(stages) for path in paths}
-    given = DivisionInput(layout.size("tensor"), tuple(lowered.parameters), whole, ties, stage_of, recipe.plugins)
+    sequence = isinstance(recipe.mode, Axes) and recipe.mode.tensor is not None and recipe.mode.tensor.sequence
+    given = DivisionInput(
+        layout.size("tensor"), tuple(lowered.parameters), whole, ties, stage_of, recipe.plugins, sequence
+    )
     cuts = derive_cuts(lowered.graph, given, _heads(lowered))
     diagnostics = []
     if not any(node.kind for node in cuts.nodes.values()):

@@ -59,6 +59,8 @@ def schema() -> Schema:
     for name, key in (("precision", "compute"), ("activation_checkpointing", "policy")):
         words = definitions[name]["properties"][key]["anyOf"][0]
         training[name] = {"default": words["enum"][0], **_also(training[name], words)}
+    axes = definitions["parallelism"]["properties"]
+    axes["tensor"] = _also(axes["tensor"], {"type": "integer", "minimum": 2})
     model = definitions["model"]["properties"]
     weights = model["weights"]
     model["weights"] = _also(weights, {"type": "string"}, weights["anyOf"][0]["additionalProperties"])

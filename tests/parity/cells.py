@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -464,6 +465,12 @@ def tensor(size: int, rest: str = "", ranks: int = 1) -> Way:
     return f"tensor{product}", f"{{tensor: {size}{', ' + words[rest] if rest else ''}}}", size * ranks
 
 
+def sequence(way: Way) -> Way:
+    """The same with the tokens divided between the divided layers."""
+    row, parallelism, gpus = way
+    return f"sequence {row}", re.sub(r"tensor: (\d+)", r"tensor: {size: \1, sequence: true}", parallelism), gpus
+
+
 def ways() -> Iterator[Way]:
     """Every accepted mode x schedule x product, on 1, 2 and 4 ranks."""
     yield SINGLE
@@ -556,12 +563,13 @@ def cells() -> tuple[Cell, ...]:
     # layers that the ranks of `tensor` divide
     divided = [tensor(size) for size in (2, 4)] + [tensor(2, rest, 2) for rest in ("ddp", "fsdp", "1f1b", "zbv")]
     divided.append(tensor(2, "hybrid", 4))
-    found += [Cell(*each, 2, "masked", "divided") for each in (SINGLE, *divided)]
+    found += [Cell(*each, 2, "masked", "divided") for each in (SINGLE, *divided, *map(sequence, divided))]
     for training, options in ((clipped, "clipped"), ("  activation_checkpointing: blocks", "checkpointing blocks")):
         found += [Cell(*tensor(2), 2, "masked", "divided", training=training, options=options)]
-    found += [
-        Cell(*tensor(2, *more), 2, "masked", model) for model in ("chunked", "packed") for more in ((), ("fsdp", 2))
-    ]
+    both = [tensor(2), tensor(2, "fsdp", 2)]
+    found += [Cell(*each, 2, "masked", model) for model in ("chunked", "packed") for each in both]
+    both = [sequence(each) for each in both]
+    found += [Cell(*each, 2, "masked", model) for model in ("plain", "skip", "terms", "packed") for each in both]
     # texts in one row that do not see each other
     staged = (pipeline("1f1b", 2), pipeline("zbv", 2), pipeline("1f1b", 2, "ddp"), pipeline("zbv", 2, "fsdp"))
     found += [Cell(*each, 2, "masked", "packed") for each in (*NOT_IN_STAGES, HYBRID, *staged)]
@@ -624,6 +632,7 @@ def short_cells() -> tuple[Cell, ...]:
     drawn = [cell for cell in cells() if cell.model == "drawn" and cell.accumulation == 2 and cell.way in kept]
     packed = [cell for cell in cells() if cell.model == "packed" and cell.way in kept]
     divided = [cell for cell in cells() if cell.model == "divided" and not cell.options]
-    divided = [cell for cell in divided if cell.way in (tensor(2)[0], tensor(2, "fsdp", 2)[0])]
+    kept_ways = (tensor(2)[0], tensor(2, "fsdp", 2)[0], sequence(tensor(2))[0])
+    divided = [cell for cell in divided if cell.way in kept_ways]
     more = mixing + divided + single + lora + chunked + shared + leading + drawn + packed
     return tuple(cell for cell in hardest if cell.gpus <= 2 and not cell.options) + tuple(more)

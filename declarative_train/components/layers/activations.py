@@ -33,7 +33,7 @@ class Activation(FieldsLayer, ABC):
         return needs_float(self, inputs)
 
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
-        return LayerCut("features", {}) if kind == "features" else None
+        return LayerCut(kind, {}) if kind in ("features", "tokens") else None
 
 
 class Relu(FunctionLayer, Activation):

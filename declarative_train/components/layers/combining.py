@@ -35,7 +35,7 @@ class Add(Combining):
         return _check_elementwise(self, inputs)
 
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
-        return LayerCut("features", {}) if kind == "features" else None
+        return LayerCut(kind, {}) if kind in ("features", "tokens") else None
 
 
 class Multiply(Combining):
@@ -49,7 +49,7 @@ class Multiply(Combining):
         return _check_elementwise(self, inputs)
 
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
-        return LayerCut("features", {}) if kind == "features" else None
+        return LayerCut(kind, {}) if kind in ("features", "tokens") else None
 
 
 class Concat(FunctionLayer, Combining):

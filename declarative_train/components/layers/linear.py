@@ -51,6 +51,8 @@ class Linear(Layer):
     def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
         width = inputs["x"].shape[-1]
         out = width if self.out_features == "same" else self.out_features
+        if kind == "tokens":
+            return LayerCut(kind, {})
         divided = {"columns": out, "rows": width}.get(kind)
         if divided is None:
             return None

@@ -20,6 +20,7 @@ from declarative_train.components.layers.shape_checks import (
     needs_trailing,
 )
 from declarative_train.core.amounts import format_count
+from declarative_train.core.cuts import CutKind, LayerCut
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,6 +51,9 @@ class LayerNorm(Layer):
         x = inputs["x"]
         return LayerNormModule(x.shape[-self.num_dims :], self.eps, self.affine, self.bias, dtype_of(x))
 
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut("tokens", {}) if kind == "tokens" and self.num_dims == 1 else None
+
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         return scale_and_shift(parameter) or super().init_of(parameter, inputs)
 
@@ -79,6 +83,9 @@ class RmsNorm(Layer):
         return RmsNormModule(
             inputs["x"].shape[-self.num_dims :], self.eps, self.affine, dtype_of(inputs["x"]), self.zero_centered
         )
+
+    def cut(self, kind: CutKind, inputs: Inputs, size: int) -> LayerCut | str | None:
+        return LayerCut("tokens", {}) if kind == "tokens" and self.num_dims == 1 else None
 
     def init_of(self, parameter: str, inputs: Inputs) -> Init:
         if parameter == "weight":

@@ -24,7 +24,9 @@ from declarative_train.components.layers.modules.divided import (
 )
 from declarative_train.core.cuts import RankCut
 from declarative_train.engine.collectives import local_part
+from declarative_train.graph.cuts import NodeCut
 from declarative_train.graph.initialise import has_module
+from declarative_train.graph.token_cuts import TokenCut
 
 if TYPE_CHECKING:
     from declarative_train.engine.axes.gradient_sync import GradientSync
@@ -41,19 +43,23 @@ _LINEARS = {"columns": ColumnLinear, "vocabulary": ColumnLinear, "gathered": Gat
 
 def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
     """Replace the divided layers of a model on the meta device, and of its stages, by this rank's parts."""
-    ranks = _tensor_ranks(place)
-    model = held.model
+    ranks, model = _tensor_ranks(place), held.model
+    whole = TokenCut("whole", "whole")
     for path, node in cuts.nodes.items():
         if not node.kind or not has_module(model, path):  # another stage of a pipeline has it
             continue
-        part = model.get_submodule(path)
+        part, tokens = model.get_submodule(path), cuts.tokens.get(path, whole)
+        between = _tensor_ranks(place, tokens)
         if isinstance(part, nn.Linear):
-            divided = _LINEARS[node.kind](part, ranks)
+            divided = _LINEARS[node.kind](part, between)
             for module in held.modules:
                 if has_module(module, path):
                     module.set_submodule(path, divided)
         elif callable(begin := getattr(part, "divide", None)):  # not if the stage only holds a tied parameter of it
-            begin(ranks)
+            begin(between)
+    for path, tokens in cuts.tokens.items():
+        if has_module(model, path) and not cuts.nodes.get(path, NodeCut("")).kind:
+            _convert_tokens(model.get_submodule(path), tokens, ranks)
     by_owner: dict[str, dict[str, RankCut]] = {}
     for name, cut in cuts.parameters.items():
         owner, _, attribute = name.rpartition(".")
@@ -64,6 +70,31 @@ def divide(held: BuiltModel, cuts: Cuts, place: MeshPosition) -> None:
         set_cuts(model.get_submodule(owner), found, made)
 
 
+def _convert_tokens(part: nn.Module, tokens: TokenCut, ranks: TensorRanks) -> None:
+    """Convert the tokens around a whole layer. One that reads and writes its own tokens needs nothing."""
+    if tokens.writes == "joined":
+        part.register_forward_hook(lambda _, inputs, output: ranks.gather_tokens(output))
+        return
+    if tokens.reads == "tokens" and tokens.writes == "tokens":
+        if not tokens.is_each:
+            _convert_all(part, ranks, reads=True, writes=True)
+        return
+    _convert_all(part, ranks, reads=tokens.reads == "tokens", writes=tokens.writes == "tokens")
+
+
+def _convert_all(part: nn.Module, ranks: TensorRanks, *, reads: bool, writes: bool) -> None:
+    """Give all tokens to a layer that needs them, and take this rank's from its output."""
+    if reads:
+        part.register_forward_pre_hook(
+            lambda _, inputs: tuple(
+                ranks.copy_tokens(x) if isinstance(x, torch.Tensor) and x.dim() == 3 and x.is_floating_point() else x
+                for x in inputs
+            )
+        )
+    if writes:
+        part.register_forward_hook(lambda _, inputs, output: ranks.own_tokens(output))
+
+
 def divide_losses(objective: Objective, cuts: Cuts, place: MeshPosition) -> None:
     """Make the losses take this rank's part of the scores that the model outputs in parts."""
     for term, module in zip(objective.terms, objective.modules, strict=True):
@@ -71,9 +102,9 @@ def divide_losses(objective: Objective, cuts: Cuts, place: MeshPosition) -> None
             module.divide(_tensor_ranks(place))  # type: ignore[operator]
 
 
-def _tensor_ranks(place: MeshPosition) -> TensorRanks:
+def _tensor_ranks(place: MeshPosition, tokens: TokenCut | None = None) -> TensorRanks:
     assert place.tensor is not None
-    return TensorRanks(place.tensor)
+    return TensorRanks(place.tensor) if tokens is None else TensorRanks(place.tensor, tokens.reads, tokens.writes)
 
 
 def sync_parts(plan: Plan, sharing: GradientSync, held: BuiltModel, place: MeshPosition) -> GradientSync:

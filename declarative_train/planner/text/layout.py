@@ -67,6 +67,9 @@ def describe_cuts(cuts: Cuts, parameters: Sequence[ParameterPlan], size: int) ->
         for (pattern, kind, reason), numbers in groups.items()
     ]
     head = f"{format_count(size, 'rank')} of the tensor axis share {divided / total:.0%} of the parameters"
+    if cuts.tokens:
+        owned = sum(cut.is_each and cut.reads == "tokens" for cut in cuts.tokens.values())
+        head += f"; between the divided layers each has its own tokens, in {format_count(owned, 'other layer')}"
     return [head, *columns([["node", "divided by"], *rows], numbers=False)]
 
 

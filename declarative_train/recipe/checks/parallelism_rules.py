@@ -261,9 +261,9 @@ def tensor_across_nodes(draft: Draft) -> Iterator[Diagnostic]:
     if axes is None or axes.tensor is None or layout is None or layout.num_nodes == 1:
         return
     per_node = layout.num_gpus_per_node
-    if per_node % axes.tensor:
+    if per_node % axes.tensor.size:
         fits = [str(each) for each in range(2, per_node + 1) if per_node % each == 0]
-        message = f"{axes.tensor} ranks share each layer, but a node has {format_count(per_node, 'GPU')}"
+        message = f"{axes.tensor.size} ranks share each layer, but a node has {format_count(per_node, 'GPU')}"
         hint = f"set parallelism.tensor to {' or '.join(fits)}" if fits else "use `data: {shard: all}` instead"
         yield warning("P025", draft.span("parallelism.tensor"), message, hint, (Related(_gpus(draft), "the GPUs"),))
 

@@ -61,6 +61,17 @@ class PipelineAxis(Section):
         return max(1, self.stages // PIPELINE_SCHEDULES[self.schedule].stages_per_rank[0])
 
 
+class TensorAxis(Section):
+    """Ranks that share each layer: they read the same rows, and each computes a part of the features, heads or
+    vocabulary. They communicate in every layer, so they should be GPUs of one node.
+    """
+
+    size: Annotated[int, Field(ge=2)]
+    """Number of ranks."""
+    sequence: bool = False
+    """Divide the tokens of a sequence between the divided layers too, which saves the memory of their activations."""
+
+
 class Axes(Section):
     """Axes of parallelism, with one rank per device; without axes, one process on one device."""
 
@@ -68,9 +79,8 @@ class Axes(Section):
     """The axes whose ranks take different rows of a batch."""
     pipeline: PipelineAxis | None = None
     """The axis whose ranks hold different stages of the model."""
-    tensor: Annotated[int, Field(ge=2)] | None = None
-    """Ranks that share each layer: they read the same rows, and each computes a part of the features, heads or
-    vocabulary. They communicate in every layer, so they should be GPUs of one node."""
+    tensor: TensorAxis | None = None
+    """The axis whose ranks share each layer: a number of ranks, or `{size: 8, sequence: true}`."""
     scatters: ClassVar[bool] = False
 
     @property
@@ -124,7 +134,7 @@ class Axes(Section):
     def sizes(self) -> dict[Axis, int | Literal["all"]]:
         """Sizes that are written, of all axes except the pipeline."""
         own: dict[Axis, int | Literal["all"]] = {} if self.data is None else self.data.sizes
-        return own if self.tensor is None else own | {"tensor": self.tensor}
+        return own if self.tensor is None else own | {"tensor": self.tensor.size}
 
     def multiply_sizes(self) -> int:
         """Return the product of the sizes that are numbers."""
@@ -134,7 +144,7 @@ class Axes(Section):
         mesh = self.mesh(num_gpus)
         if mesh is not None:
             return size_of(mesh, *DATA_AXES)
-        return num_gpus if self.pipeline is None else self.multiply_sizes() // (self.tensor or 1)
+        return num_gpus if self.pipeline is None else self.multiply_sizes() // (self.tensor.size if self.tensor else 1)
 
     def mesh(self, num_gpus: int) -> Mesh | None:
         """Return the mesh of axes with their sizes; None if the GPUs do not divide over the axes.

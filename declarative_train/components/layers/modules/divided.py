@@ -27,26 +27,54 @@ class Peers(Protocol):
     def sum(self, tensor: Tensor) -> Tensor: ...
     def max(self, tensor: Tensor) -> Tensor: ...
     def gather(self, tensor: Tensor) -> Tensor: ...
+    def gather_tokens(self, tensor: Tensor) -> Tensor: ...
+    def sum_tokens(self, tensor: Tensor) -> Tensor: ...
 
 
 class TensorRanks:
-    """Ranks of the `tensor` axis, with operations that have a backward; this one is `index` of `size`."""
+    """Ranks of the `tensor` axis, with operations that have a backward; this one is `index` of `size`.
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
+    `reads` and `writes`: the state of the tokens around a layer, as in `graph/token_cuts.py`.
+    """
+
+    def __init__(self, peers: Peers, reads: str = "whole", writes: str = "whole") -> None:
+        self._peers, self._reads, self._writes = peers, reads, writes
         self.index, self.size = peers.rank, peers.size
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return `x`, which is equal on all ranks; in the backward, its gradients are summed."""
+        """Return the input of a divided layer, whole and equal on all ranks; in the backward, its gradients are
+        summed."""
+        if self._reads == "joined":  # `gather_tokens` has done both
+            return x
+        if self._reads == "tokens":
+            return self.gather_tokens(x)
         return _Enter.apply(x, self._peers) if x.requires_grad else x  # type: ignore[no-untyped-call]
 
     def add(self, x: Tensor) -> Tensor:
-        """Return the sum over the ranks; in the backward, each gets the gradient of the sum."""
+        """Return the sum over the ranks, or this rank's tokens of it; in the backward, each gets the gradient of the
+        sum."""
+        if self._writes == "tokens":
+            return _SumTokens.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
         return _Add.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
 
     def join(self, x: Tensor) -> Tensor:
         """Return the features of all ranks (..., F * size); in the backward, each gets the gradient of its own."""
         return _Join.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+
+    def gather_tokens(self, x: Tensor) -> Tensor:
+        """Return the tokens of all ranks (B, T, ...) for layers that each give a part of their gradient; in the
+        backward, each rank gets the sum of the gradients of its tokens."""
+        return _GatherTokens.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+
+    def copy_tokens(self, x: Tensor) -> Tensor:
+        """Return the tokens of all ranks (B, T, ...) for a layer that all compute alike; in the backward, each rank
+        gets the gradient of its tokens."""
+        return _CopyTokens.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
+
+    def own_tokens(self, x: Tensor) -> Tensor:
+        """Return this rank's part of the tokens (B, T, ...), which are equal on all ranks; in the backward, the
+        gradients of all tokens are gathered."""
+        return _OwnTokens.apply(x, self._peers)  # type: ignore[no-any-return, no-untyped-call]
 
     def max(self, x: Tensor) -> Tensor:
         """Return the greatest value of each element over the ranks, without a gradient."""
@@ -86,6 +114,54 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0].chunk(ctx.peers.size, -1)[ctx.peers.rank], None
+
+
+class _GatherTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return peers.gather_tokens(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.peers.sum_tokens(gradients[0]), None
+
+
+class _SumTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return peers.sum_tokens(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.peers.gather_tokens(gradients[0]), None
+
+
+class _CopyTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return peers.gather_tokens(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _own_part(gradients[0], ctx.peers), None
+
+
+class _OwnTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, peers: Peers) -> Tensor:
+        ctx.peers = peers
+        return _own_part(x, peers)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.peers.gather_tokens(gradients[0]), None
+
+
+def _own_part(x: Tensor, peers: Peers) -> Tensor:
+    return x.chunk(peers.size, 1)[peers.rank].contiguous()
 
 
 class ColumnLinear(nn.Linear):

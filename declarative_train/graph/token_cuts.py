@@ -1,0 +1,99 @@
+"""Division of tokens between the layers that the ranks of `tensor` divide (`sequence: true`).
+
+Korthikanti et al., Reducing activation recomputation in large transformer models, 2022: outputs of divided layers are
+not summed on all ranks, but scattered, so that each rank has the sums of its own tokens; norms and sums of residuals
+work on these; the next divided layer gathers them. The tokens of an edge (T, D) are divided unless a node that makes or
+reads it needs all of them, or it leaves its pipeline stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from declarative_train.core.tensor_spec import TensorSpec
+from declarative_train.graph.graph import Edge, Graph, Node
+
+State = Literal["whole", "tokens", "joined"]
+"""whole: every rank has all tokens. tokens: each rank has its own. joined: each rank computes its own, and then all are
+gathered for divided layers, each of which gives a part of their gradient."""
+Role = Literal["enters", "leaves", "encloses", "inside", "each", "all", "other"]
+"""Work of a node with tokens. enters: reads them for a region of divided layers. leaves: writes them from a region.
+encloses: both. inside: between the two. each: computes each token by itself. all: a layer that needs all tokens. other:
+anything else."""
+_INTO_REGIONS = ("enters", "encloses")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCut:
+    """State of the tokens that a layer reads, and of those that it writes. `is_each`: it computes each token by
+    itself."""
+
+    reads: State
+    writes: State
+    is_each: bool = False
+
+
+def divide_tokens(
+    graph: Graph, roles: Mapping[str, Role], size: int, stage_of: Callable[[str], int | None]
+) -> dict[str, TokenCut]:
+    """Return how each layer of a graph without blocks reads and writes tokens, unless both are whole. `roles`: the work
+    of each node, by name."""
+    specs = graph.specs()
+    made_by = {f"{node.name}:{output}": node for node in graph.nodes for output in node.outputs}
+    readers: dict[Edge, list[str]] = {edge: [] for edge in specs}
+    for node in graph.nodes:
+        for edge in node.inputs.values():
+            readers[edge].append(node.name)
+
+    def is_read_by_regions(edge: Edge) -> bool:
+        return all(roles[name] in _INTO_REGIONS for name in readers[edge])
+
+    divided = {edge for edge in made_by if _has_tokens(specs[edge], size)} - set(graph.outputs.values())
+    for edge in set(divided):
+        if len({stage_of(name) for name in (made_by[edge].name, *readers[edge])}) > 1:
+            divided.discard(edge)
+    before: set[Edge] = set()
+    while divided != before:
+        before = set(divided)
+        for node in graph.nodes:
+            divided -= _find_whole(node, roles[node.name], specs, divided, size)
+        for edge in set(divided):
+            works = {roles[name] for name in readers[edge]}
+            if roles[made_by[edge].name] == "all" and works <= {"all", *_INTO_REGIONS}:
+                divided.discard(edge)  # its tokens would be divided only to be gathered again
+
+    def state_of(edge: Edge) -> State:
+        if edge not in divided:
+            return "whole"
+        is_joined = roles[made_by[edge].name] == "each" and made_by[edge].kind == "layer" and is_read_by_regions(edge)
+        return "joined" if is_joined else "tokens"
+
+    found = {}
+    for node in graph.nodes:
+        if node.kind != "layer" or roles[node.name] in ("inside", "other"):
+            continue
+        (writes,) = (state_of(f"{node.name}:{output}") for output in node.outputs)
+        reads = next((state_of(edge) for edge in node.inputs.values() if edge in divided), "whole")
+        if (reads, writes) != ("whole", "whole"):
+            found[node.name] = TokenCut(reads, writes, roles[node.name] == "each")
+    return found
+
+
+def _find_whole(node: Node, role: Role, specs: Mapping[Edge, TensorSpec], divided: set[Edge], size: int) -> set[Edge]:
+    """Return the edges of a node whose tokens must be whole, if those of the other edges are `divided`."""
+    read = {edge for edge in node.inputs.values() if _has_tokens(specs[edge], size)}
+    written = {f"{node.name}:{output}" for output in node.outputs}
+    if role == "enters":
+        return written if len(read) == 1 else read | written
+    if role == "leaves":
+        return read
+    if role == "each":
+        return set() if divided >= read | written else read | written
+    is_simple = role in ("encloses", "all") and len(read) == 1 and len(written) == 1
+    return set() if is_simple else read | written
+
+
+def _has_tokens(spec: TensorSpec, size: int) -> bool:
+    return len(spec.shape) == 2 and spec.is_floating and spec.shape[0] % size == 0
